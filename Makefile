@@ -164,6 +164,10 @@ BASE := HEAD~1
 decisions: venv ## Whether plans are those of the commit BASE (HEAD~1), to the byte; 5 minutes
 	@exec env --default-signal=HUP,INT,QUIT $(BIN)/python tests/decisions/record.py --base $(BASE)
 
+.PHONY: quality
+quality: venv ## Mean JCT and more of fixed workloads against their ranges; BASE=COMMIT compares; 25 minutes
+	@exec $(BIN)/python tools/benchmarks/quality.py $(if $(filter command,$(origin BASE)),--base $(BASE)) $(QUALITY)
+
 .PHONY: lint
 lint: venv ## ruff, mypy, import-linter and the budget of lines
 	@$(BIN)/ruff check

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from patience import PATIENCE, eventually
 
@@ -239,6 +240,20 @@ def schedd_in(box: Sandbox, home: Path) -> Iterator[Schedd]:
             daemon.process.wait(60 * PATIENCE)
         # Jobs still write into *home*, which goes away next.
         eventually(lambda: _no_jobs(box), 60.0, what="the jobs to end")
+
+
+def running_schedd(**sections: dict[str, Any]) -> object:
+    """A fixture: a daemon on the shared cluster, begun under `FAST` with these sections' keys."""
+
+    @pytest.fixture
+    def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
+        """A running daemon."""
+        with schedd_in(sandbox, short_directory) as daemon:
+            daemon.configure(**sections)
+            daemon.start()
+            yield daemon
+
+    return place
 
 
 def _no_jobs(box: Sandbox) -> bool:

@@ -25,7 +25,12 @@ DURATIONS: Final = ROOT / "tests" / "durations.json"
 SHARED: Final = (
     "tests/sim/",
     "tests/cli/",
+    "tests/cluster/test_job_requeue",
     "tests/cluster/test_policies",
+    "tests/cluster/test_retry_budget",
+    "tests/cluster/test_sandbox",
+    "tests/cluster/test_slurm_backend",
+    "tests/faults/test_faults",
     "tests/faults/test_killed",
     "tests/unit/test_control_socket",
     "tests/unit/test_handover_protocol",

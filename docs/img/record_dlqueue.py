@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 from schedd import TOY, Schedd, schedd_in  # noqa: E402 - found through the line above
 
 from slurm_dl.cli.dlqueue.watch.app import WatchApp  # noqa: E402
-from slurm_dl.cli.dlqueue.watch.start import Shown  # noqa: E402
+from slurm_dl.cli.dlqueue.watch.last_answer import Shown  # noqa: E402
 from slurm_dl.daemon.control.client import Client, socket_path  # noqa: E402
 from slurm_dl.daemon.control.queue_request import QueueRequest  # noqa: E402
 from slurm_dl.sandbox import Sandbox, SandboxSpec  # noqa: E402

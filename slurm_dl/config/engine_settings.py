@@ -63,7 +63,11 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
         band_width=config.ranking.band_width,
         window=config.ranking.window,
         equals=config.ranking.equals,
-        overdue=Overdue(after_s=config.ranking.overdue_s, share=config.ranking.overdue_share),
+        overdue=Overdue(
+            after_s=config.ranking.overdue_s,
+            share=config.ranking.overdue_share,
+            pass_s=config.ranking.pass_s,
+        ),
         preemption=limits,
         mode=native or External(),
         placement=_placement_of(config, profiles),

@@ -152,6 +152,16 @@ class RankingSection(Section):
             "SiteFactor, and the site's own priority weights decide."
         ),
     )
+    pass_s: Seconds = Field(
+        default=3600,
+        ge=0,
+        le=10**9,
+        description=(
+            "Once the first waiting job has waited longer than this, a job behind it starts only "
+            "if it does not move the planned start of the first, by limits or expected run times. "
+            "It bounds how long small jobs pass a gang of their own tier. 0: they always may."
+        ),
+    )
     overdue_s: Seconds = Field(
         default=604_800,
         ge=0,

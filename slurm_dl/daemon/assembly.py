@@ -52,7 +52,7 @@ def slurm_of(config: Config) -> Slurm:
 
 
 def knowledge_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -> Enricher:
-    """What adds to each snapshot what is known of its jobs; nothing is read yet.
+    """Make the enricher of snapshots from *config*; nothing is read yet.
 
     Raises:
         ConfigError: A command is missing.

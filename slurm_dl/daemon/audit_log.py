@@ -277,7 +277,7 @@ def _tail(path: Path) -> list[bytes]:
 
 
 def _object(raw: bytes) -> JsonObject:
-    """What stands in a line; nothing in one that is torn, or that we did not write."""
+    """The object in a line; empty if the line is torn, or not ours."""
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):

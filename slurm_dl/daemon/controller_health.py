@@ -62,7 +62,7 @@ class ControllerHealth:
         self._jump_to_store = False
 
     def now(self) -> float:
-        """What time it is at slurmctld, epoch seconds."""
+        """Time at slurmctld, epoch seconds."""
         return self._clock.now()
 
     def begin(self, parts: Components) -> None:
@@ -109,7 +109,7 @@ class ControllerHealth:
         return orders or not (self._distrusted_for_s() or self._cannot_check)
 
     def why_not(self, action: Action, parts: Components) -> str:
-        """Why the cycle has to end before *action*; empty if it need not.
+        """The reason why the cycle has to end before *action*; empty if it need not.
 
         Nobody is stopped by a clock that may have jumped: it is looked at once more between the
         observation that *action* follows from and the first such action of the cycle.
@@ -128,7 +128,7 @@ class ControllerHealth:
         return self._pace.slowed(delay_s, daemon.slow_poll_s)
 
     def shown(self) -> ControllerHealthShown:
-        """What is to be seen from outside."""
+        """State for status answers and metrics."""
         left_s = self._distrusted_for_s()
         clock = "slurmctld's clock" if self._clock.follows_slurmctld else "this host's clock"
         why = self._unread
@@ -218,12 +218,12 @@ class ControllerHealth:
         return self._because
 
     def _distrusted_for_s(self) -> float:
-        """How much longer what time has passed cannot be believed, seconds."""
+        """Seconds for which spans of time are still not trusted."""
         return max(0.0, self._trusted_from_s - self._monotonic())
 
 
 def pause_after_jump_s(parts: Components) -> float:
-    """How long no step of a hand-over is taken after a jump, seconds.
+    """Seconds after a jump in which no step of a hand-over is taken.
 
     Each run has had its minimum quantum by then, or its lease.
     """

@@ -97,7 +97,7 @@ def _numbers(cycle: Cycle) -> dict[str, object]:
 
 
 def _steered(cycle: Cycle) -> dict[str, object]:
-    """What was done about steers, in words; nothing if nothing was."""
+    """Counts of steers that were written, in words; empty if there are none."""
     counts = Counter(_word(d.action) for d in cycle.done if not d.error)
     del counts[""]
     return {"steered": ", ".join(f"{n} {word}" for word, n in counts.items())} if counts else {}

@@ -1,4 +1,4 @@
-"""What is known of the jobs beforehand, added to the ledger's snapshot before anything is decided.
+"""Estimates about jobs, added to the ledger's snapshot before each decision.
 
 How far jobs say they are, how long jobs like them took, how fast their models are on which GPUs;
 each with where it is from, so that a policy can tell a measurement from a guess.

@@ -1,4 +1,4 @@
-"""What ``when`` answers of a job, and of jobs that nobody has submitted yet."""
+"""The answers to ``when``, about a job and about jobs that are not submitted yet."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUICK_JOBS_PER_S: Final = 200
 
 
 def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -> JsonObject:
-    """When the job called *name* starts and ends.
+    """Forecast of start and end of the job called *name*.
 
     Raises:
         RequestError: There is no such job, or none that may be shown; or no answer.
@@ -75,7 +75,7 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
 
 
 def _expected(one: Json) -> JsonObject:
-    """What an answer tells of one job or shape; nulls where the worker has nothing."""
+    """The answer's fields of one job or shape; null where the worker has none."""
     answer = one if isinstance(one, dict) else {}
     return {name: answer.get(name) for name in ("start", "end", "until_s")}
 
@@ -93,7 +93,7 @@ def _cycle(now: PublishedState) -> Cycle:
 
 
 def _why_not(snap: Snapshot, row: int) -> str:
-    """Why nothing can be said of a job; empty if something can."""
+    """The reason why there is no forecast of a job; empty if there can be one."""
     jobs = snap.jobs
     if jobs.state[row] >= COMPLETED:
         return "it is over"
@@ -108,7 +108,7 @@ def _why_not(snap: Snapshot, row: int) -> str:
 
 
 def _never(snap: Snapshot, row: int) -> str:
-    """Why the job at *row* would not start on the empty cluster; empty if it would."""
+    """The reason why the job at *row* would not start on the empty cluster; empty if it would."""
     n_nodes = max(1, int(snap.jobs.n_nodes[row]))
     mask = node_mask(snap, row)
     share = float(snap.jobs.gpus[row]) / n_nodes
@@ -160,7 +160,7 @@ def of_shapes(
     uid: int,
     user: str,
 ) -> JsonObject:
-    """When jobs of these shapes would start and end if they were submitted now, each by itself.
+    """Forecasts of jobs of these shapes, each as if it alone were submitted now.
 
     Each is looked at as a job that has opted in to preemption, and as one that has not.
 

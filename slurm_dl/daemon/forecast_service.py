@@ -74,7 +74,7 @@ class Forecasts:
     def on_cycle(self, now: PublishedState) -> None:
         """Judge what was said, and say something of some more jobs now and then; see `Observer`.
 
-        How often is `forecasts.sample_every_s` of the configuration in force.
+        How often is ``forecasts.sample_every_s`` of the configuration in force.
         """
         if now.cycle is None:
             return
@@ -117,7 +117,7 @@ class Forecasts:
         wait_s: float = WAIT_S,
         deadline_s: float = DEADLINE_S,
     ) -> JsonObject:
-        """What the worker says of *jobs* and *wanted* in the last snapshot of *now*.
+        """The worker's forecast of *jobs* and *wanted* in the last snapshot of *now*.
 
         Args:
             wait_s: So long it waits for the questions before it.
@@ -187,7 +187,7 @@ def forecasts_of(state_dir: Path) -> Forecasts:
 
 
 def score_of(forecasts: Forecasts) -> JsonObject:
-    """How good the ranges were, for an answer."""
+    """Accuracy of earlier ranges, for an answer."""
     score = forecasts.score
     error_s = score.median_error_s
     return {

@@ -1,4 +1,4 @@
-"""When the daemon asks Slurm's accounting for what it has missed, and what it says of it.
+"""Queries of Slurm's accounting about runs that the daemon has missed.
 
 Asked is only about jobs that the ledger marks as incomplete: of those there are many after the
 loss of a ledger, some after an outage, and none in an ordinary poll. An accounting that does not

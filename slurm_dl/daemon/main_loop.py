@@ -309,7 +309,7 @@ class Daemon:
         return cycle
 
     def _why_idle(self) -> str:
-        """Why nothing may be done now; empty if it may."""
+        """The reason why no action may be applied now; empty if actions may."""
         if not self.board.current.live:
             return "shadow mode"
         return self._alarm.stop or first_refusal(

@@ -16,7 +16,7 @@ class Precondition(Protocol):
     """One condition. It is asked before each cycle and again before each action."""
 
     def why_not(self) -> str:
-        """Why nothing may be done now, as the end of "only looking: ..."; empty if it may.
+        """The reason to apply nothing, as the end of "only looking: ..."; empty if there is none.
 
         Raises:
             WithdrawnError: Nothing may be done any more.
@@ -24,7 +24,7 @@ class Precondition(Protocol):
 
 
 def first_refusal(preconditions: Iterable[Precondition]) -> str:
-    """What the first of *preconditions* that forbids it says; empty if none does.
+    """Reason of the first of *preconditions* that forbids actions; empty if none does.
 
     Raises:
         WithdrawnError: One of them is gone for good.

@@ -1,4 +1,4 @@
-"""What the loop shows to everybody else: one immutable value, replaced after each cycle.
+"""The loop's state for other threads: one immutable value, replaced after each cycle.
 
 The control threads read whichever value stands on the `Board`, so they never wait for the loop
 nor it for them. Rows for people are built when somebody asks and only for the jobs asked for:
@@ -61,7 +61,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class StandingProblem:
     """An error that a check finds while the daemon runs: what, what to do, and since when."""
 
     check: str
@@ -81,7 +81,7 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
-    """How long the parts of a cycle took, milliseconds."""
+    """Durations of the parts of a cycle, milliseconds."""
 
     observe_ms: float = 0.0
     decide_ms: float = 0.0
@@ -170,7 +170,7 @@ class PublishedState:
 
     @property
     def poll_s(self) -> float:
-        """How far apart looks are at present, seconds: slurmctld may be slow."""
+        """Seconds between polls at present, more than configured while slurmctld is slow."""
         daemon = self.config.daemon
         slowed_s = min(daemon.poll_s * self.controller_health.slowed, daemon.slow_poll_s)
         return max(daemon.poll_s, slowed_s)
@@ -184,7 +184,7 @@ class PublishedState:
 
 
 class Board:
-    """Where the loop hangs what it publishes. Replacing one reference is atomic.
+    """Holder of the loop's published state. Replacing one reference is atomic.
 
     Attributes:
         problems: Asks for those that stand; they are found beside the loop.
@@ -193,7 +193,7 @@ class Board:
 
     def __init__(self, first: PublishedState) -> None:
         self.current = first
-        self.problems: Callable[[], tuple[Problem, ...]] = tuple
+        self.problems: Callable[[], tuple[StandingProblem, ...]] = tuple
         self.checked_s: Callable[[], float] = float
 
 

@@ -1,4 +1,4 @@
-"""How often the daemon asks Slurm, how fast it writes to it, and how long Slurm takes."""
+"""Rates of the daemon's polls and writes, by the time that Slurm takes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _has_handovers(cycle: Cycle) -> bool:
 
 
 class SlowDown:
-    """How much slower than configured to go, because slurmctld is slow.
+    """Factor on the configured interval of polls while slurmctld is slow.
 
     Each slow poll doubles the time to the next, `CALM_POLLS` quick ones in a row halve it.
 
@@ -149,7 +149,7 @@ class SlowDown:
 
 
 def _sickness(health: ControllerStatus, before: ControllerStatus | None) -> str:
-    """What of slurmctld's own figures says that it is slow, as a clause; empty if nothing does."""
+    """The figure of slurmctld that shows it to be slow, as a clause; empty if none does."""
     dump_s = health.dump_s_since(before)
     if dump_s is not None and dump_s > SLOW_DUMP_S:
         return f"it takes {dump_s:.1f} s to list its jobs for anybody"

@@ -34,7 +34,7 @@ class _Ticket:
 
 
 class Reloading:
-    """What is in force, and how it is replaced.
+    """The configuration and parts in force, and their replacement.
 
     Args:
         loaded: The configuration to begin with.

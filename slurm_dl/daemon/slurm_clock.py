@@ -45,7 +45,7 @@ class SlurmClock:
 
     @property
     def ahead_s(self) -> float:
-        """How far slurmctld's clock is ahead of this host's, seconds."""
+        """Seconds by which slurmctld's clock is ahead of this host's."""
         return self.now() - self._wall()
 
     @property
@@ -54,7 +54,7 @@ class SlurmClock:
         return abs(self._wall() - self._monotonic() - self._wall_base_s) > WALL_MOVED_S
 
     def now(self) -> float:
-        """What time it is at slurmctld, epoch seconds; never much ahead of it."""
+        """Time at slurmctld, epoch seconds; never much ahead of it."""
         return self._base_s + self._monotonic()
 
     def look_at_wall(self) -> None:

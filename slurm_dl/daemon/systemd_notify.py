@@ -35,7 +35,7 @@ def notify(*lines: str, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """How often systemd wants ``WATCHDOG=1`` at the least, seconds; None if it does not."""
+    """Longest interval of ``WATCHDOG=1`` that systemd allows, seconds; None if it wants none."""
     usec, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
     if not usec.isdecimal() or int(usec) == 0:
         return None

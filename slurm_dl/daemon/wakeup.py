@@ -1,4 +1,4 @@
-"""What ends the loop's sleep early: signals to the process, and calls from other threads."""
+"""Early ends of the loop's sleep: by signals to the process, and by other threads."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from slurm_dl.doctor import (
     record_checks,
     slurm_checks,
 )
-from slurm_dl.doctor.check_result import REGISTERED, CheckResult, skipped
+from slurm_dl.doctor.check_result import REGISTERED, CheckResult, error, skipped
 from slurm_dl.doctor.site import Site
 from slurm_dl.model.errors import SlurmDlError
 
@@ -25,8 +25,13 @@ CHECKS = {name: run for m in _MODULES for name, run in REGISTERED[m.__name__].it
 """Every check by its name."""
 
 
-def examine(site: Site, names: Iterable[str] | None = None) -> dict[str, CheckResult]:
-    """What the checks *names*, by default all, say of *site*; one that cannot be made says why."""
+def examine(
+    site: Site, names: Iterable[str] | None = None, faults: tuple[type[Exception], ...] = ()
+) -> dict[str, CheckResult]:
+    """Results of the checks *names*, by default all; one that cannot be made has the reason.
+
+    One that raises one of *faults* is told as an error; other exceptions are passed on.
+    """
     told = {}
     for name in CHECKS if names is None else names:
         try:
@@ -35,4 +40,6 @@ def examine(site: Site, names: Iterable[str] | None = None) -> dict[str, CheckRe
             told[name] = skipped(str(err))
         except OSError as err:
             told[name] = skipped(f"{err.filename}: {err.strerror}")
+        except faults as err:
+            told[name] = error(f"the check failed: {err!r}", "report it: a fault of slurm_dl")
     return told

@@ -14,9 +14,9 @@ from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
 from slurm_dl.daemon.metrics.catalogue import WATCHED
-from slurm_dl.daemon.published_state import Problem, PublishedState, Reloaded
+from slurm_dl.daemon.published_state import PublishedState, Reloaded, StandingProblem
 from slurm_dl.doctor.all_checks import examine
-from slurm_dl.doctor.check_result import Severity, error
+from slurm_dl.doctor.check_result import Severity
 from slurm_dl.doctor.site import Site
 
 EVERY_S: Final = 600.0
@@ -36,7 +36,7 @@ class ProblemWatch:
     def __init__(
         self, log: FilteringBoundLogger, config_path: Path | None, settings: Sequence[str]
     ) -> None:
-        self._standing: tuple[Problem, ...] = ()
+        self._standing: tuple[StandingProblem, ...] = ()
         self._checked_s = 0.0
         self._log = log
         self._config_path = config_path
@@ -45,7 +45,7 @@ class ProblemWatch:
         self._reloaded: Reloaded | None = None
         self._thread: threading.Thread | None = None
 
-    def standing(self) -> tuple[Problem, ...]:
+    def standing(self) -> tuple[StandingProblem, ...]:
         """The problems that stand; from any thread."""
         return self._standing
 
@@ -77,15 +77,11 @@ class ProblemWatch:
         site = Site(config=path, settings=settings, in_force=config, environ=environ)
         before = {problem.check: problem for problem in self._standing}
         standing = []
-        for check in WATCHED:
-            try:
-                result = examine(site, [check])[check]
-            except Exception as err:  # noqa: BLE001
-                result = error(f"the check failed: {err!r}", "report it: a fault of slurm_dl")
+        for check, result in examine(site, WATCHED, faults=(Exception,)).items():
             known, words = before.get(check), {"found": result.found, "advice": result.advice}
             if result.level is Severity.ERROR:
                 since_s = known.since_s if known else time.time()
-                standing.append(Problem(check=check, since_s=since_s, **words))
+                standing.append(StandingProblem(check=check, since_s=since_s, **words))
                 if not known:
                     self._log.error("problem", check=check, **words)
             elif known and result.level is Severity.SKIPPED:

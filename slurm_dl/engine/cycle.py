@@ -34,7 +34,7 @@ from slurm_dl.policies.base import Policy
 
 
 class Cluster(Protocol):
-    """What is scheduled, as the engine needs it."""
+    """The cluster that the engine reads and changes."""
 
     def observe(self) -> Observed:
         """The cluster now.
@@ -56,7 +56,7 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppliedAction:
-    """What became of one action: *error* is empty if it was applied."""
+    """Result of one action: *error* is empty if it was applied."""
 
     action: Action
     error: str = ""
@@ -83,7 +83,7 @@ class Cycle:
 
     @property
     def mode(self) -> Mode:
-        """Who was to take GPUs back."""
+        """The mode of preemption of this cycle."""
         return External() if self.settings is None else self.settings.mode
 
     @property
@@ -283,7 +283,7 @@ def _still_counts(signal: Signal, handovers: tuple[Handover, ...]) -> bool:
 
 @dataclass(slots=True)
 class Carry:
-    """What is remembered from cycle to cycle, beside the ledger; lost with the process.
+    """State kept from cycle to cycle, beside the ledger; lost with the process.
 
     Attributes:
         refusals: Writes that failed.

@@ -68,7 +68,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Admitted:
-    """Who may be preempted, and by which limits.
+    """Jobs that may be preempted, and the limits in force.
 
     Attributes:
         settings: The site's settings with the limits that hold now: by leases, by breakers.
@@ -84,7 +84,7 @@ class Admitted:
 
 
 def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
-    """Which jobs take part, and under which limits."""
+    """Find the jobs that may be preempted, and the limits in force."""
     lease_s = lease_of(policy)
     settings = bounded_by_leases(settings) if lease_s else settings
     tripping = trips(snap, settings)
@@ -99,7 +99,7 @@ def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wish:
-    """What the policy wants, asked once.
+    """The policy's order, shares and guarantees, computed once for a decision.
 
     Attributes:
         soon: The snapshot in which jobs that dlsubmit put off for a moment wait for room.
@@ -138,7 +138,7 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
-    """Who should hold GPUs now.
+    """The jobs that should hold GPUs now.
 
     Attributes:
         intent: The policy's order and ranks, and the jobs that should hold GPUs.
@@ -193,7 +193,7 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
 
 
 def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
-    """Where the waiting jobs should go."""
+    """Choose nodes for the waiting jobs."""
     ranked = target.served
     # What is done for a job of a hand-over is settled.
     busy = jobs_of(snap.handovers)
@@ -269,6 +269,11 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
+    for row, first in zip(*map(np.ndarray.tolist, intent.back), strict=True):
+        notes[JobId(int(jobs.job_id[row]))] = (
+            f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, and "
+            "this one would move its planned start"
+        )
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN

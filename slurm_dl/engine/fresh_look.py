@@ -23,7 +23,7 @@ _MOST_ROUNDS: Final = 3
 
 
 class LookAgain(Protocol):
-    """How a cluster is looked at again within one cycle."""
+    """A second look at the cluster within one cycle."""
 
     def __call__(self, seen: Observed, jobs: frozenset[JobId], *, nodes: bool) -> Observed:
         """*seen*, the last look, with all that is to be known of *jobs* and fresh nodes if *nodes*.

@@ -1,4 +1,4 @@
-"""What the policy wants: everybody's place, and the set of jobs that should hold GPUs.
+"""The policy's intent: the rank of each job, and the set of jobs that should hold GPUs.
 
 This is the part of a decision that knows nothing of Slurm. On Slurm it is reached through
 SiteFactors and hand-overs; in the papers' ideal cluster jobs start and stop in no time.
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
 from slurm_dl.engine.target import (
     NOBODY,
@@ -49,6 +50,7 @@ class Intent:
         kind: ``(n,)`` type of GPUs that each job in the target should hold, -1 for the others;
             None where types were not told apart.
         overdue: Rows of jobs that are served before all others, see `_overdue_jobs`.
+        back: Jobs that are not served, as they would delay another, see `pass_bound`.
     """
 
     order: Order
@@ -56,6 +58,7 @@ class Intent:
     target: Rows
     kind: I16 | None = None
     overdue: Rows = field(default_factory=lambda: NOBODY)
+    back: HeldBack = NOBODY_HELD_BACK
 
     def rank(self) -> I32:
         """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
@@ -134,6 +137,25 @@ def serve_ranked(
     there, among = pools(snap), _without(order, closed if skips else None)
     served = _without(among, roomless)
     intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
+    back = NOBODY_HELD_BACK
+    if skips and need is None and bound.pass_s:
+        # Who only waits for jobs that stay has a planned start, who was served in vain has none.
+        hopeless = None if closed is None else closed & _unplanned(snap)
+        may_wait = _without(order, hopeless).barred
+        back = held_back(
+            snap,
+            ranked,
+            intent.target,
+            pinned,
+            there,
+            barred=may_wait,
+            waits_for_all=_either(len(snap.jobs), closed, roomless),
+            pass_s=bound.pass_s,
+        )
+    if len(back.rows):
+        among = _without(among, is_in(np.arange(len(snap.jobs)), back.rows))
+        served = _without(among, roomless)
+        intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
     overdue = _overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
         if roomless is not None:
@@ -142,7 +164,21 @@ def serve_ranked(
         intent = _serve(
             snap, served, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
         )
-    return dataclasses.replace(intent, order=order, overdue=overdue)
+    return dataclasses.replace(intent, order=order, overdue=overdue, back=back)
+
+
+def _either(n: int, *masks: Bool | None) -> Bool:
+    """``(n,)`` bool: what is in one of *masks*, of which None has nobody."""
+    found: Bool = np.zeros(n, dtype=np.bool_)
+    for mask in masks:
+        found |= False if mask is None else mask
+    return found
+
+
+def _unplanned(snap: Snapshot) -> Bool:
+    """``(n,)`` bool: jobs for which GPUs were freed in vain; all if reservations shut nodes."""
+    unplanned: Bool = (snap.memory.fruitless > 0) | bool(snap.seen.blocked)
+    return unplanned
 
 
 def _without(order: Order, these: Bool | None) -> Order:

@@ -70,7 +70,7 @@ def under_lease(snap: Snapshot, lease_s: float, window_s: float = 0.0) -> Bool:
 
 
 def next_end_s(now_s: float, lease_s: float) -> float:
-    """When leases end next, after *now_s*; inf if there are none."""
+    """The next end of leases after *now_s*, epoch seconds; inf if there are none."""
     return _last_end_s(now_s, lease_s) + lease_s if lease_s > 0 else math.inf
 
 

@@ -15,7 +15,7 @@ from slurm_dl.placement.scheme import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """When GPUs may be taken back, and how many.
+    """Limits on preemption.
 
     Attributes:
         enabled: False: nothing new is begun; what was begun is brought to its end.
@@ -65,7 +65,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakers:
-    """When to stop taking GPUs back altogether for a while; see `engine.circuit_breakers`.
+    """Limits at which all preemption stops for a while; see `engine.circuit_breakers`.
 
     Attributes:
         gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.
@@ -88,7 +88,7 @@ class Breakers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defragment:
-    """When running jobs are moved together, under all limits of `Preemption`.
+    """Moves of running jobs that join free GPUs, under all limits of `Preemption`.
 
     Attributes:
         enabled: Move jobs so that a waiting gang fits.
@@ -131,14 +131,17 @@ class Overdue:
 
     Attributes:
         after_s: A job that has waited longer than this is served before others, seconds; 0: never.
+        pass_s: Once the first waiting job has waited longer than this, others may not move its
+            planned start, seconds; 0: they always may. See `engine.pass_bound`.
         share: Share of a pool's GPUs that such jobs may have together, 0 to 1.
     """
 
     after_s: float = 604_800.0
     share: float = 0.25
+    pass_s: float = 3600.0
 
 
-NEVER_OVERDUE = Overdue(after_s=0.0)
+NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)
 """Waiting has no bound but the policy's own."""
 
 

@@ -1,4 +1,4 @@
-"""Which jobs would hold GPUs if the policy alone decided: GPUs counted, pool by pool.
+"""The jobs that would hold GPUs if the policy alone decided: GPUs counted, pool by pool.
 
 Partitions that share nodes are one pool. Where on the nodes the GPUs are is `FreeResources`'s
 business.

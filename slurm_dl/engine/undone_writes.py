@@ -33,7 +33,7 @@ _NOT_TOLD: Final = (Held.USER_OR_ADMIN, Held.DEPENDENCY, Held.BEGIN_TIME)
 
 
 class UndoneWrites:
-    """When to write again what Slurm has undone; kept from cycle to cycle.
+    """Repeats of writes that Slurm has undone; kept from cycle to cycle.
 
     The first write is repeated at the next look, then after 2 cycles, 4 and so on. A write during
     a backfill pass does not make the pause longer: the pass is likely to undo it.

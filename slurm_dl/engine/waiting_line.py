@@ -42,7 +42,7 @@ _SOON_S: Final = 300.0
 
 
 def labels_in(band_width: int) -> int:
-    """How many labels there are."""
+    """Number of labels."""
     return HIGHEST_SITE_FACTOR // band_width
 
 

@@ -1,4 +1,4 @@
-"""Which actions of a plan are still worth trying: after errors, after time, after refusals.
+"""Limits on the actions that a cycle still tries after errors, refusals, or the end of its time.
 
 It stands apart from the loop because these rules bound a cycle, whatever Slurm does: a slow or
 silent slurmctld must not keep the daemon from its next look, one job must not keep another from
@@ -92,7 +92,7 @@ def rest_cycles(times: int) -> int:
 
 
 class Effort:
-    """What one cycle still tries.
+    """The actions that one cycle still tries.
 
     - A step of a hand-over that failed ends that hand-over's steps. A failed `Signal` or
       `Requeue` is about its victim alone: those of the other victims are still tried.
@@ -160,7 +160,7 @@ class Effort:
 
 
 def _subject(action: Action) -> _Subject | None:
-    """What a standalone write is about; None for all other actions."""
+    """The subject of a standalone write; None for all other actions."""
     if not is_standalone_write(action):
         return None
     match action:

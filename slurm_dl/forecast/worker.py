@@ -109,7 +109,7 @@ def run_worker(content: bytes, deadline_s: float) -> JsonObject:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        words = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        words = done.stderr.strip().splitlines()
         # Its words may name others' jobs: they are for the log alone.
         logger().warning("forward runs failed", because=words[-1] if words else "-")
         msg = f"the forward runs failed (status {done.returncode}); dlschedd's log says why"

@@ -188,6 +188,7 @@ class JobController:
                 [argv[0], *args],
                 told,
                 timeout_s=CALL_LIMIT_S,
+                errors="surrogateescape",  # A comment may not be UTF-8.
                 env=self._environ,
                 preexec_fn=self._prepare,
             )
@@ -198,11 +199,10 @@ class JobController:
             msg = f"{name} cannot be run: {err}"
             raise CallFailedError(msg) from err
         if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
+            said = done.stderr.strip().splitlines() or ["no message"]
             msg = f"{name} failed with status {done.returncode}: {said[-1]}"
             raise CallFailedError(msg)
-        # surrogateescape: a comment may not be UTF-8.
-        return done.stdout.decode("utf-8", "surrogateescape")
+        return done.stdout
 
 
 def find_controller(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from slurm_dl.job.child import Child, Process
 from slurm_dl.job.controller import CallFailedError, JobController
@@ -52,6 +53,47 @@ ASKED_S = 1.0
 """How often to look once a checkpoint is asked for: the scheduler may be waiting."""
 
 
+class _Found(NamedTuple):
+    """The command's processes and marks at one look."""
+
+    launcher: str
+    command: str  # The program of its own process.
+    family: Sequence[Process]
+    is_heard: bool  # The signal, by that process; or it has been sent.
+    is_listening: bool  # The script looks for requests.
+    may_listen: bool  # It may do so yet.
+
+    @property
+    def programs(self) -> list[Process]:
+        return [p for p in self.family if p.program not in _NO_TRAINING]
+
+    @property
+    def catching(self) -> list[Process]:
+        # srun passes on what its tasks may not take.
+        return [p for p in self.family if p.takes and p.program != "srun"]
+
+    @property
+    def is_shell(self) -> bool:
+        return self.launcher == "plain" and self.command in SHELLS
+
+    @property
+    def is_taken(self) -> bool:
+        # Nothing reads the request any more where only shells are left.
+        reads = self.is_listening and bool(self.programs)
+        return self.is_heard or reads or (bool(self.catching) and not self.is_shell)
+
+    def verdict(self, same_s: float, asked_s: float, start_s: float | None) -> tuple[bool, bool]:
+        """The signal seems to reach nobody; no handler is to be expected."""
+        own = [p for p in self.programs if not p.is_fork and p.program != "srun"]
+        is_sure = (bool(own) and all(p.takes for p in own)) or self.command == "sleep"
+        if start_s is None:
+            start_s = START_S if self.is_shell or not self.programs else LONG_START_S
+        hint_s = min(LOOK_S if is_sure else SO_FAR_S, start_s)
+        is_certain = same_s >= (LOOK_S if is_sure else start_s)
+        may_listen = bool(self.programs) and self.may_listen
+        return same_s >= hint_s or asked_s >= OWED_S, is_certain and not may_listen
+
+
 class HandlerWatch:
     """Looks at the command's processes, and reports once for each start that none takes the signal.
 
@@ -70,8 +112,8 @@ class HandlerWatch:
         self._signal = signal_name(options.signum)
         self._started_s = 0.0
         self._next_s = math.inf
-        self._seen: dict[int, tuple[str, float]] = {}
-        """The code of each program of the command, and since when it has been the same."""
+        self._seen: dict[tuple[int, str], float] = {}
+        """Since when each program of the command has had its code."""
         self._told: RunId | None = None
         """The start of which it is certain now."""
         self._owes_word = False
@@ -110,51 +152,35 @@ class HandlerWatch:
             return
         early = now_s - self._started_s < EARLY_S
         self._next_s = now_s + (ASKED_S if asked else LOOK_S if early else LATER_S)
-        options, launcher = self._options, self._options.launcher
-        family = self._family(child, run)
-        programs = [p for p in family if p.program not in _NO_TRAINING]
-        # srun passes on what its tasks may not take.
-        catching = [p for p in family if p.takes and p.program != "srun"]
-        is_shell = launcher == "plain" and child.program() in SHELLS
-        listening = is_marked(options.run_dir / LISTENING_FILE, run)
-        if launcher == "plain":
-            takes = child.listens_for(options.signum) or (asked and not owed and not listening)
-        else:
-            takes = launcher == "srun" and asked  # Sent, with whatever came of it.
-        # Nothing reads the request any more where only shells are left.
-        takes = takes or (bool(catching) and not is_shell) or (listening and bool(programs))
+        found = self._find(child, run, is_sent=asked and not owed)
+        is_taken, is_hint, is_certain = found.is_taken, False, False
         # Also where it is the first: a word of the user's or of an earlier run may stand there.
-        self._owes_word |= takes and not self._has_taken
-        self._has_taken |= takes
-        told = None
-        if takes:
-            if self._has_said:
-                self._log(f"{self._signal} is taken after all")
-            self._has_said = False
-        elif family and not (programs and self._has_taken):
-            # A handler behind a shell is there, and a sleep gets none.
-            own = [p for p in programs if not p.is_fork and p.program != "srun"]
-            is_sure = (bool(own) and all(p.takes for p in own)) or child.program() == "sleep"
-            start_s = options.start_s
-            if start_s is None:
-                start_s = START_S if is_shell or not programs else LONG_START_S
-            same_s = self._same_s(programs, now_s)
-            hint_s = min(LOOK_S if is_sure else SO_FAR_S, start_s)
-            if same_s >= hint_s or now_s - self._asked_s >= OWED_S:
-                self._say(self._sentence(child, programs or family, catching, is_shell=is_shell))
-            may_listen = programs and is_marked(options.run_dir / IMPORTED_FILE, run)
-            if same_s >= (LOOK_S if is_sure else start_s) and not may_listen:
-                told = run
+        self._owes_word |= is_taken and not self._has_taken
+        self._has_taken |= is_taken
+        # A handler behind a shell is there, and a sleep gets none.
+        if not is_taken and found.family and not (found.programs and self._has_taken):
+            same_s, asked_s = self._same_s(found.programs, now_s), now_s - self._asked_s
+            is_hint, is_certain = found.verdict(same_s, asked_s, self._options.start_s)
+        if is_hint and not self._has_said:
+            self._log(self._sentence(child, found))
+        elif is_taken and self._has_said:
+            self._log(f"{self._signal} is taken after all")
+        self._has_said = is_hint or (self._has_said and not is_taken)
+        told = run if is_certain else None
         self._owes_word |= told != self._told
         self._told = told
         self._owes_word = self._owes_word and not self._tell_slurm()
 
-    def _family(self, child: Child, run: RunId) -> list[Process]:
-        variables = [
-            f"{RUN_DIR_VARIABLE}={self._options.run_dir}",
-            f"{ATTEMPT_VARIABLE}={run.attempt}",
-        ]
-        return child.processes(self._options.signum, variables)
+    def _find(self, child: Child, run: RunId, *, is_sent: bool) -> _Found:
+        options, launcher = self._options, self._options.launcher
+        variables = [f"{RUN_DIR_VARIABLE}={options.run_dir}", f"{ATTEMPT_VARIABLE}={run.attempt}"]
+        family, command = child.processes(options.signum, variables), child.program()
+        marks = [is_marked(options.run_dir / name, run) for name in (LISTENING_FILE, IMPORTED_FILE)]
+        if launcher == "plain":
+            is_heard = child.listens_for(options.signum) or (is_sent and not marks[0])
+        else:  # Sent by srun, with whatever came of it.
+            is_heard = launcher == "srun" and self._asked_s < math.inf
+        return _Found(launcher, command, family, is_heard, *marks)
 
     def _same_s(self, programs: Sequence[Process], now_s: float) -> float:
         """How long the programs have been the same; below 0 where they cannot be seen."""
@@ -162,30 +188,15 @@ class HandlerWatch:
             return -math.inf  # Its tasks are on other nodes, or not there yet.
         # What is there at the first look is as old as the command.
         since_s = self._started_s if now_s - self._started_s < 2 * LOOK_S else now_s
-        codes = {p.pid: p.code for p in programs if not p.is_fork}
-        before, self._seen = self._seen, {}
         # 0: a shell alone, whose training has ended or is about to start.
-        for pid, code in (codes or {0: ""}).items():
-            then = before.get(pid)
-            self._seen[pid] = then if then and then[0] == code else (code, since_s)
-        return now_s - max(then_s for _, then_s in self._seen.values())
+        codes = {(p.pid, p.code) for p in programs if not p.is_fork} or {(0, "")}
+        self._seen = {code: self._seen.get(code, since_s) for code in codes}
+        return now_s - max(self._seen.values())
 
-    def _say(self, sentence: str) -> None:
-        if not self._has_said:
-            self._has_said = True
-            self._log(sentence)
-
-    def _sentence(
-        self,
-        child: Child,
-        programs: Sequence[Process],
-        catching: Sequence[Process],
-        *,
-        is_shell: bool,
-    ) -> str:
-        name, launcher = self._signal, self._options.launcher
+    def _sentence(self, child: Child, found: _Found) -> str:
+        name, launcher = self._signal, found.launcher
         if launcher != "plain":
-            last = programs[-1]
+            last = (found.programs or found.family)[-1]
             handler = f", or install a handler for {name}" if launcher == "srun" else ""
             return (
                 f"so far nothing that {launcher} has started here takes {name} (the last is "
@@ -193,18 +204,16 @@ class HandlerWatch:
                 f"the training is not told to save. Call job.should_checkpoint() at every step"
                 f"{handler}"
             )
-        if not is_shell:
+        if not found.is_shell:
             does = "ignores" if child.ignores(self._options.signum) else "has no handler for"
             return (
-                f"so far the command ({child.program()}) {does} {name}, so {name} is not sent: "
+                f"so far the command ({found.command}) {does} {name}, so {name} is not sent: "
                 f"call job.should_checkpoint() at every step, or install a handler for {name}"
             )
-        who = ""
-        if catching:
-            who = f" ({catching[0].program}, process {catching[0].pid}, has one and never gets the"
-            who += " signal)"
+        has_one = [f"{p.program}, process {p.pid}, has one" for p in found.catching[:1]]
+        who = f" ({has_one[0]} and never gets the signal)" if has_one else ""
         return (
-            f"so far the command is a shell ({child.program()}) that has no handler for {name}, "
+            f"so far the command is a shell ({found.command}) that has no handler for {name}, "
             f"and it passes no signals on{who}: the training is not told to save. Start it by "
             f"'exec python ...' in the shell's script, or trap {name} there and forward it, or "
             "call job.should_checkpoint() at every step"

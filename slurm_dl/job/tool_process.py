@@ -25,13 +25,15 @@ def run(
     *,
     timeout_s: float,
     feed: Callable[[bytes], None] | None = None,
+    errors: str = "replace",
     **how: Any,  # noqa: ANN401 - as Popen's
-) -> subprocess.CompletedProcess[bytes]:
+) -> subprocess.CompletedProcess[str]:
     """Run *argv* to its end, and kill all that it runs where it is late or the caller gives up.
 
     Args:
         told: Its standard input.
         feed: Takes its standard output while it comes; the result has none then.
+        errors: As of `bytes.decode`, for its standard output: names may hold any bytes.
 
     Raises:
         subprocess.TimeoutExpired: It did not end within *timeout_s* seconds.
@@ -75,7 +77,8 @@ def run(
             killer.join()
     if late.is_set():
         raise subprocess.TimeoutExpired(argv, timeout_s)
-    return subprocess.CompletedProcess(argv, child.returncode, out, err)
+    texts = out.decode("utf-8", errors), err.decode("utf-8", "replace")
+    return subprocess.CompletedProcess(argv, child.returncode, *texts)
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:

@@ -1,1 +1,1 @@
-"""What we remember and Slurm does not; it is written down before it is done."""
+"""Stored facts that Slurm does not keep; each action is stored before it is done."""

@@ -1,4 +1,4 @@
-"""How one observation is booked: the columns of `AttainedService` before it, and after.
+"""Booking of one observation: from the columns of `AttainedService` before it to those after.
 
 Hot path: everything is a column over the jobs known so far, sorted by job id; no Python per job.
 """
@@ -54,7 +54,7 @@ _LAG_S = 1.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AppliedObservation:
-    """What one observation did to the ledger.
+    """Changes of the ledger by one observation.
 
     Attributes:
         service: The new columns.
@@ -78,7 +78,7 @@ def apply_observation(
 
     Args:
         forget_before_s: Jobs that Slurm listed last before this, epoch seconds, and that were not
-            over then, are dropped; see `RetentionCutoff`.
+            over then, are dropped; see `write_ahead`.
     """
     now_s = seen.now_s
     relevant = (seen.jobs.state < COMPLETED) | is_in(seen.jobs.job_id, before.job_id)

@@ -70,7 +70,7 @@ class JobEnding:
 
     @property
     def how(self) -> str:
-        """How it ended, in a word for people."""
+        """The job's end, in a word for people."""
         return (self.ending or self.state.name).lower()
 
     @property

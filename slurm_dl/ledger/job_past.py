@@ -1,4 +1,4 @@
-"""What the ledger knows of one job: its runs, and each time it gave its GPUs back."""
+"""The ledger's record of one job: its runs, and each preemption."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class GaveWay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """What the ledger knows of one job.
+    """The ledger's record of one job.
 
     Attributes:
         job_id: The job.

@@ -66,7 +66,7 @@ def needs(snap: Snapshot, share: F64, lease_s: float, restart_s: float = 0.0) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owed:
-    """What a decision left: who deserves what from then on, and what each was owed then.
+    """Shares and credits of jobs as of the last decision.
 
     Attributes:
         job_id: ``(k,)`` ascending.
@@ -90,7 +90,7 @@ class Owed:
 
     @classmethod
     def after(cls, snap: Snapshot, share: F64, lease_s: float) -> Owed:
-        """What a decision about *snap* leaves."""
+        """Shares and credits after a decision about *snap*."""
         order = np.argsort(snap.jobs.job_id, kind="stable")
         # A job that was displaced is completing for a while before it waits.
         order = order[snap.jobs.state[order] <= COMPLETING]

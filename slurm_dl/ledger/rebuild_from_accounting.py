@@ -68,7 +68,7 @@ class ReportedRun:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """What becomes of the jobs that accounting was asked about.
+    """New rows of the jobs that accounting was asked about.
 
     Attributes:
         service: Their rows as they are now to be, in order of job id.
@@ -263,7 +263,7 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class _Had:
-    """What the earlier runs come to."""
+    """Sums over the earlier runs."""
 
     ran_s: float
     gpu_s: float

@@ -1,4 +1,4 @@
-"""What became of jobs that were put back into the queue: did they come back?
+"""Fate of requeued jobs: whether they run again.
 
 Folded out of observations, as attained service is, and kept by the ledger. Only what is known to
 be bad counts as bad: a job that waits for its turn, was cancelled, or has left the list unseen says
@@ -30,7 +30,7 @@ _Run = tuple[JobId, int]
 
 
 class Restarts:
-    """What became of the jobs that were put back within a day.
+    """Fates of the jobs that were requeued within a day.
 
     Hot where nothing happens: a look costs no more than what is still open.
     """
@@ -48,13 +48,13 @@ class Restarts:
         return self._all
 
     def of(self, run: Run) -> Restart | None:
-        """What is known of the job whose *run* was ended; None if it is not followed."""
+        """The record of the job whose *run* was ended; None if it is not followed."""
         return self._by_run.get((run.job_id, run.restarts))
 
     def news(
         self, before: AttainedService, after: AttainedService, seen: Observed
     ) -> list[Restart]:
-        """What *seen* tells anew: jobs that were put back, and what became of earlier ones.
+        """New records from *seen*: jobs that were requeued, and changed fates of earlier ones.
 
         Args:
             before: The ledger's columns before *seen* was folded in.

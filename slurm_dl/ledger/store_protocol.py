@@ -1,4 +1,4 @@
-"""What the ledger writes and reads: everything that survives the daemon, and where it does."""
+"""Contents of the ledger that survive the daemon, and the interface of their store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LedgerContents:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoreChange:
-    """What a store has to write, all of it or nothing.
+    """A change that a store writes as a whole or not at all.
 
     Attributes:
         jobs: Jobs to insert or replace.
@@ -70,7 +70,7 @@ class StoreChange:
 
 
 class Store(Protocol):
-    """Where the ledger survives the daemon. Every call is durable when it returns."""
+    """Storage of the ledger beyond the daemon's life. Every call is durable when it returns."""
 
     def load(self) -> LedgerContents:
         """All that is stored."""

@@ -1,4 +1,4 @@
-"""What it means that a victim has left: for its hand-over, for the job and for its GPUs."""
+"""Effects of a victim's end on its hand-over, its job and its GPUs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slurm_dl.model.plan import MarkGone
 
 @dataclass(frozen=True, slots=True)
 class VictimGone:
-    """What is to be written down, all at once.
+    """The changes to store, all at once.
 
     Attributes:
         handover: The hand-over as it is now.
@@ -42,7 +42,7 @@ def victim_gone(
     *,
     acked: bool,
 ) -> VictimGone:
-    """What *action* means, which says that a victim of *handover* has left its GPUs.
+    """Effects of *action*, by which a victim of *handover* has left its GPUs.
 
     Args:
         service: The ledger's columns.
@@ -80,7 +80,7 @@ def victim_gone(
 
 
 def _put_back(action: MarkGone, victim: Victim, now_s: float, restarts: Restarts) -> list[Restart]:
-    """What is to be followed of a victim that is back in the queue."""
+    """The restart to follow of a victim that is back in the queue."""
     if action.outcome != "requeued":
         return []
     run = victim.run

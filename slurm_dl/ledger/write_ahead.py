@@ -1,4 +1,4 @@
-"""What we remember and Slurm does not, and the rule that it is written down before it is done.
+"""The ledger of facts that Slurm does not keep, and its rule: stored before done.
 
 The ledger lives in memory and in a `Store`. Each step of a hand-over is stored before it is
 tried (`begin`) and again once its result is known (`settle`), so a daemon killed at any instant

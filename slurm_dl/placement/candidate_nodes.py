@@ -19,7 +19,7 @@ Order = npt.NDArray[np.int64]
 
 
 class CandidateNodes:
-    """What a scheme may choose from, for one job.
+    """The nodes that a scheme may choose from, for one job.
 
     Args:
         rules: Those to be kept: all of them, or the strict ones alone.
@@ -78,7 +78,7 @@ class CandidateNodes:
         return self.pick(ask, rows[keys.argsort(kind="stable")])
 
     def on_leaves(self, ask: Ask, by: Key) -> I64:
-        """``(l,)`` nodes that could take a share, by leaf switch; see `FreeNodes.leaves`.
+        """``(l,)`` nodes that could take a share, by leaf switch; see `NodeGroups.leaves`.
 
         Args:
             by: As for `best`.

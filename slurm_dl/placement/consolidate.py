@@ -74,7 +74,7 @@ class Consolidate:
         return _Consolidating(self, snap, stock)
 
     def wait_s(self, want: PendingJob) -> float:
-        """How long *want* waits for the fewest nodes in all, seconds."""
+        """Seconds that *want* waits in all for the fewest nodes."""
         more = self.locality_wait_per_run
         grown = more * want.limit_s if more > 0 else 0.0
         return min(self.locality_wait_s + grown, self.longest_locality_wait_s)
@@ -127,7 +127,7 @@ class _Consolidating:
         return _first_that_fits(offer, others)
 
     def _wait(self, want: PendingJob, wide: Bool, for_s: float, why: str) -> Wait | None:
-        """Where it cannot start but together; None if it cannot start otherwise anyway."""
+        """Nodes on which it can only start together; None if it always starts together."""
         first = want.need.asks[0]
         if len(want.need.asks) > 1:
             within = self._soonest.best_nodes(want, wide, first)

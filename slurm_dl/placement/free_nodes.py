@@ -1,4 +1,4 @@
-"""What is free, filled up as jobs are placed.
+"""Free resources of nodes, reduced as jobs are placed.
 
 On a large cluster most nodes are in one of a few conditions: empty, or so many GPUs and CPUs taken
 by so many jobs. Schemes choose among these conditions, not among nodes, and remember what they
@@ -61,7 +61,7 @@ class FreeNodes(NodeGroups):
 
     @classmethod
     def of(cls, snap: Snapshot, profiles: Mapping[str, Profile]) -> FreeNodes:
-        """What is free in *snap*: jobs that are ending count as gone.
+        """Free nodes of *snap*; jobs that are ending count as gone.
 
         Args:
             profiles: By model; says what the running jobs load.
@@ -108,7 +108,7 @@ class FreeNodes(NodeGroups):
         return usable, count
 
     def shelf(self, need: ResourceRequest, ask: Ask, by: Key) -> RankedGroups | None:
-        """Where a share fits, best first by *by*.
+        """Groups of nodes on which a share fits, best first by *by*.
 
         None where *need* may use some nodes of a group and not others.
         """
@@ -179,7 +179,7 @@ class FreeNodes(NodeGroups):
 
 
 def _load_of(want: PendingJob, ask: Ask) -> tuple[float, ...]:
-    """What a share adds to the columns from `GANGS` to `BLIND`."""
+    """A share's part of the columns from `GANGS` to `BLIND`."""
     network, pcie = want.network_mb_s(ask), want.pcie_mb_s(ask)
     gang = ask.n_nodes > 1
     return (

@@ -1,4 +1,4 @@
-"""Which two jobs may share a GPU: memory, labels and measured speeds of their models.
+"""Pairs of jobs that may share a GPU: by memory, labels and measured speeds of their models.
 
 Pairs only, and only halves: a third job then finds no room on the device. Every condition must be
 known to hold; of a job whose model nobody has measured nothing is known, and it is never packed.
@@ -51,7 +51,7 @@ class GpuTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairLimits:
-    """What a pair must keep to.
+    """Limits on a pair.
 
     Attributes:
         gpu_mem_mb: Memory of the device, MB; None if unknown: nobody is packed there.
@@ -98,7 +98,7 @@ def memory_of_pair_mb(one: Load, other: Load) -> float | None:
 
 
 def why_apart(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> str:
-    """Why the two may not share a device; empty if they may.
+    """The reason why the two may not share a device; empty if they may.
 
     Args:
         host: The one that has its share already, if one of them has.
@@ -173,7 +173,7 @@ def _beside(one: Profile, other: Profile) -> float:
 def rank_of(
     host: GpuTenant, guest: GpuTenant, bounds: PairLimits
 ) -> tuple[float, float, int] | None:
-    """How good a pair they are, the least is best; None if they are none.
+    """Rank of the pair, the least is best; None if they may not share.
 
     The best sum of speeds first, then the least memory left, then the lowest job id.
     """

@@ -1,4 +1,4 @@
-"""How many GPUs of each node whole-GPU jobs cannot have, because others hold them or parts of them.
+"""GPUs of each node that are lost to whole-GPU jobs, because others hold them or parts of them.
 
 A device of which one job holds a share can be given to nobody as a whole: two halves on two
 devices take two GPUs from the jobs that want whole ones, two halves on one device take one.

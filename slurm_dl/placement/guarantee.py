@@ -1,4 +1,4 @@
-"""What a scheme says that guarantees nodes to some jobs, so that others give way to them.
+"""Interface of schemes that guarantee nodes to some jobs, for which others are preempted.
 
 Most schemes promise nothing. One that does offers `Promising.promise`; the engine then serves the
 guaranteed jobs before all others, and takes GPUs back for them on the nodes that are theirs.
@@ -37,7 +37,7 @@ class GuaranteeQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Promise:
-    """What is promised in one snapshot.
+    """The guarantees in one snapshot.
 
     Attributes:
         guaranteed: ``(n,)`` bool, jobs on nodes, or waiting for nodes, that are theirs by right.
@@ -72,7 +72,7 @@ class Promising(Scheme, Protocol):
     """A scheme that guarantees nodes."""
 
     def promise(self, snap: Snapshot, queue: GuaranteeQueue, /) -> Promise:
-        """What it promises in this snapshot.
+        """Compute its guarantees in this snapshot.
 
         Must be pure: equal snapshots and queues give equal promises.
         """

@@ -33,14 +33,14 @@ class PendingJob:
     limit_s: float = float("inf")
 
     def network_mb_s(self, ask: Ask) -> float | None:
-        """What it sends to other nodes from each of its own, MB a second; None if unknown."""
+        """MB a second that each of its nodes sends to others; None if unknown."""
         if ask.n_nodes == 1:
             return 0.0
         each = None if self.profile is None else self.profile.load.network_mb_s
         return None if each is None else each * ask.gpus
 
     def pcie_mb_s(self, ask: Ask) -> float | None:
-        """What it moves over PCIe on each of its nodes, MB a second; None if unknown."""
+        """MB a second over PCIe on each of its nodes; None if unknown."""
         each = None if self.profile is None else self.profile.load.pcie_mb_s
         return None if each is None else each * ask.gpus
 

@@ -106,7 +106,7 @@ class _Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolEstimate:
-    """What is expected of a job in one pool, in seconds from now.
+    """Expected times of a job in one pool, in seconds from now.
 
     Attributes:
         wait_s: Until it starts.
@@ -121,7 +121,7 @@ class PoolEstimate:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Where a job is sent.
+    """The pool chosen for a job.
 
     Attributes:
         elsewhere: There are other pools for it.
@@ -235,7 +235,7 @@ class _Placer:
 
 
 def speed_ups(profile: Profile | None, shape: Shape, types: Sequence[str]) -> Mapping[str, float]:
-    """How much faster the model is on each type than on the slowest of them.
+    """Speed of the model on each type, relative to the slowest of them.
 
     From the shape itself if it was measured on two or more of the types, else from the nearest
     shape that was; 1 where nothing is known.

@@ -31,7 +31,7 @@ _LOOK_AHEAD = 256
 
 
 class RankedGroups:
-    """Where one share fits, for all jobs that ask for the same.
+    """Groups of nodes on which one share fits, for all jobs that ask for the same.
 
     Args:
         open_to: ``(g,)`` bool, the groups that may be used.

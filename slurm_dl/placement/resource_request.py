@@ -1,4 +1,4 @@
-"""What a pending job asks of each of its nodes, and on which nodes it may run at all."""
+"""Request of a pending job on each of its nodes, and the nodes on which it may run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceRequest:
-    """What a pending job asks for.
+    """Request of a pending job.
 
     Attributes:
         key: Equal for jobs that ask for the same.
@@ -79,12 +79,12 @@ class ResourceRequest:
         return self.asks[0].gres
 
     def ask(self, n_nodes: int) -> Ask:
-        """What it asks of each of *n_nodes* nodes, which must be one of its ways."""
+        """Request on each of *n_nodes* nodes, which must be one of its ways."""
         return next(ask for ask in self.asks if ask.n_nodes == n_nodes)
 
 
 class ResourceRequests:
-    """What the pending jobs of one snapshot ask for; equal needs are worked out once."""
+    """Requests of the pending jobs of one snapshot; equal ones are computed once."""
 
     def __init__(self, snap: Snapshot) -> None:
         self._snap = snap
@@ -93,7 +93,7 @@ class ResourceRequests:
         self._needs: dict[tuple[object, ...], ResourceRequest] = {}
 
     def of(self, row: int) -> ResourceRequest:
-        """What the job at *row* asks of each node, evenly split.
+        """Request of the job at *row* on each node, evenly split.
 
         A job that names GPUs in all and no node count gets the fewest nodes that could hold it.
         """
@@ -126,7 +126,7 @@ class ResourceRequests:
         return need
 
     def _place_of(self, row: int) -> tuple[object, ...]:
-        """Where the job may run, as a key into the places that were worked out."""
+        """Key of the nodes on which the job may run, in the places that were computed."""
         snap, nodes = self._snap, self._snap.seen.nodes
         job_id = JobId(int(snap.jobs.job_id[row]))
         choice = snap.choice(job_id)
@@ -153,7 +153,7 @@ class ResourceRequests:
 def gres_of(
     asked: tuple[float, ...], gpus: float, kind: int, other: OtherGres | None, typed: F64 | None
 ) -> tuple[float, ...]:
-    """What a share takes of each of `free_resources.total_gres`; empty if of none.
+    """Units of a share of each of `free_resources.total_gres`; empty if of none.
 
     Args:
         asked: What it takes of `Observed.gres`.

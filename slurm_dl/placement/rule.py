@@ -1,4 +1,4 @@
-"""What a rule of placement has to say, and nothing more; see `slurm_dl.placement.scheme`."""
+"""Interface of a placement rule; see `slurm_dl.placement.scheme`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_dl.placement.resource_request import Ask
 
 @runtime_checkable  # Pydantic asks for it.
 class Rule(Protocol):
-    """Where a job may not, or had better not be. A frozen dataclass like a scheme."""
+    """Rule on nodes that a job must or should avoid. A frozen dataclass like a scheme."""
 
     name: ClassVar[str]
     source: ClassVar[str]

@@ -1,4 +1,4 @@
-"""What a scheme of placement has to say, and nothing more.
+"""Interface of a placement scheme.
 
 A new published scheme is one file beside this one and one line in `scheme_registry`. Two kinds
 compose: a *scheme* chooses among the nodes on which a job fits, and *rules* (`rule`) say on which
@@ -21,7 +21,7 @@ from slurm_dl.placement.pending_job import PendingJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Where a job may start now.
+    """Nodes on which a job may start now.
 
     Attributes:
         nodes: Rows in `Nodes`, ascending, as many as one of the job's ways has.
@@ -36,7 +36,7 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wait:
-    """Where a job had better wait, although it may fit elsewhere.
+    """Nodes that a job should wait for, although it may fit elsewhere.
 
     Attributes:
         within: ``(m,)`` bool, nodes Slurm may start it on at any time; enough of them to hold it
@@ -60,7 +60,7 @@ class Placer(Protocol):
     """A scheme at work on one snapshot. It is asked about waiting jobs, the best first."""
 
     def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
-        """Where *want* should go.
+        """Choose nodes for *want*.
 
         The nodes of a `Spot` are taken at once: who comes later does not see them.
 

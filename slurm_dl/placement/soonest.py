@@ -1,7 +1,4 @@
-"""When a node will have room for a share, if the jobs on it end when they are expected to.
-
-What a scheme needs to say where a job had better wait.
-"""
+"""Time at which a node has room for a share, if the jobs on it end as expected."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ NEVER_S = 1e9
 
 
 class Soonest:
-    """When there is room where, and for whom it is meant already."""
+    """Expected times of room on nodes, and the jobs that it is kept for."""
 
     def __init__(self, snap: Snapshot, stock: FreeNodes) -> None:
         self._stock = stock
@@ -81,7 +78,7 @@ class Soonest:
         return inside
 
     def leaves_of(self, wide: Bool) -> int:
-        """How many leaves the nodes *wide* are on."""
+        """Number of leaves that the nodes *wide* are on."""
         return len(np.unique(self._nodes.leaf[wide]))
 
     def on_one_leaf(self, wide: Bool, n_nodes: int) -> bool:

@@ -21,7 +21,7 @@ NEAR_BEST = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What a whole node has.
+    """Resources of a whole node.
 
     Attributes:
         gpus: GPUs, at least 1.
@@ -101,7 +101,7 @@ class SynergyServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDemand:
-    """What a job wants of each of its servers, the same on all.
+    """Request of a job on each of its servers, the same on all.
 
     Attributes:
         n_servers: Servers.
@@ -116,7 +116,7 @@ class HostDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostAllotment:
-    """How a job can be started.
+    """Allotment with which a job can be started.
 
     Attributes:
         gets: What it gets, by the place of the server in the list that was given.
@@ -153,7 +153,7 @@ def knee(profile: Profile) -> tuple[float, float] | None:
 
 
 def demand(profile: Profile | None, host: Host, gpus: float) -> Share:
-    """What a job should ask of *host*: its part, or what its model can use where that is more.
+    """Share of *host* for a job: its part, or the amount that its model can use if that is more.
 
     Never more than the host has, and where nothing is known of the model its part.
     """
@@ -202,7 +202,7 @@ def tune(servers: Sequence[SynergyServer], wish: HostDemand) -> HostAllotment | 
 
 
 def _give_back(server: SynergyServer, share: Share) -> dict[int, Share] | None:
-    """What is left to each job that has to give back so that *share* is free; None: never."""
+    """Shares of jobs after they give back so that *share* is free; None if it cannot be."""
     free, left = server.free, dict[int, Share]()
     more = []
     for tenant in server.tenants:

@@ -1,4 +1,4 @@
-"""Where what a job asks for is most like what is free, over GPUs, CPUs and memory.
+"""Placement by the alignment of a job's request and free GPUs, CPUs and memory.
 
 The alignment of a job and a node is the dot product of its demand and the node's free resources,
 each as a share of the whole node: sum over r of demand_r x free_r. The node with the highest is

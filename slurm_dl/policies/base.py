@@ -34,7 +34,7 @@ class About:
             ``profile``, ``history``, ``accounts``.
         fallback: What it does where that is missing.
         starves: Whose wait the policy does not bound, and when, in words; empty: every job gets
-            GPUs at last, whoever else comes. On Slurm `ranking.overdue_s` bounds it, too.
+            GPUs at last, whoever else comes. On Slurm ``ranking.overdue_s`` bounds it, too.
         idles: Why it leaves GPUs free although a job that waits would fit; empty if it does not.
         trusts: What jobs say of themselves that can bring them forward; none, if it can be helped.
     """

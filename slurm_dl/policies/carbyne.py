@@ -1,9 +1,10 @@
 """Carbyne: be done no later than under DRF, and leave to others what that does not take.
 
-Each job knows when it would end if DRF divided the cluster (`fair_finish`). Until its latest start
-(`latest_start`) it can wait without ending later than that, so it yields its turn; from then on it
-goes before all that can wait. What is yielded goes to the jobs that are nearest their completion,
-and among those equally near to the one that packs best: whose demand lies most along what is free,
+Each job knows when it would end if DRF divided the cluster (`FairWorld.finish_s`). Until its latest
+start (`latest_start`) it can wait without ending later than that, so it yields its turn; from then
+on it goes before all that can wait. What is yielded goes to the jobs that are nearest their
+completion, and among those equally near to the one that packs best: whose demand lies most along
+what is free,
 
     score = sum over r of  demand[r] free[r].
 

@@ -42,7 +42,7 @@ def run(
     # Arguments can hold a job's name, and that any control character.
     words = ascii(shlex.join(argv))
     try:
-        ended = tool_process.run(
+        done = tool_process.run(
             [program, *argv[1:]],
             stdin.encode(),
             timeout_s=timeout_s,
@@ -57,8 +57,6 @@ def run(
     except subprocess.TimeoutExpired as err:
         message = f"{words} did not end within {timeout_s:g} s"
         raise ClusterError(message) from err
-    out, said = (told.decode("utf-8", "replace") for told in (ended.stdout, ended.stderr))
-    done = subprocess.CompletedProcess(ended.args, ended.returncode, out, said)
     if check and done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         message = f"{words} ended with status {done.returncode}: {said}"

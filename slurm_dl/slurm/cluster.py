@@ -1,7 +1,7 @@
 """A real Slurm as the engine's cluster: `observe` and `apply`.
 
-The queue is read by what is passed in (see `queue`); all else goes through the command-line tools.
-RPCs where squeue reads it (measured on 22.05.8 with sdiag):
+The queue is read by the `CliQueue` or `PyslurmQueue` that is passed in; all else goes through the
+command-line tools. RPCs where squeue reads it (measured on 22.05.8 with sdiag):
 
 - `observe` is two; two more with new pending jobs, or after a steer or a `refresh_nodes`; one for
   watched reservations, two for the nodes of ours; three if Slurm first says of a job that nodes are
@@ -140,7 +140,7 @@ class SlurmCluster:
         return self.config.release
 
     def why_not(self) -> str:
-        """Why nothing should be done to this cluster: to no effect, or without the right to.
+        """The reason why nothing should be written: it would have no effect, or rights are missing.
 
         See `Precondition`. As of the last `refresh_nodes`; empty before the first.
         """
@@ -167,7 +167,7 @@ class SlurmCluster:
             self.asked_s = self._slurm.spent_s - before_s
 
     def health(self) -> ControllerStatus:
-        """How slurmctld is, and what time it is there; one RPC, that takes no lock of its jobs.
+        """State and time of slurmctld; one RPC, which takes no lock of its jobs.
 
         Raises:
             ClusterError: It is silent, or there is no sdiag.
@@ -221,7 +221,7 @@ class SlurmCluster:
         return self._put_together(table, conditions, now_s)
 
     def _put_together(self, table: JobTable, conditions: ConditionReader, now_s: float) -> Observed:
-        """What is seen at *now_s*, by the nodes as they were read last."""
+        """The observation at *now_s*, with the nodes as they were read last."""
         jobs = table.columns(self._gpu_types)
         site, found = self._site, self._found
         assert site is not None and found is not None  # noqa: S101, PT018 - narrows the types
@@ -292,7 +292,7 @@ class SlurmCluster:
 
     @property
     def reader(self) -> ReaderChoice:
-        """What reads the queue, and why."""
+        """The reader of the queue, and the reason for the choice."""
         return self._queue.choice
 
     def close(self) -> None:

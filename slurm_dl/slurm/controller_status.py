@@ -1,4 +1,4 @@
-"""How slurmctld is, by its own account: what ``sdiag`` prints, and what time it is there.
+"""State and time of slurmctld, as ``sdiag`` prints them.
 
 Everything is optional but the time: releases print more or less (22.05 to 26.05), and a number that
 is missing is unknown, not zero. Nothing in it comes from users but the names in the table of RPCs
@@ -57,7 +57,7 @@ class ControllerStatus:
     backfilling: bool = False
 
     def dump_s_since(self, before: ControllerStatus | None) -> float | None:
-        """How long one listing of all jobs took since *before*, mean seconds; None if none was.
+        """Mean seconds of one listing of all jobs since *before*; None if there was none.
 
         Slurm's own mean is over a day: an hour that was slow would make it slow until midnight.
         """
@@ -68,7 +68,7 @@ class ControllerStatus:
 
 
 def read_health(text: str) -> ControllerStatus:
-    """What ``sdiag`` printed.
+    """Parse the output of ``sdiag``.
 
     Raises:
         ClusterError: It does not say what time it is.

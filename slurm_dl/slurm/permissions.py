@@ -1,4 +1,4 @@
-"""What Slurm lets our account do to other users' jobs, and whether it shows them to us.
+"""Rights of our account to change and to see other users' jobs.
 
 Slurm refuses an ordinary account each change by itself, which is seen. What is not seen is
 PrivateData: without rights squeue answers with an empty queue and no error, as if every job had
@@ -21,7 +21,7 @@ _ROOT = 0
 
 
 def lacks_rights(slurm: Slurm, config: SiteConfig, *, uid: int | None = None) -> str | None:
-    """Why our account may not change other users' jobs, and what to do; empty if it may.
+    """The reason why our account may not change other users' jobs, with a remedy; empty if it may.
 
     Args:
         uid: Of the account; None: ours.

@@ -68,7 +68,7 @@ def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -
 def native_gaps(
     slurm: Slurm, values: Mapping[str, str], *, qos: str, settings: Settings, poll_s: float
 ) -> tuple[list[str], str]:
-    """What Slurm lacks for native preemption inside *qos*, a line each, and a remark.
+    """Settings that Slurm lacks for native preemption inside *qos*, a line each, and a remark.
 
     The remark says what could not be looked up, or keeps Slurm from preempting for now, in one
     line; empty if there is nothing to say.
@@ -100,7 +100,7 @@ def native_gaps(
 
 
 def to_end_within(slurm: Slurm, qos: str) -> str:
-    """What ends Slurm's preemption inside *qos*; empty if it does not preempt there now.
+    """The change that ends Slurm's preemption inside *qos*; empty if it does not preempt there.
 
     Raises:
         ClusterError: It cannot be found out.

@@ -37,7 +37,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """What the releases of one series have in common.
+    """Properties of the releases of one series.
 
     Attributes:
         major: Year of the series.
@@ -64,7 +64,7 @@ class Series:
 
     @property
     def number(self) -> tuple[int, int]:
-        """What series are compared by."""
+        """The key by which series are compared."""
         return self.major, self.minor
 
 
@@ -163,7 +163,7 @@ def parse_release(text: str) -> Release:
 
 
 def series_of(release: Release) -> Series:
-    """What *release* can do; one outside the range or between two series counts as the one below.
+    """The series of *release*; one outside the range or between two series counts as the one below.
 
     Older than all: as the oldest.
     """
@@ -172,7 +172,7 @@ def series_of(release: Release) -> Series:
 
 
 def unsupported(release: Release) -> str:
-    """Why *release* is outside the supported range; empty if it is inside."""
+    """The reason why *release* is not supported; empty if it is."""
     if OLDEST <= (release.major, release.minor) <= NEWEST:
         return ""
     return f"Slurm {release} is outside the supported range {SERIES[0]} to {SERIES[-1]}"
@@ -184,6 +184,6 @@ def faults(release: Release) -> tuple[ReleaseFault, ...]:
 
 
 def no_preemption(release: Release) -> str:
-    """Why jobs must not be preempted under *release*; empty if they may."""
+    """The reason why jobs must not be preempted under *release*; empty if they may."""
     reasons = [fault.text for fault in faults(release) if fault.forbids_preemption]
     return f"Slurm {release}: {'; '.join(reasons)}" if reasons else ""

@@ -1,4 +1,4 @@
-"""What of a running Slurm's settings the daemon must know, and whether it can order the queue."""
+"""Settings of a running Slurm that the daemon needs, and whether it can order the queue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CRED_EXPIRE_S = 120
 
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
-    """What of slurm.conf the daemon must know; see `read_config`.
+    """Settings of slurm.conf that the daemon needs; see `read_config`.
 
     Attributes:
         private: Words of PrivateData, in lower case: what ordinary users may not see of others.
@@ -69,7 +69,7 @@ def number_of(text: str, word: str) -> int | None:
 
 
 def requeue_hold(values: Mapping[str, str]) -> tuple[int, str]:
-    """How long a requeued job waits before it may start, seconds, and the setting that says so.
+    """Seconds that a requeued job waits before it may start, and the setting that says so.
 
     Raises:
         ClusterError: The version is not in *values*.
@@ -92,7 +92,7 @@ def partition_values(text: str) -> dict[str, dict[str, str]]:
 
 
 def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
-    """What the daemon needs of ``scontrol show config``.
+    """The settings that the daemon needs, from ``scontrol show config``.
 
     Args:
         slurm_conf: Path of slurm.conf; empty: the one that *text* names.
@@ -118,7 +118,7 @@ def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
 
 
 def why_unordered(values: Mapping[str, str], plugin: str) -> str:
-    """Why Slurm would not order its queue by our SiteFactors, and what to do; empty if it would.
+    """The reason why Slurm ignores our SiteFactors, and the remedy; empty if it does not.
 
     Slurm itself says nothing: priority/basic takes a SiteFactor and ignores it, and a plug-in of
     the site's writes its own over ours. A setting that is not told is taken to be well.

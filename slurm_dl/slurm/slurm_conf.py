@@ -1,4 +1,4 @@
-"""What slurm.conf itself says, where Slurm's tools do not.
+"""Settings that are read from slurm.conf itself, because Slurm's tools do not print them.
 
 Slurm 22.05.8 loads a PrioritySiteFactorPlugin and yet shows ``(null)`` for it in ``scontrol show
 config`` (measured), so the file has the word where it can be read: dlschedd is meant to run beside

@@ -37,7 +37,7 @@ _JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What sbatch said.
+    """Result of a call of sbatch.
 
     Attributes:
         job_id: The job, or the array as a whole; None if sbatch refused.
@@ -170,7 +170,7 @@ class Slurm:
             said = last_line(done.stderr) or last_line(done.stdout) or "no message"
             msg = f"{words} failed (exit {done.returncode}): {said}"
             raise ClusterError(msg)
-        return fold.text() if fold else done.stdout.decode("utf-8", errors="replace")
+        return fold.text() if fold else done.stdout
 
     def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one command and do not wait; its standard error is a pipe, its group its own.
@@ -232,8 +232,7 @@ def _not_run(words: str, err: Exception) -> ClusterError:
     return ClusterError(f"{words}: cannot be run: {escaped(str(err))}")
 
 
-def last_line(raw: bytes) -> str:
+def last_line(text: str) -> str:
     """The last of what a program said, safe to print; empty if it said nothing."""
-    lines = [line.strip() for line in raw.decode("utf-8", errors="replace").split("\n")]
-    said = [line for line in lines if line]
+    said = [line for line in map(str.strip, text.split("\n")) if line]
     return escaped(said[-1])[:_LONGEST_WORDS] if said else ""

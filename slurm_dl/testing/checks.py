@@ -178,7 +178,7 @@ def it_never_asks_for_the_past(policy: Policy) -> None:
 
 
 def it_leaves_no_gpu_idle_unless_it_says_so(policy: Policy) -> None:
-    """Where `about.idles` is empty no job waits that fits into what is left, by the number of GPUs.
+    """No job waits that fits into the free GPUs, by their number, if `About.idles` is empty.
 
     Raises:
         Broken: One does.

@@ -175,7 +175,7 @@ def no_job_is_lost(policy: Policy) -> None:
 
 
 def nobody_starves_unless_it_says_so(policy: Policy) -> None:
-    """Where `about.starves` is empty, an old job is served at last whoever else keeps coming.
+    """An old job is served at last, whoever else keeps coming, if `About.starves` is empty.
 
     Raises:
         Broken: One is not.

@@ -23,7 +23,7 @@ from textual.widgets import DataTable
 from watched import HOSTILE, MODULE, Place, Terminal, place_of, queue_of, without
 
 from slurm_dl.cli.dlqueue.watch.app import SORT_KEYS, WatchApp
-from slurm_dl.cli.dlqueue.watch.start import Shown
+from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client
 from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.json_types import Json, JsonObject

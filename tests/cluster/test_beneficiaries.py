@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from schedd import Schedd, schedd_in
+from schedd import Schedd, running_schedd
 
 from slurm_dl.daemon.control.client import Client
-from slurm_dl.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
 
@@ -19,13 +16,7 @@ TIERS = {"parameters": {"thresholds_gpu_s": [8, 48]}}
 """A job of one node sinks into tier 1 after 2 s and into tier 2 after 12 s."""
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running dlschedd on four nodes of four GPUs."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy=TIERS)
-        daemon.start()
-        yield daemon
+place = running_schedd(policy=TIERS)
 
 
 def tiers(place: Schedd, *jobs: str) -> list[int]:

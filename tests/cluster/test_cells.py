@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from schedd import Schedd, schedd_in, toy_steps
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd, running_schedd, toy_steps
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("ten jobs; the main job has cheaper tests")]
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A daemon under which account vision owns two of four nodes."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(
-            policy={"order": "fifo_skip", "parameters": {}},
-            placement={
-                "scheme": "cells",
-                "parameters": {"cells": {"vision": {"node": 2}}},
-                "steer": True,
-            },
-        )
-        daemon.start()
-        yield daemon
+place = running_schedd(
+    policy={"order": "fifo_skip", "parameters": {}},
+    placement={
+        "scheme": "cells",
+        "parameters": {"cells": {"vision": {"node": 2}}},
+        "steer": True,
+    },
+)
+"""Account vision owns two of four nodes."""
 
 
 def test_opportunistic_jobs_give_way_to_who_owns_the_nodes(place: Schedd) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from schedd import BIN, Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import BIN, Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -31,13 +28,8 @@ CASES: dict[str, tuple[str, str | None, list[str]]] = {
 }
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running dlschedd; whoever has had some seconds on two GPUs gives way to a new job."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}})
-        daemon.start()
-        yield daemon
+place = running_schedd(policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}})
+"""Whoever has had some seconds on two GPUs gives way to a new job."""
 
 
 def sbatch(place: Schedd, script: str, *options: str) -> str:

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
 BY_HAND = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 5000, "by": "daemon"}})
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A daemon whose site allows a minute; dlsubmit's default is two."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(
-            preemption={"max_grace_s": 60},
-            policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}},
-        )
-        daemon.start()
-        yield daemon
+place = running_schedd(
+    preemption={"max_grace_s": 60},
+    policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}},
+)
+"""The site allows a minute; dlsubmit's default is two."""
 
 
 def test_a_job_of_dlsubmit_is_preemptible_where_the_site_allows_less(place: Schedd) -> None:

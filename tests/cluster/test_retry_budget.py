@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -64,13 +61,7 @@ exit $status
 """The rule of NeMo-Run's ft_launcher: so many lines at the end of a file are failed or killed."""
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running daemon."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy={"parameters": {"thresholds_gpu_s": [4, 100_000]}})
-        daemon.start()
-        yield daemon
+place = running_schedd(policy={"parameters": {"thresholds_gpu_s": [4, 100_000]}})
 
 
 @pytest.mark.parametrize("script", [TORCHX, FT_LAUNCHER], ids=["TorchX", "ft_launcher"])

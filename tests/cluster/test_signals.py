@@ -7,13 +7,9 @@ and send it again and again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from schedd import TOY, Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import TOY, Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -27,13 +23,8 @@ while :; do sleep 0.2; done
 """
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running dlschedd on four nodes of four GPUs; a job of one GPU sinks after 4 s."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy={"parameters": {"thresholds_gpu_s": [4, 5000]}})
-        daemon.start()
-        yield daemon
+place = running_schedd(policy={"parameters": {"thresholds_gpu_s": [4, 5000]}})
+"""A job of one GPU sinks after 4 s."""
 
 
 def test_sixteen_tasks_of_an_array_are_signalled_once_and_at_the_same_time(place: Schedd) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 
 import pytest
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -27,13 +23,8 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running dlschedd; whoever has had a second on four GPUs gives way to a new job."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy={"parameters": {"thresholds_gpu_s": [4, 100_000]}})
-        daemon.start()
-        yield daemon
+place = running_schedd(policy={"parameters": {"thresholds_gpu_s": [4, 100_000]}})
+"""Whoever has had a second on four GPUs gives way to a new job."""
 
 
 def test_the_wait_ends_for_a_job_that_takes_no_signal_and_for_no_other(place: Schedd) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -17,13 +14,8 @@ HANDLES = "import signal,sys,time; signal.signal(10, lambda *a: sys.exit(75)); t
 LOST_QUOTES = "{slurm_dl:{v:1,sig:USR1}}"
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running dlschedd; whoever has had a second on twelve GPUs gives way to a new job."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}})
-        daemon.start()
-        yield daemon
+place = running_schedd(policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}})
+"""Whoever has had a second on twelve GPUs gives way to a new job."""
 
 
 def why(place: Schedd, job: str) -> str:

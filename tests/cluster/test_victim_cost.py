@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd, running_schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -35,17 +31,12 @@ while True:
 """
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A running dlschedd on four nodes of four GPUs; a job of eight sinks after 2 s."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(
-            policy={"parameters": {"thresholds_gpu_s": [16]}},
-            # So that the second victim comes after the first.
-            preemption={"max_handovers": 1, "checkpoint_cost_s": SAVE_RESTORE_S},
-        )
-        daemon.start()
-        yield daemon
+place = running_schedd(
+    policy={"parameters": {"thresholds_gpu_s": [16]}},
+    # So that the second victim comes after the first.
+    preemption={"max_handovers": 1, "checkpoint_cost_s": SAVE_RESTORE_S},
+)
+"""A job of eight GPUs sinks after 2 s."""
 
 
 def why(place: Schedd, job: str) -> str:

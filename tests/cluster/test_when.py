@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from schedd import Schedd, schedd_in
+from schedd import Schedd, running_schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox
 
@@ -19,13 +18,8 @@ _CONTRACT = {"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}}
 OPTED_IN = ("--requeue", f"--comment={json.dumps(_CONTRACT)}")
 
 
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A daemon that serves first what came first, on the shared cluster of 4 x 4 GPUs."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        daemon.configure(policy={"order": "fifo", "parameters": {}})
-        daemon.start()
-        yield daemon
+place = running_schedd(policy={"order": "fifo", "parameters": {}})
+"""It serves first what came first, on the shared cluster of 4 x 4 GPUs."""
 
 
 def submit(place: Schedd, script: str, nodes: int, *options: str) -> str:

@@ -98,7 +98,14 @@ def test_defaults_agree_with_the_engine() -> None:
     assert {key: engine[key] for key in ours} == ours
     settings = Settings(partitions=frozenset(config.manage.partitions))
     late = settings.overdue
-    known = (settings.band_width, settings.window, settings.equals, late.after_s, late.share)
+    known = (
+        settings.band_width,
+        settings.window,
+        settings.equals,
+        late.pass_s,
+        late.after_s,
+        late.share,
+    )
     assert known == tuple(dict(config.ranking).values())
 
 

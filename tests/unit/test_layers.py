@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import grimp
@@ -81,6 +82,13 @@ def test_the_contracts_hold() -> None:
 
     assert checked.returncode == 0, checked.stdout
     assert "5 kept, 0 broken" in checked.stdout
+
+
+def test_no_modules_import_each_other(graph: grimp.ImportGraph) -> None:
+    """Neither directly nor through others; imports inside functions count."""
+    imported = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+
+    TopologicalSorter(imported).prepare()
 
 
 @pytest.mark.long

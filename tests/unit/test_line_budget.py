@@ -35,3 +35,17 @@ def test_more_than_three_percent_above_a_budget_is_told(
     found = line_budget.problems(line_budget.lines_of(tmp_path), budget)
 
     assert [text.partition(":")[0] for text in found] == above
+
+
+def test_one_question_word_above_the_budget_is_told(tmp_path: Path) -> None:
+    """Two docstrings begin with one; a string that is none does not count."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/a.py").write_text(
+        '"""What a."""\nasync def f():\n    """Whether b."""\n    return "How c."\n'
+    )
+
+    lines = {line_budget.QUESTIONS: line_budget.questions_of(tmp_path)}
+
+    for allowed, above in ((1, True), (2, False), (3, False)):
+        found = line_budget.problems(lines, {line_budget.QUESTIONS: allowed})
+        assert bool(list(found)) == above

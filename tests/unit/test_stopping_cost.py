@@ -94,6 +94,7 @@ PLAIN_GPU_S = 4 * (60 + 0.5 * 1000)
         ({"unhandled_run": 2}, {"ran_s": 999}, 4 * (60 + 0.5 * 999), 0),
         ({"unhandled_run": 2}, {"acked": True}, 4 * 60, 0),
         ({"unhandled_run": 1}, {"ran_s": 900}, 4 * (60 + 0.5 * 900), 0),
+        ({"unhandled_run": 1}, {"others": 1}, PLAIN_GPU_S, 0),
         ({"model": "quick"}, {}, 4 * (20 + 0.5 * 1000), 0),
         ({"model": "slow"}, {}, 4 * (200 + 0.5 * 1000), 0),
         ({"model": "half"}, {"ran_s": 900}, 4 * (60 + 0.5 * 900), 0),
@@ -104,7 +105,7 @@ def test_of_two_jobs_the_one_that_costs_less_is_stopped(
     one: int, claim: dict[str, Any], more: dict[str, Any], gpu_s: float, evictions: int
 ) -> None:
     """Whichever of them is listed first; of equal cost it is who was stopped less often."""
-    plain = 3 - one
+    plain, others = 3 - one, more.get("others", 0)
     rows = [
         build.running(j, 4, ran_s=more.get("ran_s", 1000) if j == one else 1000, restarts=2)
         for j in (1, 2)
@@ -121,14 +122,17 @@ def test_of_two_jobs_the_one_that_costs_less_is_stopped(
     answers = {JobId(one): more["acked"]} if "acked" in more else {}
     snap = build.snapshot(
         seen,
-        memory={"attained_gpu_s": {1: 9000.0, 2: 9000.0}, "preemptions": {one: evictions}},
+        memory={
+            "attained_gpu_s": {1: 9000.0, 2: 9000.0},
+            "preemptions": {one: evictions, plain: others},
+        },
         answers=answers,
     )
 
     costs = stopping_cost(snap, np.array([one - 1, plain - 1]), SETTINGS).gpu_s
 
     assert costs.tolist() == [gpu_s, PLAIN_GPU_S]
-    cheapest = one if (gpu_s, evictions) < (PLAIN_GPU_S, 0) else plain
+    cheapest = one if (gpu_s, evictions) < (PLAIN_GPU_S, others) else plain
     assert victims_of(snap) == {cheapest}
 
 

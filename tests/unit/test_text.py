@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.cli.commandline import run
-from slurm_dl.cli.dlqueue.command import COLUMNS
+from slurm_dl.cli.dlqueue.columns import COLUMNS
 from slurm_dl.cli.dlschedd.command import slurm_user_in
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.report.terminal_table import Column, fitted

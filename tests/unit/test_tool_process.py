@@ -90,3 +90,10 @@ def test_a_tool_that_complains_at_length_is_not_late() -> None:
     argv = ["sh", "-c", "head -c 200000 /dev/zero >&2; echo hi"]
     ended = tool_process.run(argv, timeout_s=5, feed=fed.append)
     assert (b"".join(fed), len(ended.stderr)) == (b"hi\n", 200_000)
+
+
+def test_bytes_that_are_not_text_are_replaced_and_the_rest_is_kept() -> None:
+    """Names hold any bytes, and messages name them."""
+    argv = ["sh", "-c", r"printf 'a\377\r\n'; printf 'b\377\r\n' >&2"]
+    ended = tool_process.run(argv, timeout_s=5)
+    assert (ended.stdout, ended.stderr) == ("a\ufffd\r\n", "b\ufffd\r\n")

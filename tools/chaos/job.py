@@ -21,12 +21,13 @@ TICK_S = 0.5
 SAVE_EVERY_S = 5.0
 CALL_LIMIT_S = 10.0
 
-MODES = ("ack", "silent", "deaf", "finish", "fail", "self", "restless", "dlrun")
+MODES = ("ack", "silent", "deaf", "finish", "fail", "die", "self", "restless", "dlrun")
 """What it does when asked to stop.
 
 ack: saves, acknowledges, waits. silent: saves and waits. deaf: works on, and on through SIGTERM.
-finish: ends well a moment later. fail: ends with an error at once. self: saves and requeues itself.
-restless: as ack, and requeues itself once unasked. dlrun: as a training under dlrun does.
+finish: ends well a moment later. fail: ends with an error at once. die: ends of the signal at once,
+as without a handler. self: saves and requeues itself. restless: as ack, and requeues itself once
+unasked. dlrun: as a training under dlrun does.
 """
 
 
@@ -110,7 +111,7 @@ class Program:
         self._options = options
         self._diary = diary
         self._work = work
-        self._asked = False
+        self._asked = 0
         self._told = False
         self._acknowledging = False
         self._saved_at_s = 0.0
@@ -123,7 +124,7 @@ class Program:
     def _hear(self, number: int, _: FrameType | None) -> None:
         self._diary.write("signal", signal=signal.Signals(number).name.removeprefix("SIG"))
         if number != signal.SIGTERM:
-            self._asked = True
+            self._asked = number
         elif self._options.mode != "deaf":
             if self._acknowledging:
                 # The requeue is here before the call is over: Slurm has heard of it.
@@ -148,12 +149,16 @@ class Program:
     def _react(self, now_s: float) -> None:
         mode = self._options.mode
         if mode == "restless" and not self._diary.run and self._is_half_done():
-            self._asked = True
+            self._asked = signal.SIGUSR1
             mode = "self"
         if not self._asked or mode == "deaf":
             return
         if mode == "fail":
             self._diary.end(self._options.status or 9)
+        if mode == "die":
+            self._diary.write("end", status=128 + self._asked)
+            signal.signal(self._asked, signal.SIG_DFL)
+            os.kill(os.getpid(), self._asked)
         if mode == "finish":
             self._options.work = min(self._options.work, self._work.done_s + 1.5)
         elif not self._told:

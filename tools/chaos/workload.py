@@ -29,6 +29,7 @@ class Kind(StrEnum):
     DEAF = "deaf"
     FINISHER = "finisher"
     QUITTER = "quitter"
+    UNGUARDED = "unguarded"
     FAILING = "failing"
     SELF = "self"
     RESTLESS = "restless"
@@ -47,6 +48,7 @@ _MODES: Final = {
     Kind.DEAF: "deaf",
     Kind.FINISHER: "finish",
     Kind.QUITTER: "fail",
+    Kind.UNGUARDED: "die",
     Kind.SELF: "self",
     Kind.RESTLESS: "restless",
 }
@@ -59,6 +61,7 @@ _WEIGHTS: Final = {
     Kind.DEAF: 5,
     Kind.FINISHER: 6,
     Kind.QUITTER: 3,
+    Kind.UNGUARDED: 3,
     Kind.FAILING: 5,
     Kind.SELF: 6,
     Kind.RESTLESS: 3,
@@ -73,7 +76,6 @@ _WEIGHTS: Final = {
 _NO_CONTRACT: Final = frozenset({Kind.PLAIN, Kind.HET})
 _EXPECTS: Final[dict[Kind, Expects]] = {
     Kind.FAILING: "failed",
-    Kind.QUITTER: "any",
     Kind.ENDLESS: "cancelled",
 }
 _LARGE_PROB: Final = 0.2

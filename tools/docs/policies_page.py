@@ -56,9 +56,10 @@ default a job that may not be preempted itself
 [displaces no job](../operate/reference.md#which-jobs-may-displace-others).
 
 "Starves" on a policy's page names the jobs that the policy itself may let wait without bound. On
-Slurm `ranking.overdue_s` bounds each wait of a job that could start and that the policy does not
-bar: [order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). In *dlsim*
-the bound applies with `--costs slurm` only.
+Slurm `ranking.pass_s` keeps other jobs from delaying the first waiting one for ever, and
+`ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar:
+[order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). In *dlsim* both
+apply with `--costs slurm` only.
 """
 
 

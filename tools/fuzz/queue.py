@@ -313,7 +313,7 @@ TARGETS = (
     ),
     Target(
         name="tool-error",
-        parse=last_line,
+        parse=lambda data: last_line(text(data)),
         source="error messages of Slurm's tools",
         parser="slurm.tool_runner.last_line",
         seeds=(b"slurm_update error: \x1b[2JInvalid job id specified\n\n",),

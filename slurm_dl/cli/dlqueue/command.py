@@ -14,30 +14,14 @@ import click
 
 import slurm_dl
 from slurm_dl.cli.commandline import print_json, run
+from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells, items_of
 from slurm_dl.cli.dlqueue.when import show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
 from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
-from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.report.terminal_table import Column, show
-from slurm_dl.text import duration, safe
-
-COLUMNS = (
-    Column(title="JOBID", least=8),
-    Column(title="PARTITION", short="PART", least=4),
-    Column(title="NAME", least=6),
-    Column(title="USER", least=5),
-    Column(title="ST"),
-    Column(title="GPUS", right=True),
-    Column(title="TIER", right=True),
-    Column(title="RANK", right=True),
-    Column(title="ATTAINED(GPU-h)", short="GPU-h", right=True),
-    Column(title="RESTARTS", short="RST", right=True),
-    Column(title="TIME", right=True),
-    Column(title="NODELIST(REASON)", short="NODES(WHY)", least=8),
-)
-
-STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S": "dim"}
+from slurm_dl.json_types import JsonObject
+from slurm_dl.report.terminal_table import show
+from slurm_dl.text import safe
 
 
 @click.group(invoke_without_command=True)
@@ -173,7 +157,7 @@ def dlqueue(
 
         ctx.exit(watch(client, request, every_s=watch_s, me=me))
     answer = client.ask("queue", **request.fields())
-    jobs = [job for job in _list(answer.get("jobs")) if isinstance(job, dict)]
+    jobs = [job for job in items_of(answer.get("jobs")) if isinstance(job, dict)]
     if as_json:
         print_json(answer)
         return
@@ -201,33 +185,12 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
         print_json(answer)
         return
     show_stale(answer)
-    for sentence in _list(answer.get("sentences")):
+    for sentence in items_of(answer.get("sentences")):
         click.echo(safe(str(sentence), 1000))
     _warn(answer)
 
 
 dlqueue.add_command(when)
-
-
-def cells(job: JsonObject) -> list[str]:
-    """One job as the cells of `COLUMNS`."""
-    waits = job["state"] == "PD"
-    where = f"({job['reason'] or 'None'})" if waits else str(job["nodes"])
-    return [
-        str(job["job"]),
-        # A daemon of an earlier release tells the first one alone.
-        ",".join(map(str, _list(job.get("partitions")) or [job["partition"] or "-"])),
-        str(job["name"]),
-        str(job["user"]),
-        str(job["state"]),
-        f"{number(job['gpus']):g}",
-        _or_dash(job["tier"]),
-        _or_dash(job["rank"]),
-        f"{number(job['attained_gpu_h']):.2f}",
-        str(job["restarts"]),
-        duration(number(job["time_s"])),
-        where,
-    ]
 
 
 def _warn(answer: JsonObject) -> None:
@@ -261,19 +224,6 @@ def _node_names(nodelists: tuple[str, ...]) -> tuple[str, ...]:
 
 
 _MOST_NODES = 10_000
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
-def number(value: Json) -> float:
-    """*value* if it is a number, else 0."""
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _or_dash(value: Json) -> str:
-    return "-" if value is None else str(value)
 
 
 def main() -> NoReturn:

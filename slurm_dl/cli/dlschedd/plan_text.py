@@ -6,7 +6,7 @@ import time
 
 import click
 
-from slurm_dl.cli.dlqueue.command import COLUMNS, cells
+from slurm_dl.cli.dlqueue.columns import COLUMNS, cells
 from slurm_dl.daemon.audit_log import line_of
 from slurm_dl.daemon.control.queue_query import page
 from slurm_dl.daemon.control.queue_request import QueueRequest

@@ -1,4 +1,4 @@
-"""What of the cluster's room is of no use, and what is promised that is not there."""
+"""Free GPUs that no job can use, and cells promised on nodes that the cluster lacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stranded_gpus(snap: Snapshot) -> float:
 
 
 def misfit(section: PlacementSection, snap: Snapshot) -> str:
-    """Why the cluster cannot keep what the configured cells promise; empty if it can."""
+    """The reason why the cluster cannot keep the promises of the cells; empty if it can."""
     scheme, _ = section.make()
     if not isinstance(scheme, Cells):
         return ""
@@ -36,7 +36,7 @@ def stranded_by_group(free_nodes: FreeNodes, smallest: Share | None = None) -> F
     """``(v,)`` free GPUs on one node of each condition in *free_nodes* that nobody can use.
 
     All free GPUs of a node count if what is left there does not do for one GPU; multiply by
-    `FreeNodes.count` for the sum.
+    `NodeGroups.count` for the sum.
 
     Args:
         smallest: Least CPUs and memory that go with one GPU; None: the part of the node that does.

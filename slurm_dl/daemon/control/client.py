@@ -32,7 +32,7 @@ class DaemonError(SlurmDlError):
 
 
 def socket_path(socket_option: Path | None = None, config_option: Path | None = None) -> Path:
-    """Where the daemon's socket is: option, environment, configuration, the usual place.
+    """Path of the daemon's socket: option, environment, configuration, the usual place.
 
     Raises:
         ConfigError: A configuration was named and is wrong.

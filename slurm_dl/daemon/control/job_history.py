@@ -1,7 +1,4 @@
-"""What became of jobs: what the daemon answers of those that Slurm does not list any more.
-
-It is put together from the ledger, which knows runs, hand-overs and endings, and the audit log.
-"""
+"""Answers about jobs that Slurm no longer lists, from the ledger and the audit log."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class JobHistory:
         self._listed: tuple[weakref.ref[Cycle], Cycle] | None = None
 
     def of(self, job_id: JobId) -> PastJob | None:
-        """What the ledger knows; nothing while it cannot be read: the rest is worth having."""
+        """The ledger's record of the job; None while the ledger cannot be read."""
         try:
             return None if self._reader is None else self._reader.past(job_id)
         except SlurmDlError:
@@ -111,7 +108,7 @@ class JobHistory:
 
 
 def users_shown(sight: Sight, users: Collection[str]) -> tuple[str, ...] | None:
-    """Whose jobs alone are asked for, of *users* if any are named; None: everybody's."""
+    """Users whose jobs are shown, of *users* if any are named; None: all users."""
     if isinstance(sight, Own):
         return (str(sight.uid),)
     return tuple(users) or None

@@ -1,4 +1,4 @@
-"""How much the control socket does at once, and how much it holds for clients that do not read.
+"""Limits on concurrent answers of the control socket, and on bytes kept for slow clients.
 
 An answer of the whole queue takes some 0.7 KB and 30 us for each job, and several times that memory
 while it is built. So such answers are built a few at a time, and what is not taken is bounded.

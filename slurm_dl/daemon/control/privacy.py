@@ -1,4 +1,4 @@
-"""What an ordinary user may be told of other users' jobs, where Slurm's PrivateData hides them.
+"""Visibility of other users' jobs to an ordinary user, under Slurm's PrivateData.
 
 Slurm hides jobs from squeue; dlschedd reads as an Operator and sees them all. So with ``jobs`` in
 PrivateData, and until it is known what PrivateData says, it shows a user no more than Slurm would:
@@ -126,7 +126,7 @@ class Own:
 
 
 def sight_of(peer: Peer, now: PublishedState) -> Sight:
-    """What *peer* may be told, by what slurm.conf said last."""
+    """Visibility of jobs to *peer*, by the PrivateData that was read last."""
     if not _has(peer, now, {"jobs"}):
         return Everything()
     if now.cycle is None:

@@ -112,7 +112,7 @@ def _chosen(
 
 
 def _word_tests(wanted: QueueRequest) -> list[Callable[[JobText, str], bool]]:
-    """What a job's words, and its owner's uid, must be."""
+    """Tests of a job's texts and its owner's uid."""
     tests: list[Callable[[JobText, str], bool]] = []
     if users := frozenset(wanted.user):
         tests.append(lambda text, uid: text.user in users or uid in users)

@@ -1,4 +1,4 @@
-"""Which jobs of the queue somebody asks for, and in which order: one request for both ends.
+"""Request for jobs of the queue, with filters and order; client and daemon share the class.
 
 Commands import it at every prompt, so it imports no pydantic. The daemon has pydantic check what
 comes over its socket against the types and bounds here.
@@ -95,7 +95,7 @@ class QueueRequest:
                 raise ValueError(msg)
 
     def fields(self) -> JsonObject:
-        """What is asked for, for `Client.ask`: a daemon of another release may lack the rest."""
+        """The fields that are set, for `Client.ask`: older daemons may lack the others."""
         return {
             field.name: list(value) if isinstance(value, tuple) else value
             for field in dataclasses.fields(self)

@@ -1,4 +1,4 @@
-"""What the daemon answers to each request on its control socket.
+"""The daemon's answer to each request on its control socket.
 
 Who may ask what is checked here and nowhere else; the form of the requests is `requests`' affair.
 Answers come from the `Board`, the audit log and the pause switch, never from the cluster.
@@ -250,7 +250,7 @@ def _plain(value: Plain) -> Json:
 
 
 def _owner(sight: Sight) -> int | None:
-    """Whose jobs alone may be shown; None: everybody's."""
+    """User whose jobs alone may be shown; None: all users."""
     return sight.uid if isinstance(sight, Own) else None
 
 

@@ -26,7 +26,7 @@ class _Request(BaseModel):
 
 
 class StatusRequest(_Request):
-    """How the daemon is."""
+    """The daemon's state."""
 
     request: Literal["status"]
 
@@ -39,7 +39,7 @@ class WhyRequest(_Request):
 
 
 class WhenRequest(_Request):
-    """When a job starts and ends, or would if it were submitted; see `slurm_dl.forecast`."""
+    """Forecast of a job's start and end, submitted or not; see `slurm_dl.forecast`."""
 
     request: Literal["when"]
     job: Annotated[str, Field(max_length=40)] = ""

@@ -56,7 +56,7 @@ _LONGEST_PATH = 107
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end, as the kernel says.
+    """The client's user, as the kernel reports it.
 
     Attributes:
         uid: Their user id.
@@ -285,7 +285,7 @@ class _Conversation(socketserver.StreamRequestHandler):
 
 
 def uids_of(admins: Collection[str]) -> frozenset[int]:
-    """Who may do what changes something: root, this process's account, and *admins*.
+    """Users that may send requests with effects: root, this process's account, and *admins*.
 
     Looked up once, because a name service can be slow and everybody's connection would wait.
 

@@ -1,7 +1,4 @@
-"""How the daemon is: what it answers to ``status``, and what stands in every answer of it.
-
-Numbers and one phrase; who may be told of them is `privacy`'s affair.
-"""
+"""The answer to ``status``, and the header of every answer; `privacy` filters both."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ _STALE_POLLS = 2
 
 
 def status(context: ControlContext) -> JsonObject:
-    """How the daemon is, in numbers and in one sentence."""
+    """The daemon's state, in numbers and in one sentence."""
     now = context.board.current
     answer: JsonObject = {
         "protocol": PROTOCOL,
@@ -84,7 +81,7 @@ def status(context: ControlContext) -> JsonObject:
 
 
 def doing(context: ControlContext) -> str:
-    """What the daemon does at present, as a claim about its next cycle."""
+    """The daemon's present activity, as a claim about its next cycle."""
     now = context.board.current
     idle = "plans and touches nothing"
     if now.config.preemption.mode == "native":
@@ -125,7 +122,7 @@ def _slurmctld(now: PublishedState) -> JsonObject:
 
 
 def standing_of(context: ControlContext) -> JsonObject:
-    """What every reader of an answer should know about its worth."""
+    """Header of every answer: age of the data, pause, last error."""
     now = context.board.current
     age_s = round(time.time() - now.seen_s, 1) if now.seen_s else None
     lost = now.failures or now.bugs_in_a_row
@@ -204,5 +201,5 @@ def _handover(handover: Handover) -> JsonObject:
 
 
 def paused_of(switch: PauseSwitch) -> JsonObject | None:
-    """Who paused it, when and why; None if nobody did."""
+    """User, time and reason of the pause; None if not paused."""
     return switch.pause.as_json() if switch.pause else None

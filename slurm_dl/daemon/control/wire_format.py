@@ -18,7 +18,7 @@ SOCKET_NAME = "dlschedd.sock"
 
 
 class RefusalKind(StrEnum):
-    """Why a request was refused, as a word that a program can test."""
+    """Reason of a refusal, as a word that a program can test."""
 
     BAD_REQUEST = "bad_request"
     DENIED = "denied"

@@ -1,1 +1,1 @@
-"""What dlschedd tells Prometheus: figures that only it knows, and a small HTTP server for them."""
+"""Metrics of dlschedd for Prometheus, and a small HTTP server for them."""

@@ -1,4 +1,4 @@
-"""How often this process has run each of Slurm's commands, whoever asked for it.
+"""Number of runs of each Slurm command by this process.
 
 One count for the process: the parts of a daemon are made anew at each reload, and what they have
 asked Slurm by then is still to be told.

@@ -1,4 +1,4 @@
-"""What only the sequence of cycles tells: counters and distributions, kept by the loop's thread.
+"""Counters and distributions over the cycles, kept by the loop's thread.
 
 Scrapes read single values, which are replaced and never changed, and so never wait for the loop nor
 it for them. Counting starts at 0 with the daemon.
@@ -48,7 +48,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Look:
-    """What managed jobs had received at one look, n jobs sorted by id.
+    """Attained service of managed jobs at one look, n jobs sorted by id.
 
     Only jobs that have received anything, or are about to, are kept: 100,000 that wait cost
     nothing.
@@ -121,7 +121,7 @@ class MetricsTally:
         return self._counts.get((metric.name, labels), 0.0)
 
     def distribution(self, metric: Metric, *labels: str) -> Distribution:
-        """What a histogram has seen."""
+        """The distribution of a histogram so far."""
         none = Distribution((0,) * (len(metric.buckets) + 1))
         return self._spread.get((metric.name, labels), none)
 

@@ -47,7 +47,7 @@ def one(metric: Metric, value: float) -> MetricValue:
 
 @dataclass(kw_only=True)
 class ActingDaemonMetrics:
-    """What an acting daemon, or one in shadow mode, has to tell.
+    """Metrics of a daemon that acts, or is in shadow mode.
 
     Attributes:
         board: What its loop has published.
@@ -98,7 +98,7 @@ class ActingDaemonMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WaitingDaemonMetrics:
-    """What a daemon has to tell that waits, for its turn or for Slurm: that it does."""
+    """Metrics of a daemon that waits for its turn or for Slurm."""
 
     policy: str
     preemption: str
@@ -111,13 +111,13 @@ class WaitingDaemonMetrics:
         return cls(config.policy.order, preemption_of(config), state)
 
     def figures(self) -> Iterator[MetricValue]:
-        """What it is, and that it waits."""
+        """Policy, mode and state."""
         yield _info(self.policy, self.preemption)
         yield _state(self.state)
 
 
 def preemption_of(config: Config) -> str:
-    """Who takes GPUs back, in a word."""
+    """Mode of preemption, in a word."""
     section = config.preemption
     return section.mode if section.enabled else "off"
 
@@ -143,7 +143,7 @@ def _about(now: PublishedState) -> Iterator[MetricValue]:
 
 
 def _doing(now: PublishedState, *, audit_ok: bool, paused: bool) -> State:
-    """What it does, in a word; the words of ``dlctl status`` are `status.doing`'s."""
+    """State of the daemon, in a word; the words of ``dlctl status`` are `status_answer.doing`'s."""
     first: tuple[tuple[object, State], ...] = (
         (not audit_ok, "audit_log"),
         (now.bugs_in_a_row, "bug"),
@@ -157,7 +157,7 @@ def _doing(now: PublishedState, *, audit_ok: bool, paused: bool) -> State:
 
 
 def _polls(now: PublishedState) -> Iterator[MetricValue]:
-    """Who failed is told by the error: those of the ledger begin with its path."""
+    """Failed polls by cause: errors of the ledger begin with its path."""
     ledger = str(now.config.paths.state_dir / LEDGER_FILE)
     by_ledger = bool(now.failures and now.trouble and now.trouble.message.startswith(ledger))
     yield MetricValue(

@@ -60,7 +60,7 @@ class Leadership:
 
     @property
     def generation(self) -> int | None:
-        """What to write the ledger with; None: no other daemon writes it."""
+        """Generation to write the ledger with; None: no other daemon writes it."""
         return None if self.lease is None else self.lease.generation
 
     def begins(self, audit: AuditLog) -> None:

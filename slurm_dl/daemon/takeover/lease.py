@@ -185,12 +185,12 @@ class LeaseWatch:
 
     @property
     def still_s(self) -> float:
-        """How long it is known to have stood still, from look to look, seconds."""
+        """Seconds for which the lease is known not to have been renewed, from look to look."""
         return max(0.0, self._looked_s - self._since_s)
 
     @property
     def every_s(self) -> float:
-        """How often to look, seconds."""
+        """Seconds between looks."""
         return min(1.0, self._lease_s / 10)
 
     def look(self) -> bool:

@@ -155,7 +155,7 @@ class Standby:
 
     @property
     def doing(self) -> str:
-        """What `dlctl status` shows as `doing`."""
+        """State for ``dlctl status``, there ``doing``."""
         seen = self._watch.seen
         if self._trouble:
             return f"stand-by: {self._trouble}"

@@ -1,4 +1,4 @@
-"""What became of a job, in sentences: its runs, what it received, and each time it gave way.
+"""The past of a job, in sentences: its runs, its attained service, each preemption.
 
 It goes by the ledger, so it also answers for jobs that Slurm does not list any more.
 """
@@ -25,7 +25,7 @@ MOST_LISTED = 5
 
 
 class Sight(Protocol):
-    """What of others may be told to whoever asks."""
+    """Visibility of other users' jobs for the user who asks."""
 
     def knows(self, job_id: int) -> bool:
         """Whether the job may be named."""
@@ -34,7 +34,7 @@ class Sight(Protocol):
         """These jobs in words, without the names of those that may not be named."""
 
     def text(self, words: str) -> str:
-        """What the engine, a scheme or the audit log says, in the same manner."""
+        """A text of the engine, a scheme or the audit log, without jobs that may not be named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def why_gone(past: PastJob, sight: Sight) -> list[str]:
 
 
 def why_left_out(job: LeftOut) -> list[str]:
-    """Why the last poll did nothing to a job that Slurm lists, and what happens next."""
+    """Sentences on a job that the last poll left out: the reason, and the next step."""
     if job.field:
         why = f"what Slurm says of it ({job.field}) is not understood; an admin may report that"
     else:
@@ -191,7 +191,7 @@ def ended_on_request(past: PastJob, end_s: float) -> list[str]:
 
 
 def _gone(past: PastJob) -> list[str]:
-    """What it was, and how it ended as far as anybody saw."""
+    """Label and end of a job that Slurm no longer lists, as far as known."""
     ending = past.ending
     if ending is None:
         seen = f"; it was last seen at {moment(past.last_seen_s)}" if past.last_seen_s else ""

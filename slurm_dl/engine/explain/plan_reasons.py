@@ -53,7 +53,7 @@ def why(
     *,
     past: PastJob | None = None,
 ) -> list[str]:
-    """Why the job is where it is: rank, who is ahead, next tier, what was done, Slurm's word.
+    """The sentences of ``dlqueue why``: rank, jobs ahead, next tier, past actions, Slurm's reason.
 
     Args:
         history: Audit entries of the job, oldest first; ``time``, ``action``, ``reason`` and
@@ -209,7 +209,7 @@ _GIVES_WAY: Mapping[Purpose, str] = {
 
 
 def _steered(cycle: Cycle, row: int, job_id: JobId, sight: Sight) -> list[str]:
-    """Where we keep a waiting job, and for how long."""
+    """Nodes that a waiting job is kept from, and the time."""
     snap, now_s = cycle.snapshot, cycle.snapshot.now_s
     steer = snap.steers.get(job_id)
     if steer is None or snap.jobs.state[row] != JobState.PENDING:
@@ -278,7 +278,7 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
 
 
 def _could_not_start_again(cycle: Cycle, row: int) -> str:
-    """Why Slurm would not start the running job at *row* again; empty if it would."""
+    """The reason why Slurm would not start the running job at *row* again; empty if it would."""
     if cycle.snapshot.jobs.state[row] != JobState.RUNNING:
         return ""
     rules = could_not_start_again(cycle.snapshot, np.array([row], dtype=np.int64))
@@ -286,7 +286,7 @@ def _could_not_start_again(cycle: Cycle, row: int) -> str:
 
 
 def _stopping(cycle: Cycle, row: int) -> list[str]:
-    """What stopping a running job now would cost."""
+    """Cost of stopping a running job now."""
     snap, settings = cycle.snapshot, cycle.settings
     if settings is None or isinstance(cycle.mode, Native):
         return []
@@ -312,7 +312,7 @@ def _unhandled(claim: Claim) -> list[str]:
 
 
 def _not_before(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
-    """When Slurm may start a waiting job, if not yet: after a requeue it makes every job wait."""
+    """Time before which Slurm does not start a waiting job; it delays every job after a requeue."""
     snap = cycle.snapshot
     at_s = snap.seen.begins.get(job_id, 0.0)
     if snap.jobs.state[row] != JobState.PENDING or not snap.now_s < at_s < math.inf:

@@ -1,1 +1,1 @@
-"""Where waiting jobs should go, and what Slurm is told of it."""
+"""Nodes for waiting jobs, and the writes that send the jobs there."""

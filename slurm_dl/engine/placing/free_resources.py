@@ -30,7 +30,7 @@ what comes back by itself."""
 
 @dataclass(slots=True, eq=False)
 class FreeResources:
-    """What is free on each node, as ``(m,)`` columns that change while a decision is made.
+    """Free resources of each node, as ``(m,)`` columns that change while a decision is made.
 
     Attributes:
         gpus: Free GPUs, whole ones: a device that is shared is not free.
@@ -48,16 +48,17 @@ class FreeResources:
 
     @classmethod
     def free_in(cls, snap: Snapshot) -> Self:
-        """What is free now or is being freed by jobs that are ending anyway."""
-        return cls._beside(snap, is_in(snap.jobs.state[snap.seen.held.job], HOLDING))
+        """Resources that are free now or that ending jobs are freeing."""
+        return cls.beside(snap, is_in(snap.jobs.state[snap.seen.held.job], HOLDING))
 
     @classmethod
     def unoccupied(cls, snap: Snapshot) -> Self:
-        """What nodes have, as if no job ran."""
-        return cls._beside(snap, np.zeros(len(snap.seen.held.job), dtype=np.bool_))
+        """All resources of the nodes, as if no job ran."""
+        return cls.beside(snap, np.zeros(len(snap.seen.held.job), dtype=np.bool_))
 
     @classmethod
-    def _beside(cls, snap: Snapshot, staying: Bool) -> Self:
+    def beside(cls, snap: Snapshot, staying: Bool) -> Self:
+        """Resources that are free beside the rows *staying*, ``(k,)`` bool, of `Allocations`."""
         nodes, held = snap.seen.nodes, snap.seen.held
         on, m = held.node[staying], len(nodes)
         return cls(

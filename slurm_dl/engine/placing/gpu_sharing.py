@@ -1,4 +1,4 @@
-"""Which node the waiting jobs that ask for shares of a GPU should go to, and beside whom.
+"""Nodes for waiting jobs that ask for shares of a GPU, and the jobs that they share it with.
 
 Slurm is told a node; the device on it is its own choice. So a pair is formed only where there is
 one device with room for it, and a job that is to be alone is kept from every node on which it could
@@ -80,7 +80,7 @@ class _Device:
 
 
 class _Views:
-    """What the nodes are to a job of one model and share.
+    """The nodes as seen by jobs of one model and share.
 
     Attributes:
         guest: One such job.
@@ -144,7 +144,7 @@ class _Sharing:
         return fits
 
     def _host_of(self, guest: GpuTenant, fits: Bool) -> tuple[int, GpuTenant] | None:
-        """Whom it had best join, and where; None if it would surely come beside nobody."""
+        """Best node and job for *guest* to share a GPU with; None if it would surely share none."""
         hosts = self._views(guest).hosts
         found = [(rank, node) for node, (rank, _) in hosts.items() if fits[node]]
         if not found:
@@ -218,7 +218,7 @@ class _Sharing:
         return sorted(nodes[:enough].tolist())
 
     def _later(self, want: PendingJob) -> Wait:
-        """Where it may start once something is free: nodes on which nobody shares a GPU."""
+        """Nodes on which it may start once they have room: those without shared GPUs."""
         within = want.need.allowed & self._sharable & ~self._closed
         within[[*self._on, *self._coming]] = False
         if not holds(self._whole, within, want, want.need.n_nodes):

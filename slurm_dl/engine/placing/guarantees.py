@@ -35,7 +35,7 @@ SHIELD = "it is guaranteed the nodes it runs on"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guarantee:
-    """What jobs are guaranteed, and how a decision goes on by it.
+    """Guarantees of jobs, with the order and the placement that keep them.
 
     Attributes:
         order: The policy's order, with guaranteed jobs before all others.
@@ -56,7 +56,7 @@ class Guarantee:
 
     @property
     def within(self) -> EligibleNodes:
-        """Where room may be made for whom."""
+        """Nodes on which room may be made, by waiting job."""
         return anywhere if self.promise is None else self.promise.within
 
     def shielded(self, candidates: Victims) -> Victims:
@@ -81,7 +81,7 @@ class Guarantee:
 
 
 def guarantee(snap: Snapshot, order: Order, preempts: Preempts, settings: Settings) -> Guarantee:
-    """Who is guaranteed what. Where the scheme promises nothing all stays as it is.
+    """Compute the guarantees. If the scheme promises nothing, all stays as it is.
 
     A site that does not steer only wants to be told where jobs would go: nothing is promised.
 
@@ -127,7 +127,7 @@ def _guaranteed_first(order: Order, preempts: Preempts, guaranteed: Bool) -> Ord
 
 
 def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
-    """How many tiers the orders of *policy* have under *scheme*, if jobs are steered by it."""
+    """Number of tiers in orders of *policy* under *scheme*, if jobs are steered by it."""
     if not isinstance(scheme, Promising):
         return levels_of(policy)
     return 2 * policy.tiers if policy.preempts == "tier" else 2

@@ -25,7 +25,7 @@ from slurm_dl.placement.resource_request import ResourceRequests
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HigherTiers:
-    """Where waiting jobs come before those of lower tiers.
+    """Nodes on which waiting jobs come before jobs of a lower PriorityTier.
 
     Attributes:
         of: ``(p + 1,)`` PriorityTier of each partition.

@@ -1,7 +1,4 @@
-"""Where the waiting jobs should go: the configured scheme and rules, asked about the best first.
-
-Nothing here knows how Slurm is told; that is `steering`.
-"""
+"""Nodes for waiting jobs, by the configured scheme and rules, best jobs first."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What was decided of the waiting jobs that were looked at.
+    """Decisions on the waiting jobs that were considered.
 
     Attributes:
         spots: Jobs that may start now, and where.
@@ -263,7 +260,7 @@ class _Placing:
         return dataclasses.replace(want, need=need) if need.allowed.any() else None
 
     def _wait_by_rules(self, want: PendingJob, answer: Wait | None) -> Wait:
-        """Where *want* may start later without breaking a strict rule."""
+        """Nodes on which *want* may start later without breaking a strict rule."""
         if answer is not None and answer.within is None:
             return answer
         candidates = CandidateNodes(self._stock, want, self._strict)

@@ -47,7 +47,7 @@ def steering(
     reserved: Collection[JobId],
     how: Placement,
 ) -> Iterator[SteerAction]:
-    """What to write, and what to forget, so that jobs go where they were placed.
+    """Actions that write, change or forget steers, so that jobs start on their chosen nodes.
 
     Args:
         rows: Row in `Jobs` of each job id.
@@ -111,7 +111,7 @@ class _Waiting:
 
     @property
     def ours(self) -> frozenset[str]:
-        """What of the nodes that it is kept from is ours."""
+        """Those of its excluded nodes that we excluded."""
         return self.there - self.own
 
     @property
@@ -225,7 +225,7 @@ def _inheriting(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[JobId]:
 def _outcome(
     snap: Snapshot, rows: Mapping[JobId, int], steer: Steer, arrays: Collection[int]
 ) -> str:
-    """How the steer ended, one of `_OUTCOMES`; empty while the job waits, or that was told."""
+    """The steer's end, one of `_OUTCOMES`; empty while the job waits, or if that was reported."""
     row = rows.get(steer.job_id)
     if row is None:
         return "" if snap.seen.may_list(steer.job_id) or steer.job_id in arrays else "gone"

@@ -30,7 +30,7 @@ WHY = "there is room for it with the CPUs and memory that go with its GPUs"
 def trims(
     snap: Snapshot, ranked: npt.NDArray[np.int64], reserved: Collection[JobId], window: int
 ) -> Iterator[Trim]:
-    """Whom to cut, the best first; what was tried once is not tried again.
+    """Trims of waiting jobs' requests, best jobs first; a job is tried once.
 
     Args:
         ranked: Rows of the managed live jobs, best first.

@@ -1,4 +1,4 @@
-"""Whose GPUs may be taken back for whom."""
+"""Running jobs that a waiting job may displace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slurm_dl.model.jobs import I16, I64, Bool
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DisplacementRule:
-    """Which running jobs a waiting job may displace.
+    """The rule by which a waiting job displaces running jobs.
 
     By target, a waiting job that should hold GPUs displaces running ones that should not. By tier,
     it displaces those of a worse tier; where both hold, only if it should itself hold GPUs. Tiers

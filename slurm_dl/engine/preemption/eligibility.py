@@ -1,4 +1,4 @@
-"""Who may be preempted, and who may be preempted for.
+"""Jobs that may be preempted, and jobs that others may be preempted for.
 
 Each predicate answers with the reason, not with False: the same words go to ``why``, to the audit
 log and to the admin.
@@ -69,7 +69,7 @@ class Victims:
         return may
 
     def why_not(self, row: int) -> str:
-        """Why the job at *row* may be no victim, even of its own hand-over; empty if it may."""
+        """The reason why the job at *row* may be no victim, even of its own hand-over; or empty."""
         at = int(np.searchsorted(self.rows, row))
         if at == len(self.rows) or int(self.rows[at]) != row:
             return "it is not running in a managed partition"
@@ -143,7 +143,7 @@ def _first_true(masks: Sequence[Bool]) -> npt.NDArray[np.int64]:
 def protections(
     snap: Snapshot, rows: npt.NDArray[np.int64], limits: Preemption
 ) -> tuple[Protection, ...]:
-    """What protects running jobs whatever they hold, one entry for each rule.
+    """Protections of running jobs, whatever resources they hold; one entry for each rule.
 
     The first says who has not opted in, the last who is part of a hand-over already.
 
@@ -248,7 +248,7 @@ def _accepted(snap: Snapshot, limits: Preemption) -> Bool:
 
 
 def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool, limits: Preemption) -> str:
-    """Why nobody is preempted for the waiting job at *row*; empty if somebody may be.
+    """The reason why no job is preempted for the waiting one at *row*; empty if one may be.
 
     Args:
         may_displace: See `displacers`.
@@ -264,7 +264,7 @@ def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool, limits: Preemp
 
 
 def _nowhere(snap: Snapshot, row: int) -> str:
-    """Why Slurm would not start the job at *row* wherever GPUs were free; empty if it would."""
+    """The reason why Slurm would not start the job at *row* on free GPUs; empty if it would."""
     if snap.seen.blocked and shut_out(snap, np.array([row]), np.array([snap.now_s]))[0]:
         return "its time limit ends after the next reservation of the nodes it could use begins"
     job_id = JobId(int(snap.jobs.job_id[row]))
@@ -283,7 +283,7 @@ def _nowhere(snap: Snapshot, row: int) -> str:
 
 
 def unmodelled(option: str) -> str:
-    """Why nobody is preempted for a job with an *option* whose nodes are not known."""
+    """The reason why no job is preempted for one with an *option* whose nodes are not known."""
     return (
         f"slurm_dl does not know which nodes have {option}: no GPUs are taken back for it, and "
         "Slurm starts it once they come free"
@@ -313,7 +313,7 @@ def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
 
 
 def tried_in_vain(snap: Snapshot, row: int, base_s: float) -> str:
-    """Why no GPUs are freed for the waiting job at *row* just now; empty if they may be."""
+    """The reason why no GPUs are freed now for the waiting job at *row*; empty if they may be."""
     times = int(snap.memory.fruitless[row])
     if not times:
         return ""

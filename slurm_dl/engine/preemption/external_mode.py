@@ -52,7 +52,7 @@ class ExternalEngine:
         return undone(snap, waits.nonzero()[0], self.settings.band_width)
 
     def candidates(self, snap: Snapshot, /) -> Victims:
-        """Who may be preempted; see `Engine`."""
+        """Jobs that may be preempted; see `Engine`."""
         return victims(snap, self.settings.preemption)
 
     def handovers(self, context: DecisionContext, /) -> Handovers:

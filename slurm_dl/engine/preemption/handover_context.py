@@ -1,8 +1,4 @@
-"""What a hand-over is judged by: the snapshot, and what it says of those who take part.
-
-It stands apart from `handover_protocol` because these are questions about what is seen, whatever
-step comes next.
-"""
+"""Snapshot queries about the victims and beneficiaries of a hand-over."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ MOST_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HandoverContext:
-    """What a hand-over is judged by.
+    """A snapshot with the rules and limits that hand-overs are checked against.
 
     Attributes:
         rows: Row in `Jobs` of each job id.
@@ -44,7 +40,7 @@ class HandoverContext:
 
 
 def gone(victim: Victim, context: HandoverContext) -> str:
-    """How the victim's run ended, in a word; empty while it has not, or its GPUs are not free."""
+    """The end of the victim's run, in a word; empty while it runs or its GPUs are not free."""
     jobs = context.snap.jobs
     row = context.rows.get(victim.run.job_id)
     if row is None:
@@ -95,7 +91,7 @@ def failed_of_signal(victim: Victim, context: HandoverContext) -> int | None:
 
 
 def how_it_failed(status: int) -> str:
-    """How a run with the exit *status* that a shell tells ended, in words."""
+    """The end of a run in words, from the exit *status* that a shell reports."""
     signal = status - 128
     return f"ended by signal {signal}" if signal > 0 else f"ended with status {status}"
 

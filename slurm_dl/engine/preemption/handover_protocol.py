@@ -1,4 +1,4 @@
-"""What comes next in a hand-over. A pure function of the hand-over and the snapshot.
+"""The next steps of a hand-over: a pure function of the hand-over and the snapshot.
 
 The order is fixed: write it down, lower the victims' SiteFactor, seal the nodes with a reservation,
 let the beneficiaries use it, signal, wait for acknowledgement, exit or grace, and only then, if it

@@ -1,7 +1,4 @@
-"""Whether a hand-over is still right, and which step is next: a verdict, and no action yet.
-
-A pure function of the hand-over and the snapshot. What is done then is `handover_protocol`.
-"""
+"""Verdicts on hand-overs: still right or not, and the next step; no action yet."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ SPLIT = "the job has left the GPU it shared"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What is to become of a hand-over.
+    """The verdict on a hand-over: its next step, and the reason.
 
     Attributes:
         kind: The next step.
@@ -101,7 +98,7 @@ def _of_signalled(
 
 
 def _no_longer_right(handover: Handover, context: HandoverContext) -> str:
-    """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
+    """The reason to undo a hand-over that has signalled no job; empty if it is still right."""
     if not context.limits.enabled:
         return context.limits.because
     if handover.seal is Seal.RELEASED:
@@ -121,7 +118,7 @@ def _no_longer_right(handover: Handover, context: HandoverContext) -> str:
 
 
 def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
-    """Why the victims are not the right ones any more; empty if they are.
+    """The reason why the victims no longer make the room needed; empty if they do.
 
     They were chosen for the first beneficiary; the others only share what it leaves.
     """
@@ -145,7 +142,7 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
 
 
 def _lost_nodes(handover: Handover, left: Sequence[Victim], context: HandoverContext) -> str:
-    """Why what it is for can not start on its nodes any more; empty if it may.
+    """The reason why its jobs can no longer start on its nodes; empty if they can.
 
     Only because of nodes that have left service: others may hold some for a moment.
     """
@@ -168,7 +165,7 @@ def _lost_nodes(handover: Handover, left: Sequence[Victim], context: HandoverCon
 
 
 def _seal_is_short(handover: Handover, context: HandoverContext) -> str:
-    """Why the standing seal is not enough for what is to come; empty if it is, or none stands."""
+    """The reason why the standing seal ends too early; empty if it does not, or none stands."""
     if handover.seal is not Seal.STANDING:
         return ""
     name = reservation_name(handover.handover_id)
@@ -180,7 +177,7 @@ def _seal_is_short(handover: Handover, context: HandoverContext) -> str:
 def _no_victim(
     victim: Victim, beneficiaries: list[int], context: HandoverContext, purpose: Purpose
 ) -> str:
-    """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
+    """The reason why the victim may no longer be stopped for *beneficiaries*; empty if it may."""
     job_id = victim.run.job_id
     row = context.rows.get(job_id)
     if row is None or gone(victim, context):
@@ -200,7 +197,7 @@ def _no_victim(
 
 
 def _served(handover: Handover, context: HandoverContext) -> str:
-    """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
+    """The reason to close a hand-over without remaining victims; empty while jobs may start."""
     moves = bool(handover.moved)
     left_out = context.snap.seen.left_out
     waits = any(is_waiting(b, context) or b in left_out for b in handover.beneficiaries)
@@ -222,7 +219,7 @@ def _served(handover: Handover, context: HandoverContext) -> str:
 
 
 def _where_moved(handover: Handover, context: HandoverContext) -> str:
-    """What became of jobs that were moved and are not out any more."""
+    """Result of moves whose jobs are back."""
     snap, names = context.snap, context.snap.seen.nodes.name
     for job_id in handover.moved if handover.purpose == "reshape" else ():
         row = context.rows.get(job_id)

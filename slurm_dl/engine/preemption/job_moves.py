@@ -42,7 +42,7 @@ _MORE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class JobMoves:
-    """Whom to move, and what for.
+    """Jobs to move, and the nodes that this frees.
 
     Attributes:
         rows: Rows of the jobs to move, ascending by job id.
@@ -59,7 +59,7 @@ class JobMoves:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveLimits:
-    """How far moves may go.
+    """Limits of moves.
 
     Attributes:
         onto: ``(m,)`` bool, nodes that jobs may be moved to.

@@ -1,4 +1,4 @@
-"""What limits and licences leave for the jobs that GPUs are taken back for.
+"""Room that limits and licences leave for beneficiaries.
 
 Slurm itself says only once a job is next to start that a limit keeps it: its victims would have
 been stopped for nothing.
@@ -51,7 +51,7 @@ class LimitsLeft:
         return self._counts.get(JobId(int(self._job_id[row])), ()) if self._counts else ()
 
     def why_not(self, row: int, victims: Collection[int] = (), *, owner: int | None = None) -> str:
-        """Which limit leaves the waiting job at *row* no room; empty if none does.
+        """The limit that leaves the waiting job at *row* no room; empty if none does.
 
         Args:
             victims: Rows of those who would be stopped for it.

@@ -1,7 +1,4 @@
-"""What both ways of taking GPUs back start from, and what they answer.
-
-`external_mode` and `native_mode` are the two; `decide` asks the one that the settings name.
-"""
+"""Input and results of both modes of preemption, `external_mode` and `native_mode`."""
 
 from __future__ import annotations
 
@@ -97,7 +94,7 @@ def jobs_of(handovers: Iterable[Handover]) -> frozenset[JobId]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreemptionSteps:
-    """What is to be done now, in this order.
+    """Actions to take now, in this order.
 
     Attributes:
         steps: Steps of hand-overs, and what clears up after them.
@@ -123,7 +120,7 @@ class Engine(Protocol):
         """The managed running jobs, and which of them may be preempted."""
 
     def handovers(self, context: DecisionContext, /) -> Handovers:
-        """What becomes of the hand-overs under way, and which are to begin."""
+        """Continue the hand-overs under way, and choose new ones."""
 
     def preemption_steps(
         self, context: DecisionContext, handovers: Handovers, /

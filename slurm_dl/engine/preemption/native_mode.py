@@ -86,7 +86,7 @@ class NativeEngine:
         return undone(snap, rows, self.settings.band_width)
 
     def candidates(self, snap: Snapshot, /) -> Victims:
-        """Who may be preempted; see `Engine`."""
+        """Jobs that may be preempted; see `Engine`."""
         return victims(snap, _ours(self.settings.preemption))
 
     def handovers(self, context: DecisionContext, /) -> Handovers:
@@ -113,7 +113,7 @@ class NativeEngine:
     def preemption_steps(
         self, context: DecisionContext, handovers: Handovers, /
     ) -> PreemptionSteps:
-        """What is left of hand-overs, and the SiteFactors; see `Engine`."""
+        """Remaining steps of hand-overs, and the SiteFactors; see `Engine`."""
         order = _levels(context).order
         bands = wanted_site_factor(order, self.settings)
         snap, ranked = context.snap, context.intent.ranked
@@ -209,7 +209,7 @@ class NativeEngine:
         return steps
 
     def _notes(self, context: DecisionContext, wanted: I64, running: I64) -> dict[JobId, str]:
-        """What Slurm may do for each waiting job, as far as we know.
+        """A note for each waiting job: what Slurm may preempt for it, as far as known.
 
         Args:
             running: What the running jobs in the QOS should have, ascending.

@@ -57,7 +57,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobRanking:
-    """What the order says about each job, as the search needs it.
+    """Ranks and targets of jobs, for the search of victims.
 
     Attributes:
         rule: Which running jobs a waiting job may displace.
@@ -258,7 +258,7 @@ class _Search:
         return self._left.why_not(row, victims) or self._too_many(victims) or victims
 
     def _too_many(self, victims: tuple[int, ...]) -> str:
-        """Which breaker or limit on GPUs *victims* would pass; else they count in it."""
+        """The breaker or limit on GPUs that *victims* would pass; if none, count their GPUs."""
         limits = self._limits
         gpus = float(self._snap.seen.weighted_gpus()[list(victims)].sum())
         if gpus > limits.most_gpus:
@@ -313,11 +313,11 @@ class _Search:
         self._drop_sealed()
 
     def _drop_sealed(self) -> None:
-        """Who holds a node that is spoken for is nobody's victim: seals must not overlap."""
+        """Drop candidates on nodes of a hand-over: reservations must not overlap."""
         self._dispensable = _off(self._snap, self._dispensable, self._owner != OPEN)
 
     def _nobody_to_stop(self, row: int) -> str:
-        """Why no running job may be stopped for the job at *row*."""
+        """The reason why no running job may be stopped for the job at *row*."""
         rows, rule = self._candidates.rows, self._rule
         displaceable = rule.displaceable(row, rows)
         if rule.by_tier:

@@ -36,7 +36,7 @@ _LAST: Final = LEVELS - 1
 
 
 def levels_of(policy: Policy) -> int:
-    """How many tiers the orders of *policy* have once Slurm is told of them."""
+    """Number of tiers in orders of *policy* as written to Slurm."""
     return policy.tiers if policy.preempts == "tier" else max(policy.tiers, LEVELS)
 
 

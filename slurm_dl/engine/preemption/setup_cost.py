@@ -1,4 +1,4 @@
-"""What stopping a job and starting it again costs the job itself, in seconds, from measurements.
+"""Seconds that a job loses by being stopped and started again, from measurements.
 
 Three parts: the notice (from the signal until the run is gone, as measured when the job was last
 preempted, else the median of the last hour), the requeue hold (the shortest time within a day

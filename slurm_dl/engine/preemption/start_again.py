@@ -91,7 +91,7 @@ def _of_jobs(told: Mapping[JobId, float], job_id: npt.NDArray[np.int64], otherwi
 
 
 def _partitions(snap: Snapshot, rows: Rows) -> list[Protection]:
-    """What the partition that each job runs in asks of it."""
+    """Protections by the partition that each job runs in."""
     jobs, limits = snap.jobs, snap.seen.limits
     if not any(limits):
         return []

@@ -1,4 +1,4 @@
-"""What it costs to stop a running job, in GPU-seconds: what its GPUs do that nobody gains by.
+"""Cost of stopping a running job, in GPU-seconds of work that is lost or done twice.
 
 GPUs x (save + restore + p x time since its last checkpoint), where p is the share of that time's
 work that is expected to be lost.
@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoppingCost:
-    """What stopping each of some running jobs costs, in its parts.
+    """Cost of stopping each of some running jobs, in its parts.
 
     Attributes:
         gpus: ``(r,)`` GPUs they hold.
@@ -62,7 +62,7 @@ class StoppingCost:
 
 
 def stopping_cost(snap: Snapshot, rows: Rows, settings: Settings) -> StoppingCost:
-    """What stopping each of the running jobs at *rows* costs.
+    """Cost of stopping each of the running jobs at *rows*.
 
     A job that acknowledged when it was last preempted is expected to lose no work; one that did
     not, all since its last checkpoint; one that was never preempted `Preemption.unsaved_share` of

@@ -133,7 +133,7 @@ def _losing(
 
 
 def why_not_split(snap: Snapshot, row: int, limits: Preemption) -> str:
-    """Why the running job at *row* may not be taken off its GPU; empty if it may."""
+    """The reason why the running job at *row* may not be taken off its GPU; empty if it may."""
     rules = protections(snap, np.array([row], dtype=np.int64), limits)
     # The last is that it is part of a hand-over: it may be of its own.
     return next((reason for mask, reason, _ in rules[:-1] if mask[0]), "")
@@ -142,7 +142,7 @@ def why_not_split(snap: Snapshot, row: int, limits: Preemption) -> str:
 def _relative_speed(
     snap: Snapshot, row: int, profiles: Mapping[str, Profile], gpu_type: str
 ) -> float | None:
-    """What the job reports, relative to its model alone on one GPU; None if either is unknown."""
+    """The rate that the job reports over that of its model alone on one GPU; None if unknown."""
     claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
     profile = None if claim.model is None else profiles.get(claim.model)
     alone = None if profile is None else profile.speed(Shape(1, 1), gpu_type)

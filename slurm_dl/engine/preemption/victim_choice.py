@@ -1,9 +1,9 @@
-"""Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
+"""Choice of the running jobs to stop so that one pending job can start: enough of them, or none.
 
 Least lost work first, of equal cost who was preempted less often, and jobs the policy wants to run
-last. Choosing the cheapest set exactly is
-a covering problem; this clears nodes from the cheapest upwards and then puts back every victim
-that turned out not to be needed, so no proper subset of the result would do.
+last. Choosing the cheapest set exactly is a covering problem; this clears nodes from the cheapest
+upwards and then puts back every victim that turned out not to be needed, so no proper subset of the
+result would do.
 
 Hot path: whether any set would do is decided on columns first, and so is what each node would cost;
 nodes are looked at one by one only in that order, and only until enough are clear.
@@ -20,8 +20,8 @@ import numpy.typing as npt
 from slurm_dl.engine.placing.free_resources import FreeResources, gres_held, gres_of_rows
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Settings
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
 
@@ -34,7 +34,7 @@ other, and sums of it are exact."""
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one candidate holds on one node, in the order of `_Clearing`'s shortages."""
+    """Resources of one candidate on one node, in the order of `_Clearing`'s shortages."""
 
     row: int
     gives: tuple[float, ...]
@@ -90,9 +90,11 @@ def reluctance(snap: Snapshot, rows: Rows, target: Bool, settings: Settings) -> 
     Args:
         target: ``(n,)`` bool, the policy wants the job to run.
     """
-    lost = stopping_cost(snap, rows, settings).gpu_s
-    runs = zip(snap.jobs.job_id[rows].tolist(), snap.jobs.restarts[rows].tolist(), strict=True)
-    lost += [_UNHANDLED_GPU_S * (snap.seen.claim(JobId(j)).unhandled_run == run) for j, run in runs]
+    lost, ids = stopping_cost(snap, rows, settings).gpu_s, snap.jobs.job_id[rows]
+    runs = {j: c.unhandled_run for j, c in snap.seen.claims.items() if c.unhandled_run is not None}
+    at = np.flatnonzero(is_in(ids, [*runs]))
+    is_now = snap.jobs.restarts[rows[at]] == [runs[j] for j in ids[at].tolist()]
+    lost[at] += _UNHANDLED_GPU_S * is_now
     dearer = np.zeros(len(snap.jobs))
     dearer[rows] = lost + (float(lost.sum()) + 1.0) * target[rows]
     return dearer
@@ -168,11 +170,9 @@ class _Clearing:
                 continue
             if node not in self._cheapest:
                 jobs = self._jobs_to_stop(node)
-                self._cheapest[node] = (
-                    jobs,
-                    (float(self._cost[jobs].sum()), int(self._evicted[jobs].sum())),
-                )
-                heapq.heappush(self._heap, (self._cheapest[node][1], first, node))
+                cost = float(self._cost[jobs].sum()), int(self._evicted[jobs].sum())
+                self._cheapest[node] = jobs, cost
+                heapq.heappush(self._heap, (cost, first, node))
             elif price == self._cheapest[node][1]:
                 break
         for row in self._cheapest[node][0]:
@@ -242,12 +242,12 @@ _FREE: _Price = (0.0, 0)
 
 
 def _less(short: list[float], share: _Share, sign: int) -> list[float]:
-    """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
+    """The shortage once *share* is free (sign 1) or is held after all (-1)."""
     return [s - sign * g for s, g in zip(short, share.gives, strict=True)]
 
 
 class _Shares:
-    """What the candidates hold on the nodes *where*, node by node, the cheapest to stop first.
+    """Resources of the candidates on the nodes *where*, node by node, the cheapest to stop first.
 
     Attributes:
         node: ``(h,)`` where each share is, ascending.

@@ -1,4 +1,4 @@
-"""How jobs ended, as rows of the ledger; see `ledger.completions`."""
+"""Ends of jobs, as rows of the ledger; see `ledger.completions`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _MOST_DIGITS = 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Only:
-    """Which jobs that are over are asked for, at least; an empty field does not choose.
+    """Filter on jobs that are over; an empty field lets all pass.
 
     Attributes:
         users: Login names or uids; None: everybody's.
@@ -149,7 +149,7 @@ def ending_row(ending: JobEnding) -> tuple[object, ...]:
 
 
 def ending_of(db: sqlite3.Connection, job_id: JobId) -> JobEnding | None:
-    """How the last job of this number that is over ended; None if nobody saw it.
+    """The end of the last finished job of this number; None if it was not seen.
 
     Raises:
         ValueError: The row is not what was written.

@@ -71,7 +71,7 @@ class LedgerReader:
     path: Path
 
     def past(self, job_id: JobId) -> PastJob | None:
-        """What it knows of a job; None if it does not know it.
+        """The ledger's record of a job; None if there is none.
 
         Numbers come round: of several jobs that had this one it is the last.
         """

@@ -1,4 +1,4 @@
-"""What the ledger drops because nobody can ask for it any more.
+"""Removal of old records from the ledger.
 
 A job that is over stays for a week after Slurm listed it last, with its runs, the times it gave way
 and how it ended: `dlqueue why` tells of it that long. Of a job that lives all of it stays, however

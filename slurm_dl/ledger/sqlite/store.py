@@ -319,7 +319,7 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseState:
-    """Which daemon may write the ledger, and whether it still renews its lease.
+    """State of the lease: the daemon that may write the ledger, and its renewals.
 
     Attributes:
         generation: Fencing token: goes up each time that the lease is taken; 0: it never was.

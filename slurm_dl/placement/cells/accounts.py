@@ -1,4 +1,4 @@
-"""Which jobs use which of their accounts' cells.
+"""Assignment of jobs to the cells of their accounts.
 
 An account's cells are its own: it may put several jobs into one, and a small job into a large one
 if nothing smaller is left. Smallest cells go first, and cells in use before new ones. A job on
@@ -44,7 +44,7 @@ class _Way:
 
 @dataclass(slots=True)
 class _Laid:
-    """What was done for one job, to be undone if it does not come off."""
+    """Changes for one job, to be undone if it cannot be placed."""
 
     rooms: list[tuple[_Room, int, int]] = field(default_factory=list)
     new: list[_Room] = field(default_factory=list)

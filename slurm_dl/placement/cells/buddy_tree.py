@@ -112,7 +112,7 @@ class CellTree:
 
     @property
     def accounts(self) -> tuple[str, ...]:
-        """Who owns cells, sorted."""
+        """Accounts that own cells, sorted."""
         return tuple(self._left)
 
     def left(self, account: str, level: int) -> int:
@@ -153,7 +153,7 @@ class CellTree:
         return min(self.slack()) >= 0
 
     def shortfalls(self) -> tuple[Shortfall, ...]:
-        """What could not be produced, from the top level down."""
+        """Cells that could not be produced, from the top level down."""
         slack = self.slack()
         return tuple(
             Shortfall(level, -slack[level], tuple(a for a in self._left if self.left(a, level)))

@@ -1,4 +1,4 @@
-"""Who is guaranteed which cells in one snapshot; see `cells`.
+"""Cells guaranteed to jobs in one snapshot; see `cells`.
 
 Running jobs come first, on the cells in which they lie, then those that GPUs are being taken back
 for, then the other waiting ones by rank. What is then needed by no unused cell is outside of the
@@ -30,7 +30,7 @@ Shares = dict[int, int]
 def promise(
     snap: Snapshot, levels: Mapping[str, Mapping[CellLevel, int]], queue: GuaranteeQueue
 ) -> Promise:
-    """Who is guaranteed which cells.
+    """Compute the cells that are guaranteed to jobs.
 
     Args:
         levels: Cells by account.

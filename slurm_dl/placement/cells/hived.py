@@ -83,7 +83,7 @@ class Cells:
             raise ConfigError(msg)
 
     def promise(self, snap: Snapshot, queue: GuaranteeQueue, /) -> Promise:
-        """Who is guaranteed what; see `Promising`."""
+        """Guarantees of jobs; see `Promising`."""
         return guaranteed_jobs.promise(snap, self.levels(), queue)
 
     def keeping(self, promise: Promise, /) -> Scheme:

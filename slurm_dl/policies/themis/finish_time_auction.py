@@ -6,7 +6,7 @@ When leases end all GPUs are on offer. Every app is judged by its finish-time fa
 
 with T_ideal the time alone on 1/N of the cluster (see `finish_fairness`). Only the apps with the
 largest rho, a fraction 1 - f of all, may bid; the rest get what is left. Who wins what is found by
-a partial allocation auction with hidden payments (see `themis_auction`).
+a partial allocation auction with hidden payments (see `partial_allocation`).
 
 `Themis` is that auction. `ThemisConvex` asks for the same end directly: shares of the time that
 make the largest rho as small as can be.

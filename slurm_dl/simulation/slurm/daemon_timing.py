@@ -80,7 +80,8 @@ def quiet_until(cycle: Cycle, settings: Settings, *, by_tier: bool) -> Quiet:
     # It is overdue when it has waited for longer.
     overdue_s = memory.waiting_since_s[waits] + (settings.overdue.after_s or math.inf) + 1.0
     ends = [until_s for h in snap.handovers for until_s in _ends_of(h, limits)]
-    times = [overdue_s, np.array(ends)]
+    passed_s = memory.waiting_since_s[waits] + (settings.overdue.pass_s or math.inf) + 1.0
+    times = [overdue_s, passed_s, np.array(ends)]
     if limits.enabled and (snap.seen.begins or waits.any()):
         if limits.max_gpus_per_hour and snap.preempted_gpus_last_hour:
             return NEVER_QUIET

@@ -50,7 +50,7 @@ class NoAccountingError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What accounting said.
+    """Result of one query of accounting.
 
     Attributes:
         runs: Records of the jobs in *asked*, in no order.

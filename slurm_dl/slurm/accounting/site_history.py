@@ -49,7 +49,7 @@ _LATEST_S = 1e11
 
 @dataclass(slots=True)
 class FetchTally:
-    """What has been fetched so far.
+    """Counts of the records fetched so far.
 
     Attributes:
         runs: Runs written.

@@ -90,13 +90,13 @@ class PyslurmProcess:
             raise ClusterError(msg)
         return answer
 
-    def close(self) -> bytes:
+    def close(self) -> str:
         """End the worker; what it wrote on standard error. It may be asked again."""
         child, self.child = self.child, None
         if child is None:
-            return b""
+            return ""
         child.kill()
-        return child.communicate()[1]
+        return child.communicate()[1].decode("utf-8", "replace")
 
     def _start(self) -> subprocess.Popen[bytes]:
         wait_s = self._not_before_s - time.monotonic()

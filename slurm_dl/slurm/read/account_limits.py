@@ -193,7 +193,7 @@ class _QuotaCounts:
     def _asks(
         self, row: int, records: Records | None, *, asked: bool, is_new: bool
     ) -> dict[int, float]:
-        """What the waiting job at *row* would count, by quota."""
+        """Units of the waiting job at *row*, by quota."""
         job, part_qos = self._candidate(row)
         found: dict[int, float] = {}
         unread = []
@@ -219,7 +219,7 @@ class _QuotaCounts:
         return found
 
     def _running(self, records: Records | None) -> dict[JobId, dict[int, float]]:
-        """What running jobs count, by quota."""
+        """Units of running jobs, by quota."""
         table = self._table
         nodes: dict[int, dict[int, JobId]] = {}
         found: dict[JobId, dict[int, float]] = {}
@@ -290,7 +290,7 @@ def _waiting(table: JobTable) -> list[int]:
 
 
 def _units(job: BarredCandidate, limit: Limit, minutes: float) -> float:
-    """What *job* counts in *limit*, with so many *minutes* before it."""
+    """Units of *job* in *limit*, with so many *minutes* before it."""
     if limit.name == _UNREAD or (limit.name in _OF_ONE and limit.used == limit.most):
         return 0.0
     return job.units(limit.tres) * (min(minutes, _MOST_MIN) if _in_minutes(limit) else 1.0)

@@ -74,7 +74,7 @@ class BarredCandidate:
     left_min: float
 
     def units(self, tres: str) -> float:
-        """How many of *tres* it takes; 1 of ``jobs``."""
+        """Number of *tres* that it takes; 1 of ``jobs``."""
         return 1.0 if tres == JOBS else self.tres.get(tres, 0.0)
 
     def is_barred_by(self, limit: Limit, *, safe: bool) -> bool:
@@ -172,7 +172,7 @@ class Records:
         yield from (one for one in of if (one.name, one.tres) not in by_qos)
 
     def holders(self, text: JobText, partition: str, part_qos: str) -> set[tuple[str, str]]:
-        """Whose limits a job counts in while it runs."""
+        """Holders of the limits in which a running job counts."""
         found = {(f"account {account}", "") for account in self.accounts(text.account)}
         found |= {one.holder for one in self.own(text, partition) or ()}
         for name in {text.qos, part_qos} & self.qos.keys():
@@ -183,7 +183,7 @@ class Records:
 
 @functools.lru_cache(1)
 def records_of(text: str) -> Records | None:
-    """What *text* tells; None if it is not whole. One text serves for many looks."""
+    """The records in *text*; None if it is not whole. One text serves for many looks."""
     try:
         return Records(text)
     except ValueError:

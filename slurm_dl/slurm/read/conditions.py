@@ -1,4 +1,4 @@
-"""What jobs ask of nodes beside the queue's columns, read once for each of them.
+"""Requests of jobs on nodes that are no columns of the queue, read once for each job.
 
 squeue 22.05 tells ``--exclude`` and half of the rest by ``-o`` only: one call, made while there are
 pending jobs of which it is not known. What no squeue tells (``--gres-flags``, ``--spread-job``) is
@@ -78,7 +78,7 @@ PER_CORE = frozenset({"--threads-per-core", "--ntasks-per-core"})
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What one job asks of nodes.
+    """Requests of one job on nodes.
 
     Attributes:
         excluded: Node list of its ``--exclude``; empty if there is none.

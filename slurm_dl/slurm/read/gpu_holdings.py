@@ -1,4 +1,4 @@
-"""Who holds how many GPUs on which node.
+"""Number of GPUs that each job holds on each node.
 
 The queue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
 number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so.

@@ -1,4 +1,4 @@
-"""Which device of a node a job has, so far as several jobs share GPUs.
+"""Device that a job has on a node, for jobs that share GPUs.
 
 The queue says how many shares a job holds, and ``scontrol show node -d`` on which devices there
 are any, not whose (22.05.8 also forgets a device there once one of its two jobs has left). Only a
@@ -140,7 +140,7 @@ def _is_part(table: JobTable, row: int) -> bool:
 
 
 def _believed(told: Devices | None, table: JobTable, row: int) -> Devices | None:
-    """What was *told* of the job, if it is as many devices on the same nodes as the queue said."""
+    """*told*, if it has as many devices on the same nodes as the queue lists for the job."""
     names = _names(table, row)
     if told is None or set(told) != set(names):
         return None

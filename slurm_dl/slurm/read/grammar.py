@@ -1,4 +1,4 @@
-"""How Slurm writes GRES and spans of time; imports nothing, so that commands begin fast."""
+"""Slurm's notation of GRES and spans of time; imports nothing, so that commands begin fast."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def expand(nodes: str) -> tuple[str, ...]:
 
 
 def names_in(nodes: str) -> int:
-    """How many names a Slurm node list stands for, each as often as it is there; 0 if it is none.
+    """Number of names in a Slurm node list, repeated ones counted again; 0 if it is none.
 
     Nothing is made for that: one list may name the same nodes a hundred times.
     """
@@ -58,7 +58,7 @@ def names_in(nodes: str) -> int:
 
 
 def _names_of(word: str) -> int:
-    """How many names a word of a node list stands for; none is made for that."""
+    """Number of names in a word of a node list; none is made for that."""
     if sum(map(len, _BRACKETS.split(word)[::2])) > _LONGEST_NAME or _digits_of(word) > _MOST_DIGITS:
         return 0
     return math.prod(

@@ -67,7 +67,7 @@ def doubled_in(told: Mapping[int, object], table: JobTable, rows: Sequence[int])
 
 
 def _first_record(detail: str, job_id: str) -> str:
-    """What *detail* tells of a job that was asked for alone, up to what looks like another record.
+    """The part of *detail* on a job that was asked for alone, up to what looks like another record.
 
     Other records in it are of its own array or gang, or are written by its owner; nobody else's
     words are in it.
@@ -79,7 +79,7 @@ def _first_record(detail: str, job_id: str) -> str:
 def gres_by_node(
     detail: str, wanted: Collection[int], read: Callable[[str], _T]
 ) -> dict[int, Mapping[str, _T] | None]:
-    """What each job in ``scontrol show job -d -o`` holds where.
+    """GRES of each job in ``scontrol show job -d -o``, by node.
 
     Whoever writes a line of another job into a name makes that job one of which nothing is known;
     it is then asked for alone. So does who writes lists of more than `MOST_NODES` nodes into his

@@ -47,7 +47,7 @@ def count_of(text: str) -> int:
 
 
 def start_s_of(state: JobState, start_s: float, end_s: float, nodes: str) -> float:
-    """When the run began, epoch seconds; 0 if there is none."""
+    """Start of the run, epoch seconds; 0 if there is none."""
     # A pending job's start is a prediction. Measured on 22.05.8: a requeued job is COMPLETING
     # until its processes are gone, with the requeue as its start and no end; an ending run has
     # its end written before it completes. A job cancelled while it waited has a start, no nodes.

@@ -33,7 +33,7 @@ Wish = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What jobs ask of nodes; each attribute is the one of `Observed`."""
+    """Requests of jobs on nodes; each attribute is the one of `Observed`."""
 
     choices: dict[JobId, Bool]
     excluded: dict[JobId, Bool]
@@ -42,7 +42,7 @@ class Choices:
 
 
 class NodeChoices:
-    """What jobs say about nodes as masks over the nodes of one reading; remembers each."""
+    """Requests of jobs as masks over the nodes of one reading; each mask is kept."""
 
     def __init__(self, site: ClusterReading) -> None:
         """For the nodes of *site*."""
@@ -154,7 +154,7 @@ def _both(one: Bool | None, other: Bool) -> Bool:
 
 
 def _by_name(names: Sequence[str], gres: Mapping[str, float]) -> tuple[float, ...]:
-    """What a job takes of each of *names*; of a type it also takes of the GRES as a whole."""
+    """Units that a job takes of each of *names*; of a type also counts for the GRES as a whole."""
     return tuple(
         sum(n for asked, n in gres.items() if asked == name or asked.startswith(f"{name}:"))
         for name in names

@@ -120,7 +120,7 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
-    """What one sinfo call told.
+    """Result of one sinfo call.
 
     Attributes:
         nodes: By name.
@@ -298,7 +298,7 @@ def whole_or(text: str, otherwise: float = math.inf) -> float:
 
 
 def _usable(node: NodeSeen, told: UsableNode | None) -> UsableNode:
-    """What jobs may use of *node*: of both figures the lesser."""
+    """Resources of *node* that jobs may use: of both figures the lesser."""
     if told is None:
         return UsableNode(node.cpus, node.mem_mb, 0)
     return UsableNode(min(node.cpus, told.cpus), min(node.mem_mb, told.mem_mb), told.tmp_mb)

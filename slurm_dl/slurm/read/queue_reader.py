@@ -1,4 +1,4 @@
-"""What reads the queue: what any reader must give, and the one that uses Slurm's commands.
+"""Readers of the queue: the interface, and the reader that uses Slurm's commands.
 
 Nodes, topology, reservations and the configuration are read by the commands in any case: seldom,
 and with what other bindings have no words for.

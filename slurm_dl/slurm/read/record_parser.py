@@ -66,13 +66,13 @@ class ArrayFold:
         return found
 
     def text(self) -> str:
-        """What there is of the output."""
+        """The output so far."""
         rest = self._rest.decode("utf-8", errors="replace")
         return "".join(record + self._end for record in self.records()) + rest
 
 
 def fold_of(args: Sequence[str]) -> ArrayFold | None:
-    """What folds squeue's output for *args*, if they list the tasks of arrays by id and label."""
+    """The fold of squeue's output for *args*, if they list the tasks of arrays by id and label."""
     if "--array" not in args:
         return None
     fields = [word.partition(":") for word in args[-1].removeprefix("--Format=").split(",")]

@@ -78,7 +78,7 @@ def blocked_by(
     inside: Mapping[JobId, Collection[str]],
     now_s: float,
 ) -> tuple[Blocked, ...]:
-    """What reservations of others keep from jobs; those that have ended do not.
+    """Nodes that other reservations keep from jobs; ended ones keep none.
 
     One of cores leaves the rest of its nodes to all jobs (22.05.8), and one of licences has no
     nodes: neither is meant.
@@ -103,7 +103,7 @@ def blocked_by(
 def last_end_s(
     reservations: Collection[ReservationSeen], inside: Mapping[JobId, Collection[str]]
 ) -> dict[JobId, float]:
-    """When the reservations end that each job is in or asks for; see `Observed.reserved_until`."""
+    """Last end of the reservations that a job is in or asks for; see `Observed.reserved_until`."""
     ends_s = {one.name: one.end_s for one in reservations}
     return {
         job: max((ends_s.get(name, 0.0) for name in names), default=0.0)

@@ -1,4 +1,4 @@
-"""What squeue is asked of each job, in the words that each release has for it."""
+"""Fields of each job that squeue is asked for, by release."""
 
 from __future__ import annotations
 

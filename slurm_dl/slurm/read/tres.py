@@ -106,7 +106,7 @@ def parse_memory_mb(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TresRequest:
-    """What one job holds or asks for.
+    """Resources that one job holds or asks for.
 
     Attributes:
         gres: GPUs and shares in all.
@@ -134,7 +134,7 @@ def job_request(
     tasks: int,
     sockets: int,
 ) -> TresRequest:
-    """What a job holds or asks for, from squeue's ``tres-*`` fields.
+    """Resources that a job holds or asks for, from squeue's ``tres-*`` fields.
 
     Args:
         alloc: TRES allocated, or requested while it waits.
@@ -183,7 +183,7 @@ def gres_name(kind: str, gres_type: str) -> str:
 
 @functools.lru_cache(4096)
 def node_gres(text: str) -> Mapping[str, float]:
-    """What a node's Gres offers beside GPUs, by `gres_name`: of each type, and of all together."""
+    """GRES of a node beside GPUs, by `gres_name`: of each type, and of all together."""
     found: dict[str, float] = {}
     for kind, gres_type, count in other_gres(text, of_node=True):
         for name in {kind, gres_name(kind, gres_type)}:

@@ -1,4 +1,4 @@
-"""What jobs may use of a node: sinfo also counts what the node keeps for itself.
+"""Resources of a node that jobs may use: sinfo also counts what the node keeps for itself.
 
 Imports little, so that commands begin fast.
 """

@@ -112,7 +112,7 @@ def job_state(word: str) -> JobState:
 
 
 def held(reason: str) -> Held:
-    """Why a pending job with Slurm's *reason* cannot start."""
+    """The cause that keeps a pending job with Slurm's *reason* from starting."""
     if reason.startswith(_WAITS_FOR_NODES):
         return Held.NO
     if reason.startswith(_MAINTENANCE):
@@ -176,7 +176,7 @@ def _array_ranges(spec: str) -> list[range]:
 
 
 def tasks_in(label: str) -> int:
-    """How many jobs the record *label* stands for; ValueError if it is no job label."""
+    """Number of jobs in the record *label*; ValueError if it is no job label."""
     spec = _match_label(label)[3]
     tasks = 1 if spec is None else sum(map(len, _array_ranges(spec)))
     if not 0 < tasks <= _MOST_TASKS:
@@ -242,7 +242,7 @@ def _unbroken(tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def address(label: str) -> str:
-    """How scontrol and scancel must name exactly the record *label*; ValueError if it is none.
+    """Name of exactly the record *label* for scontrol and scancel; ValueError if it is none.
 
     Measured on 22.05.8: the plain id of an array reaches its running tasks too, a spec with a
     step is refused, a spec that names some of the pending tasks splits them off, and one that

@@ -370,7 +370,8 @@ class SignalDelivery:
         with self._process as process:
             code = process.wait()
         if code != 0:
-            msg = f"{self._words} failed (exit {code}): {last_line(self._said) or 'no message'}"
+            said = last_line(self._said.decode("utf-8", "replace")) or "no message"
+            msg = f"{self._words} failed (exit {code}): {said}"
             raise ClusterError(msg)
 
     def _kill(self) -> None:

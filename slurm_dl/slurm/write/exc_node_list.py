@@ -1,4 +1,4 @@
-"""How a steer is written into a job's ExcNodeList, so that it can be told from its owner's part.
+"""Form of a steer in a job's ExcNodeList, which keeps it apart from its owner's nodes.
 
 The first of the nodes we keep a job from stands twice, and behind them, if its owner excludes any,
 so does the first of the owner's: ``n1,n[1-3],n7,n7`` keeps it from n1, n2 and n3 for us and from
@@ -23,7 +23,7 @@ _PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 
 @dataclass(frozen=True, slots=True)
 class ExcNodeList:
-    """What stands in an ExcNodeList: our nodes, and the owner's; both sorted."""
+    """The nodes of an ExcNodeList: ours, and the owner's; both sorted."""
 
     avoid: tuple[str, ...]
     own: tuple[str, ...]
@@ -46,7 +46,7 @@ def exc_node_list(avoid: Sequence[str], own: Sequence[str]) -> str:
 
 
 def parts_of(nodes: str) -> ExcNodeList:
-    """Whose nodes are whose in an ExcNodeList as ``scontrol show job`` prints it.
+    """Our nodes and the owner's in an ExcNodeList as ``scontrol show job`` prints it.
 
     Raises:
         ClusterError: It is no node list.

@@ -147,7 +147,7 @@ def release_all(
 
 
 def _why_keep(slurm: Slurm, qos: str) -> str:
-    """Why running jobs of *qos* keep their SiteFactor for now; empty if they need not."""
+    """The reason why running jobs of *qos* keep their SiteFactor for now; else empty."""
     try:
         end = to_end_within(slurm, qos)
     except ClusterError as err:
@@ -170,7 +170,7 @@ def _job_steps(
     *,
     keep_running_of: str,
 ) -> tuple[list[tuple[str, str]], int]:
-    """What to set on which record, by its label, and how many running jobs are to be kept."""
+    """Settings to write, by the record's label, and the number of running jobs that are kept."""
     waiting, running, kept = [], [], 0
     for record in records:
         pending = record.state is JobState.PENDING

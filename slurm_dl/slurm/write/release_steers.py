@@ -1,4 +1,4 @@
-"""What undoes the steers of waiting jobs: from the ledger, and from what stands in Slurm.
+"""Removal of the steers of waiting jobs, from the ledger and from Slurm's own lists.
 
 Apart from `release_all`, because only here two sources have to be brought together. A job that runs
 keeps its list, which Slurm does not change then; it matters no more unless the job is requeued.
@@ -66,7 +66,7 @@ def _own(
     *,
     is_of_array: bool,
 ) -> frozenset[str]:
-    """What of the nodes that are excluded now is the owner's."""
+    """The owner's nodes among those that are excluded now."""
     if not there:
         return there
     if steer is not None:
@@ -79,7 +79,7 @@ def _own(
 
 
 def _parts(slurm: Slurm, job_id: JobId) -> ExcNodeList | None:
-    """Whose nodes are whose, as the job's ExcNodeList is written; None if it cannot be read."""
+    """The parts of the job's ExcNodeList; None if it cannot be read."""
     try:
         text = slurm.run("scontrol", "show", "job", "--oneliner", str(job_id))
     except ClusterError:

@@ -21,8 +21,8 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import DataTable, Footer, Input, Static
 
-from slurm_dl.cli.dlqueue.command import STYLES
-from slurm_dl.cli.dlqueue.watch.start import ALL_COLUMNS, MORE_COLUMNS, Shown, rows_of
+from slurm_dl.cli.dlqueue.columns import ALL_COLUMNS, MORE_COLUMNS, STYLES, rows_of
+from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject

@@ -1,34 +1,22 @@
-"""Start ``dlqueue --watch``, and what both of its displays show."""
+"""Start ``dlqueue --watch``: by Textual, or without it by `rich.live`."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from time import monotonic
+from dataclasses import replace
 
 import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from slurm_dl.cli.dlqueue.command import COLUMNS, STYLES, cells, number
-from slurm_dl.daemon.control.client import Client, DaemonError, stale_note
+from slurm_dl.cli.dlqueue.columns import ALL_COLUMNS, MORE_COLUMNS, STYLES, rows_of
+from slurm_dl.cli.dlqueue.watch.last_answer import Shown
+from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.queue_request import QueueRequest
-from slurm_dl.json_types import JsonObject
-from slurm_dl.report.terminal_table import Column, rich_table
-from slurm_dl.text import ago, safe
-
-MORE_COLUMNS = {
-    "account": Column(title="ACCOUNT", least=7),
-    "qos": Column(title="QOS", least=3),
-    "note": Column(title="NOTE", least=4),
-}
-"""Columns for terminals that have room for them, by the field that they show."""
-
-ALL_COLUMNS = (*COLUMNS, *MORE_COLUMNS.values())
+from slurm_dl.report.terminal_table import rich_table
 
 
 def watch(client: Client, request: QueueRequest, *, every_s: float, me: bool) -> int:
@@ -54,62 +42,6 @@ def watch(client: Client, request: QueueRequest, *, every_s: float, me: bool) ->
     except ImportError:
         return _run_live(client, request, shown, console, every_s)
     return run(client, request, shown, every_s=every_s, me=me)
-
-
-@dataclass(slots=True)
-class Shown:
-    """What the daemon said last.
-
-    Attributes:
-        answer: To the last request that it answered.
-        away: Why it does not answer now; empty if it does.
-        heard_s: When it answered last, by `monotonic`.
-    """
-
-    answer: JsonObject = field(default_factory=dict)
-    away: str = ""
-    heard_s: float = 0.0
-
-    def hear(self, answer: JsonObject) -> None:
-        """Take *answer*."""
-        self.answer, self.away, self.heard_s = answer, "", monotonic()
-
-    @property
-    def jobs(self) -> list[JsonObject]:
-        """The jobs of the answer."""
-        listed = self.answer.get("jobs")
-        return [job for job in listed if isinstance(job, dict)] if isinstance(listed, list) else []
-
-    def number(self, name: str) -> int:
-        """A whole number of the answer; 0 if it has none."""
-        return int(number(self.answer.get(name)))
-
-    def head(self, request: QueueRequest, first: int, rows: int, *, mine: bool = False) -> str:
-        """The line above the table: the part that is shown, its order, what the daemon does.
-
-        Args:
-            first: Place of the first job on the screen, from 0.
-            rows: Jobs that the screen has room for.
-        """
-        total = self.number("total")
-        words = [f"{first + 1}-{min(total, first + rows)} of {total}" if total else "no jobs"]
-        words += [f"by {','.join(request.sort) or 'rank'}"]
-        words += ["mine"] if mine else []
-        words += [f"with '{safe(request.search)}'"] if request.search else []
-        if self.away:
-            age_s = number(self.answer.get("age_s")) + monotonic() - self.heard_s
-            words += [f"AWAY, shown is {ago(age_s)} old: {safe(self.away, 300)}"]
-        else:
-            words += [safe(stale_note(self.answer) or str(self.answer.get("doing") or ""), 300)]
-        return "  ".join(["dlqueue", *words])
-
-
-def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
-    """*jobs* as the cells of `ALL_COLUMNS`, safe to print."""
-    more = [[str(job.get(name) or "-") for name in MORE_COLUMNS] for job in jobs]
-    return [
-        [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
-    ]
 
 
 _HINT = "Ctrl-C quits. Keys to sort, search and ask why: install slurm-dl[watch]"

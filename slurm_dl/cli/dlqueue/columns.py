@@ -1,0 +1,78 @@
+"""The columns of ``dlqueue``, and one job's cells in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.report.terminal_table import Column
+from slurm_dl.text import duration, safe
+
+COLUMNS = (
+    Column(title="JOBID", least=8),
+    Column(title="PARTITION", short="PART", least=4),
+    Column(title="NAME", least=6),
+    Column(title="USER", least=5),
+    Column(title="ST"),
+    Column(title="GPUS", right=True),
+    Column(title="TIER", right=True),
+    Column(title="RANK", right=True),
+    Column(title="ATTAINED(GPU-h)", short="GPU-h", right=True),
+    Column(title="RESTARTS", short="RST", right=True),
+    Column(title="TIME", right=True),
+    Column(title="NODELIST(REASON)", short="NODES(WHY)", least=8),
+)
+
+MORE_COLUMNS = {
+    "account": Column(title="ACCOUNT", least=7),
+    "qos": Column(title="QOS", least=3),
+    "note": Column(title="NOTE", least=4),
+}
+"""Columns for terminals that have room for them, by the field that they show."""
+
+ALL_COLUMNS = (*COLUMNS, *MORE_COLUMNS.values())
+
+STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S": "dim"}
+
+
+def cells(job: JsonObject) -> list[str]:
+    """One job as the cells of `COLUMNS`."""
+    waits = job["state"] == "PD"
+    where = f"({job['reason'] or 'None'})" if waits else str(job["nodes"])
+    return [
+        str(job["job"]),
+        # A daemon of an earlier release tells the first one alone.
+        ",".join(map(str, items_of(job.get("partitions")) or [job["partition"] or "-"])),
+        str(job["name"]),
+        str(job["user"]),
+        str(job["state"]),
+        f"{number(job['gpus']):g}",
+        _or_dash(job["tier"]),
+        _or_dash(job["rank"]),
+        f"{number(job['attained_gpu_h']):.2f}",
+        str(job["restarts"]),
+        duration(number(job["time_s"])),
+        where,
+    ]
+
+
+def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
+    """*jobs* as the cells of `ALL_COLUMNS`, safe to print."""
+    more = [[str(job.get(name) or "-") for name in MORE_COLUMNS] for job in jobs]
+    return [
+        [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
+    ]
+
+
+def number(value: Json) -> float:
+    """*value* if it is a number, else 0."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def items_of(value: Json) -> list[Json]:
+    """*value* if it is a list, else an empty list."""
+    return value if isinstance(value, list) else []
+
+
+def _or_dash(value: Json) -> str:
+    return "-" if value is None else str(value)
