@@ -33,7 +33,7 @@ def run(
     Args:
         told: Its standard input.
         feed: Takes its standard output while it comes; the result has none then.
-        errors: As of `bytes.decode`, for its standard output: names may hold any bytes.
+        errors: As of ``bytes.decode``, for its standard output: names may hold any bytes.
 
     Raises:
         subprocess.TimeoutExpired: It did not end within *timeout_s* seconds.
