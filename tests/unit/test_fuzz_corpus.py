@@ -38,6 +38,7 @@ NOT_IN_THE_TABLE = {
     "sandbox/process_control.py": "files of our own, read as the record of a sandbox is",
     "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.
+    "recording/typed_json.py": "recording, snapshot",
     "traces/table_format.py": "trace-itp and others",
     "config/parameters.py": "config",
     "profiles/file_schema.py": "profile",
