@@ -135,9 +135,10 @@ test: system venv ## Linters, types, layers, all that computes and the main job 
 test-part: system database readers venv-all frameworks ## A sixth of the other tests; PART=2/6, default: by the commit
 	@$(TORCH_FOR_TESTS)
 	$(GATE) part $(if $(PART),--part $(PART))
-test-all: system database readers venv-all frameworks ## Every test, in containers too; 35 minutes (root)
+test-all: system database readers venv-all frameworks ## Every test, in containers too, and make quality; an hour (root)
 	@$(TORCH_FOR_TESTS)
 	$(GATE) all --durations
+	@$(MAKE) --no-print-directory quality
 
 .PHONY: chaos
 chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox; 40 minutes (root)

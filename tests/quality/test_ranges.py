@@ -22,11 +22,3 @@ def test_the_fastest_workloads_are_inside() -> None:
     done = quality(*FAST)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "new" not in done.stdout
-
-
-@pytest.mark.full("a quarter of an hour of simulations")
-@pytest.mark.timeout(3600)
-def test_every_workload_is_inside() -> None:
-    done = quality()
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "new" not in done.stdout
