@@ -27,7 +27,6 @@ SHARED: Final = (
     "tests/cli/",
     "tests/cluster/test_job_requeue",
     "tests/cluster/test_policies",
-    "tests/cluster/test_retry_budget",
     "tests/cluster/test_sandbox",
     "tests/cluster/test_slurm_backend",
     "tests/faults/test_faults",

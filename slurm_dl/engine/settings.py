@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from slurm_dl.model.columns import Tagged
+from slurm_dl.model.columns import OneOf
 from slurm_dl.model.profile import Profile
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
@@ -208,7 +208,7 @@ class Settings:
     band_width: int = 10_000_000
     window: int = 1000
     preemption: Preemption = Preemption()
-    mode: Annotated[Mode, Tagged()] = External()
+    mode: Annotated[Mode, OneOf()] = External()
     placement: Placement = Placement()
     defragment: Defragment = Defragment()
     breakers: Breakers = Breakers()

@@ -143,7 +143,7 @@ class SharedMasks:
         return {job_id: masks[at] for job_id, at in content["of"].items()}
 
 
-class Tagged:
+class OneOf:
     """One of several dataclasses, told apart by its name as ``is``; no field can be called so."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: Any) -> _Schema:  # noqa: ANN401

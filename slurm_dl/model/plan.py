@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from slurm_dl.model.breaker import Breaker, BreakerName
-from slurm_dl.model.columns import Tagged
+from slurm_dl.model.columns import OneOf
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -277,7 +277,7 @@ class Plan:
     rank: I32
     key: F64
     target: frozenset[JobId]
-    actions: tuple[Annotated[Action, Tagged()], ...]
+    actions: tuple[Annotated[Action, OneOf()], ...]
     notes: Mapping[JobId, str] = field(default_factory=dict)
     unhonoured: tuple[JobId, ...] = ()
     wake_at_s: float = float("inf")

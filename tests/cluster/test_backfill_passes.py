@@ -14,7 +14,7 @@ from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("three quarters of a minute")]
 
 LONG_PASSES = (
     # Backfill sleeps 80 ms after each job that it has tested.

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from schedd import Schedd, running_schedd
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("a minute and a half")]
 
 CONTRACT = {"v": 1, "sig": "USR1", "to": "full", "grace_s": 2, "by": "job"}
 ROOT = Path(__file__).parents[2]

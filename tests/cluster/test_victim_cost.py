@@ -8,7 +8,7 @@ import sys
 import pytest
 from schedd import Schedd, running_schedd
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("three quarters of a minute")]
 
 GPUS, SAVE_RESTORE_S = 8, 60
 AGO_S = 25

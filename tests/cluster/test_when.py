@@ -12,7 +12,7 @@ from schedd import Schedd, running_schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("three quarters of a minute")]
 
 _CONTRACT = {"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}}
 OPTED_IN = ("--requeue", f"--comment={json.dumps(_CONTRACT)}")
