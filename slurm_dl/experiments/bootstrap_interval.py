@@ -41,6 +41,11 @@ class Mean:
         """The upper end."""
         return self.value + self.half
 
+    def as_json(self) -> dict[str, object]:
+        """``mean``, ``low`` and ``high``; None for one that is not known."""
+        ends = {"mean": self.value, "low": self.low, "high": self.high}
+        return {name: end if math.isfinite(end) else None for name, end in ends.items()}
+
 
 def mean(values: F64) -> Mean:
     """The mean of *values*, ``(n,)`` with n at least 1, and its interval."""

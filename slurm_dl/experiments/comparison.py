@@ -1,57 +1,48 @@
-"""What a sweep amounts to: its cells merged into one row a policy, and written for programs.
+"""Policies of an experiment held against each other: one row for each, over its seeds.
 
 Where there are seeds, a figure is the mean over them with its 95 % bootstrap interval, and a
-policy is held against the first one workload by workload: both ran the same jobs.
+policy is held against the first one workload by workload: both ran the same jobs. A policy of which
+a simulation failed is left out whole, as a mean over fewer seeds would be another figure.
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
-import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from slurm_dl.experiments import bootstrap_interval, placement_choice
+from slurm_dl.experiments import bootstrap_interval, grid
 from slurm_dl.experiments.bootstrap_interval import Mean
-from slurm_dl.experiments.placement_choice import LayFigures
-from slurm_dl.experiments.sweep import CellResult, Sweep, SweepCell
+from slurm_dl.experiments.grid import Cell, Experiment, Figures
+from slurm_dl.experiments.process_pool import WorkError, WorkFault
+from slurm_dl.experiments.simulation_run import PolicySpec
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
-from slurm_dl.report import export
-from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.number_format import plain_number
-from slurm_dl.report.summary_metrics import Summary
 
-FIGURES: Final[Mapping[str, Callable[[Summary], float]]] = MappingProxyType(
-    {
-        "avg_jct_s": lambda s: s.jct_s.mean,
-        "median_jct_s": lambda s: s.jct_s.median,
-        "p95_jct_s": lambda s: s.jct_s.p95,
-        "p99_jct_s": lambda s: s.jct_s.p99,
-        "avg_queue_s": lambda s: s.queue_s.mean,
-        "avg_slowdown": lambda s: s.slowdown.mean,
-        "avg_rho": lambda s: s.rho.mean,
-        "max_rho": lambda s: s.rho.max,
-        "unfair_frac": lambda s: s.unfair_frac,
-        "jain": lambda s: s.jain,
-        "makespan_s": lambda s: s.makespan_s,
-        "utilisation_frac": lambda s: s.utilisation_frac,
-        "service_gpu_s": lambda s: s.service_gpu_s,
-        "gpu_s_lost": lambda s: s.lost_gpu_s,
-        "preemptions": lambda s: float(s.preemptions),
-        "promotions": lambda s: float(s.promotions),
-    }
-)
-"""What is merged, by the name it has in `dlsim run --json`."""
+FIGURES: Final = (
+    "avg_jct_s", "median_jct_s", "p95_jct_s", "p99_jct_s", "avg_queue_s", "avg_slowdown",
+    "avg_rho", "max_rho", "unfair_frac", "jain", "makespan_s", "utilisation_frac",
+    "service_gpu_s", "gpu_s_lost", "preemptions", "promotions",
+)  # fmt: skip
+"""Names of the figures that are merged; see `export.summary_json`."""
+
+OF_PRESETS: Final = "of the presets"
+"""The cost model where none was chosen."""
+
+Refused = Mapping[tuple[str, str | None], str]
+"""Policies that cannot run under a cost model, as (label, costs), and why."""
+
+_LAY: Final = ("mean_nodes", "skewed_spread_frac", "mean_speed")
+_OF_ROWS: Final = frozenset({"preset", "parameters", "costs", "notes", "too_large"})
+"""Figures of a cell that stand with its policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,236 +61,304 @@ class FigureComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonRow:
+class Row:
     """A policy at a load.
 
     Attributes:
-        results: Of each seed, in their order.
+        of_seeds: The figures of each seed, in their order.
         figures: By the names in `FIGURES`.
     """
 
-    label: str
+    policy: PolicySpec
     load: float
-    results: tuple[CellResult, ...]
+    of_seeds: tuple[Figures, ...]
     figures: Mapping[str, FigureComparison]
 
     @property
-    def unfinished(self) -> int:
-        """Jobs that did not come to an end, all seeds together."""
-        return sum(result.unfinished for result in self.results)
+    def label(self) -> str:
+        """The policy as reports call it."""
+        return self.policy.short_label
 
     @property
-    def lay(self) -> LayFigures | None:
+    def jobs(self) -> int:
+        """Jobs of all seeds together."""
+        return sum(int(one["jobs"]) for one in self.of_seeds)
+
+    @property
+    def unfinished(self) -> int:
+        """Of those, how many did not come to an end."""
+        return self.jobs - sum(int(one["finished"]) for one in self.of_seeds)
+
+    @property
+    def mean_jct_s(self) -> float:
+        """Mean over the seeds."""
+        return self.figures["avg_jct_s"].mean.value
+
+    @property
+    def placement(self) -> dict[str, Any] | None:
         """How the jobs lay, the mean over the seeds; None if they were on no nodes."""
-        lays = [result.lay for result in self.results if result.lay is not None]
+        lays = [one["placement"] for one in self.of_seeds if one["placement"] is not None]
         if not lays:
             return None
-        rungs: Counter[str] = Counter()
+        types: Counter[str] = Counter()
         for lay in lays:
-            rungs.update(lay.rungs)
-        return LayFigures(
-            mean_nodes=_known_mean([lay.mean_nodes for lay in lays]),
-            skewed_spread_frac=_known_mean([lay.skewed_spread_frac for lay in lays]),
-            mean_speed=_known_mean([lay.mean_speed for lay in lays]),
-            rungs=dict(sorted(rungs.items())),
-        )
-
-    @property
-    def summary(self) -> Summary:
-        """The figures of seed 0, its completion times, makespan and worst rho those of the mean."""
-        first = self.results[0].summary
-        jct_s = dataclasses.replace(
-            first.jct_s,
-            mean=self.figures["avg_jct_s"].mean.value,
-            median=self.figures["median_jct_s"].mean.value,
-            p95=self.figures["p95_jct_s"].mean.value,
-            p99=self.figures["p99_jct_s"].mean.value,
-        )
-        makespan_s = self.figures["makespan_s"].mean.value
-        rho = dataclasses.replace(first.rho, max=self.figures["max_rho"].mean.value)
-        return dataclasses.replace(first, jct_s=jct_s, makespan_s=makespan_s, rho=rho)
+            types.update(lay["rungs"])
+        known = {name: [lay[name] for lay in lays if lay[name] is not None] for name in _LAY}
+        means = {name: math.fsum(of) / len(of) if of else None for name, of in known.items()}
+        return {**means, "rungs": dict(sorted(types.items()))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A sweep that was run.
+    """The policies under one cost model, those of which no simulation failed.
 
     Attributes:
-        results: Of each of the sweep's cells, in their order.
+        costs: The word of ``--costs``.
+        cells: Simulations and their figures, by load, seed and policy.
         rows: By load, then policy.
     """
 
-    sweep: Sweep
-    results: tuple[CellResult, ...]
-    rows: tuple[ComparisonRow, ...]
+    costs: str
+    cells: tuple[tuple[Cell, Figures], ...]
+    rows: tuple[Row, ...]
 
-    def at(self, load: float) -> tuple[ComparisonRow, ...]:
+    @property
+    def costs_name(self) -> str:
+        """The cost model as reports name it; several if each preset has its own."""
+        return "; ".join(dict.fromkeys(figures["costs"] for _, figures in self.cells))
+
+    @property
+    def loads(self) -> tuple[float, ...]:
+        """Loads, in the order of the rows."""
+        return tuple(dict.fromkeys(row.load for row in self.rows))
+
+    @property
+    def policies(self) -> tuple[PolicySpec, ...]:
+        """Policies, the first is what the others are held against."""
+        return tuple(row.policy for row in self.at(self.loads[0]))
+
+    def at(self, load: float) -> tuple[Row, ...]:
         """The rows of one load, in the order of the policies."""
         return tuple(row for row in self.rows if row.load == load)
 
-    def unfinished(self) -> tuple[tuple[SweepCell, CellResult], ...]:
-        """The simulations that did not end all of their jobs."""
-        pairs = zip(self.sweep.cells, self.results, strict=True)
-        return tuple((cell, result) for cell, result in pairs if result.unfinished)
+    def best_first(self, load: float) -> list[Row]:
+        """The rows of one load by their mean JCT, those with unfinished jobs last."""
+
+        def place(row: Row) -> tuple[bool, float]:
+            mean_s = row.mean_jct_s
+            return row.unfinished > 0, mean_s if math.isfinite(mean_s) else math.inf
+
+        return sorted(self.at(load), key=place)
 
 
-def merge(sweep: Sweep, results: Sequence[CellResult]) -> Comparison:
-    """Put the cells of *sweep* together.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """An experiment that was run.
+
+    Attributes:
+        experiment: Its one workload has no name.
+        comparisons: By cost model; one under which each policy failed has none.
+        refused: Policies that cannot run under a cost model, as (label, costs), and why.
+        failed: Simulations that failed, and why.
+    """
+
+    experiment: Experiment
+    comparisons: tuple[Comparison, ...]
+    refused: Refused
+    failed: Mapping[Cell, WorkFault]
+
+
+def planned(
+    experiment: Experiment, cells: Sequence[Cell], *, lenient: bool
+) -> tuple[tuple[Cell, ...], Refused]:
+    """The cells that can run, and the policies that cannot; see `grid.refusals`.
 
     Args:
-        results: One for each cell, in their order.
+        lenient: A policy without parameters of its own that can run nowhere is no error.
+
+    Raises:
+        ConfigError: Something is wrong whatever the policy, a policy that was named can run under
+            none of the cost models, or no policy can run under one of them.
     """
-    by_row: dict[tuple[float, int], list[CellResult]] = {}
-    for cell, result in zip(sweep.cells, results, strict=True):
-        by_row.setdefault((cell.load, cell.wish), []).append(result)
+    refused = grid.refusals(experiment, cells)
+    left = tuple(c for c in cells if (c.policy.short_label, c.costs) not in refused)
+    runs_somewhere = {cell.policy.short_label for cell in left}
+    for cell in cells:
+        label = cell.policy.short_label
+        if label not in runs_somewhere and (cell.policy.parameters or not lenient):
+            raise ConfigError(refused[label, cell.costs])
+    for (label, costs), why in refused.items():
+        if costs not in {cell.costs for cell in left}:
+            msg = f"--costs {costs}: no policy can run: {label}: {why}"
+            raise ConfigError(msg)
+    return left, refused
+
+
+def compared(
+    experiment: Experiment,
+    found: Mapping[Cell, Figures | WorkFault],
+    refused: Refused,
+) -> Compared:
+    """Put the cells of an experiment together.
+
+    Args:
+        found: The figures of each cell, or why it failed.
+
+    Raises:
+        WorkError: All policies failed, under each of the cost models.
+    """
+    failed = {cell: value for cell, value in found.items() if isinstance(value, WorkFault)}
+    out = {(cell.policy.short_label, cell.costs) for cell in failed}
+    by_costs: dict[str | None, list[tuple[Cell, Figures]]] = {}
+    for cell, value in found.items():
+        if not isinstance(value, WorkFault) and (cell.policy.short_label, cell.costs) not in out:
+            by_costs.setdefault(cell.costs, []).append((cell, value))
+    if not by_costs:
+        raise WorkError("\n".join(fault.why for fault in failed.values()))
+    return Compared(
+        experiment=experiment,
+        comparisons=tuple(_comparison(costs, cells) for costs, cells in by_costs.items()),
+        refused=refused,
+        failed=failed,
+    )
+
+
+def _comparison(costs: str | None, cells: Sequence[tuple[Cell, Figures]]) -> Comparison:
+    by_row: dict[tuple[float, str], list[tuple[Cell, Figures]]] = {}
+    for cell, figures in cells:
+        by_row.setdefault((cell.load, cell.policy.short_label), []).append((cell, figures))
+    first = cells[0][0].policy.short_label
     rows = []
-    for (load, wish), of_seeds in by_row.items():
+    for (load, label), of_seeds in by_row.items():
+        values = [one for _, one in of_seeds]
+        base = None if label == first else [one for _, one in by_row[load, first]]
         rows.append(
-            ComparisonRow(
-                label=sweep.labels[wish],
+            Row(
+                policy=of_seeds[0][0].policy,
                 load=load,
-                results=tuple(of_seeds),
-                figures=_figures(of_seeds, by_row[load, 0] if wish else None),
+                of_seeds=tuple(values),
+                figures={name: _figure(name, values, base) for name in FIGURES},
             )
         )
-    return Comparison(sweep=sweep, results=tuple(results), rows=tuple(rows))
+    return Comparison(costs=costs or OF_PRESETS, cells=tuple(cells), rows=tuple(rows))
 
 
-def _figures(
-    results: Sequence[CellResult], base: Sequence[CellResult] | None
-) -> dict[str, FigureComparison]:
-    figures = {}
-    for name, of in FIGURES.items():
-        values = _column(results, of)
-        first = None if base is None else _column(base, of)
-        figures[name] = FigureComparison(
-            mean=bootstrap_interval.mean(values),
-            difference=None
-            if first is None
-            else bootstrap_interval.paired_difference(values, first),
-            ratio=None if first is None else bootstrap_interval.paired_ratio(values, first),
-        )
-    return figures
+def _figure(
+    name: str, figures: Sequence[Figures], base: Sequence[Figures] | None
+) -> FigureComparison:
+    values = column(figures, name)
+    mean, first = bootstrap_interval.mean(values), None if base is None else column(base, name)
+    if first is None:
+        return FigureComparison(mean=mean, difference=None, ratio=None)
+    return FigureComparison(
+        mean=mean,
+        difference=bootstrap_interval.paired_difference(values, first),
+        ratio=bootstrap_interval.paired_ratio(values, first),
+    )
 
 
-def _known_mean(values: Sequence[float]) -> float:
-    """The mean of those that there are; NaN if there is none."""
-    known = [value for value in values if not math.isnan(value)]
-    return math.fsum(known) / len(known) if known else math.nan
+def column(figures: Sequence[Figures], name: str) -> F64:
+    """One figure of several simulations; NaN where it does not exist."""
+    values = [one[name] for one in figures]
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
 
 
-def _column(results: Sequence[CellResult], of: Callable[[Summary], float]) -> F64:
-    return np.array([of(result.summary) for result in results], dtype=np.float64)
+def left_out(ran: Compared) -> Iterator[str]:
+    """Policies that could not run and why, in words."""
+    by_why: dict[tuple[str | None, str], list[str]] = {}
+    for (label, costs), why in ran.refused.items():
+        by_why.setdefault((costs, why), []).append(label)
+    for (costs, why), labels in by_why.items():
+        yield f"not run with costs {costs or OF_PRESETS}: {', '.join(labels)}: {why}"
+    yield from (f"failed: {fault.why}" for fault in ran.failed.values())
 
 
-def as_json(trace: Trace, *comparisons: Comparison) -> dict[str, object]:
-    """Comparisons of one trace as plain values; the keys are those of `docs/evaluate/simulator.md`.
-
-    Args:
-        comparisons: Under different cost models, and alike in all else; one or more.
-    """
-    sweep = comparisons[0].sweep
+def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
+    """All of it as plain values; the keys are those of `docs/evaluate/simulator.md`."""
+    first = ran.comparisons[0]
+    (workload,) = ran.experiment.workloads.values()
     return {
         "trace": trace.name,
         "format": trace.format,
         "jobs": len(trace),
-        "cluster": sweep.cluster,
-        "loads": list(sweep.loads),
-        "seeds": sweep.seeds,
-        "rules": list(map(str, sweep.ground.rules)),
-        "first": sweep.labels[0],
+        "cluster": workload.cluster,
+        "loads": list(first.loads),
+        "seeds": len(first.rows[0].of_seeds),
+        "rules": list(map(str, ran.experiment.ground.rules)),
+        "first": first.rows[0].label,
         "policies": [
             {
                 "label": row.label,
-                "policy": wish.policy,
-                "place": "" if wish.place is None else str(wish.place),
-                "preset": row.results[0].preset,
+                "policy": row.policy.policy,
+                "place": "" if row.policy.place is None else str(row.policy.place),
                 # Sizes may be those of the trace, so these are seed 0's at the first load.
-                "parameters": row.results[0].parameters,
-                "costs": row.results[0].costs,
-                "notes": list(row.results[0].notes),
+                **{name: row.of_seeds[0][name] for name in ("preset", "parameters", "costs")},
+                "notes": row.of_seeds[0]["notes"],
             }
-            for c in comparisons
-            for wish, row in zip(c.sweep.wishes, c.at(sweep.loads[0]), strict=True)
+            for c in ran.comparisons
+            for row in c.at(c.loads[0])
         ],
         "rows": [
             {
                 "policy": row.label,
-                "costs": row.results[0].costs,
+                "costs": row.of_seeds[0]["costs"],
                 "load": row.load,
                 "unfinished": row.unfinished,
-                **placement_choice.as_json(row.lay),
+                "placement": row.placement,
                 "figures": {name: _compared(figure) for name, figure in row.figures.items()},
             }
-            for c in comparisons
+            for c in ran.comparisons
             for row in c.rows
         ],
         "cells": [
             {
-                "policy": cell.label,
-                "costs": result.costs,
+                "policy": cell.policy.short_label,
+                "costs": figures["costs"],
                 "load": cell.load,
                 "seed": cell.seed,
-                **export.summary_json(result.summary),
-                **placement_choice.as_json(result.lay),
-                "decisions": result.decisions,
-                "events": result.events,
-                "wall_s": result.wall_s,
+                **{name: value for name, value in figures.items() if name not in _OF_ROWS},
             }
-            for c in comparisons
-            for cell, result in zip(c.sweep.cells, c.results, strict=True)
+            for c in ran.comparisons
+            for cell, figures in c.cells
+        ],
+        "refused": [
+            {"policy": label, "costs": costs or OF_PRESETS, "why": why}
+            for (label, costs), why in ran.refused.items()
+        ],
+        "failed": [
+            {
+                "policy": cell.policy.short_label,
+                "costs": cell.costs or OF_PRESETS,
+                "load": cell.load,
+                "seed": cell.seed,
+                "why": fault.why,
+            }
+            for cell, fault in ran.failed.items()
         ],
     }
 
 
 def _compared(figure: FigureComparison) -> dict[str, object]:
-    told: dict[str, object] = {"mean": _finite(figure.mean.value), **_ends(figure.mean)}
+    told = figure.mean.as_json()
     for name, held in (("difference", figure.difference), ("ratio", figure.ratio)):
         if held is not None:
-            told[name] = {"mean": _finite(held.value), **_ends(held)}
+            told[name] = held.as_json()
     return told
 
 
-def _ends(mean: Mean) -> dict[str, float | None]:
-    return {"low": _finite(mean.low), "high": _finite(mean.high)}
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def as_csv(*comparisons: Comparison) -> str:
+def as_csv(ran: Compared) -> str:
     """One line for each simulation, under a line of names; a figure that is not known is empty."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
+    placed = _LAY if any(row.policy.place for c in ran.comparisons for row in c.rows) else ()
     counts = ("jobs", "finished", "completed")
-    lays = ("mean_nodes", "skewed_spread_frac", "mean_speed")
-    placed = lays if any(wish.place for c in comparisons for wish in c.sweep.wishes) else ()
     writer.writerow(["policy", "preset", "costs", "load", "seed", *counts, *FIGURES, *placed])
-    simulations = (zip(c.sweep.cells, c.results, strict=True) for c in comparisons)
-    for cell, result in itertools.chain.from_iterable(simulations):
-        summary = result.summary
-        writer.writerow(
-            [
-                cell.label,
-                result.preset,
-                result.costs,
-                plain_number(cell.load),
-                cell.seed,
-                summary.jobs,
-                summary.finished,
-                summary.completed,
-                *(plain_number(of(summary)) for of in FIGURES.values()),
-                *(plain_number(getattr(result.lay, name, math.nan)) for name in placed),
-            ]
-        )
+    for cell, figures in (pair for c in ran.comparisons for pair in c.cells):
+        known: Callable[[object], str] = lambda v: "" if v is None else plain_number(float(v))  # type: ignore[arg-type] # noqa: E731
+        named = [cell.policy.short_label, figures["preset"], figures["costs"]]
+        lay = figures["placement"] or {}
+        writer.writerow([
+            *named, plain_number(cell.load), cell.seed, *(figures[name] for name in counts),
+            *(known(figures[name]) for name in FIGURES), *(known(lay.get(name)) for name in placed),
+        ])  # fmt: skip
     return out.getvalue()
-
-
-def write_csv(path: Path, *comparisons: Comparison) -> None:
-    """Write `as_csv`, in UTF-8.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    write_whole(path, as_csv(*comparisons).encode("utf-8"))

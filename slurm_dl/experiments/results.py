@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from slurm_dl.experiments import placement_choice
+from slurm_dl.experiments.grid import Simulated, figures_of
 from slurm_dl.experiments.placement_choice import LayFigures
-from slurm_dl.experiments.simulation_run import Result, parameters
+from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export, summary_metrics
@@ -27,62 +28,35 @@ _S_PER_DAY = 86400.0
 _PLACE = 60
 
 
-def as_json(
-    trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...] = ()
-) -> dict[str, object]:
+def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]:
     """One simulation as plain values; the keys are those of `docs/evaluate/simulator.md`."""
+    trace, shape, result = simulated.jobs, simulated.shape, simulated.result
     records = result.outcome.records
-    summary = summary_metrics.summarise(records, gpus=shape.gpus)
-    groups: dict[str, object] = {}
-    if "size" in by:
-        groups["by_size"] = export.groups_json(summary_metrics.by_size(records, gpus=shape.gpus))
-    if "user" in by:
-        groups["by_user"] = export.groups_json(summary_metrics.by_user(records, gpus=shape.gpus))
+    figures = figures_of(simulated)
+    del figures["too_large"]
+    groups = {"size": summary_metrics.by_size, "user": summary_metrics.by_user}
     return {
         "trace": trace.name,
         "format": trace.format,
         "cluster": str(shape),
         "policy": result.chosen.policy,
-        "preset": result.chosen.preset,
-        "parameters": {
-            k: list(v) if isinstance(v, tuple) else v
-            for k, v in parameters(result.chosen.made).items()
-        },
-        "costs": result.costs,
         "place": result.place,
         "seed": result.seed,
-        **export.summary_json(summary),
-        **placement_choice.as_json(placement_choice.figures_of(result.outcome.lay)),
-        "decisions": result.outcome.decisions,
-        "events": result.outcome.events,
-        "wall_s": result.wall_s,
-        "notes": list(result.chosen.notes),
-        **groups,
+        **figures,
+        **{
+            f"by_{word}": export.groups_json(group(records, gpus=shape.gpus))
+            for word, group in groups.items()
+            if word in by
+        },
     }
 
 
-def write_json(
-    path: Path, trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...] = ()
-) -> None:
-    """Write `as_json` to *path*.
+def draw(name: str, result: Result, shape: ClusterShape, directory: Path) -> None:
+    """Write the pictures of a simulation into *directory*.
 
     Raises:
-        ConfigError: It cannot be written.
+        ConfigError: They cannot be written.
     """
-    export.write_json(path, as_json(trace, shape, result, by))
-
-
-def write_jobs(path: Path, result: Result) -> None:
-    """Write every job to *path* as CSV.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    export.write_jobs_csv(path, result.outcome.records)
-
-
-def draw(results: Mapping[str, Result], shape: ClusterShape, directory: Path) -> list[Path]:
-    """Write the pictures of these simulations into *directory*, and say which."""
     from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes half a second
 
     try:
@@ -90,22 +64,9 @@ def draw(results: Mapping[str, Result], shape: ClusterShape, directory: Path) ->
     except OSError as err:
         msg = f"--plots {directory}: {err.strerror}; name a directory that can be made"
         raise ConfigError(msg) from err
-    records = {name: r.outcome.records for name, r in results.items()}
-    figures = {
-        "jct": plots.jct_distribution(records),
-        "over_time": plots.over_time(records, gpus=shape.gpus),
-        "comparison": plots.comparison(
-            {name: summary_metrics.summarise(r, gpus=shape.gpus) for name, r in records.items()}
-        ),
-    }
-    if len(results) == 1:
-        del figures["comparison"]
-    written = []
-    for name, figure in figures.items():
-        path = directory / f"{name}.png"
-        style.save(figure, path)
-        written.append(path)
-    return written
+    records = {name: result.outcome.records}
+    style.save(plots.jct_distribution(records), directory / "jct.png")
+    style.save(plots.over_time(records, gpus=shape.gpus), directory / "over_time.png")
 
 
 def read_lines(trace: Trace) -> Iterator[str]:

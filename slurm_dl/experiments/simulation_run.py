@@ -199,6 +199,7 @@ class PolicySpec:
         parameters: What was set of it.
         place: The scheme that puts its jobs on nodes; None: GPUs are only counted.
         min_quantum_s: A run is left alone for this long, seconds; None: the daemon's default.
+        name: As reports call it; empty: made of the others.
     """
 
     policy: str
@@ -206,12 +207,15 @@ class PolicySpec:
     parameters: Mapping[str, object] = field(default_factory=dict)
     place: Named | None = None
     min_quantum_s: float | None = None
+    name: str = ""
 
     @property
     def short_label(self) -> str:
-        """The policy, its preset and its scheme, as they were asked for."""
+        """The policy, its preset, its least time of a run and its scheme, as asked for."""
         policy = self.policy if self.preset is None else f"{self.policy}:{self.preset}"
-        return policy if self.place is None else f"{policy} on {self.place}"
+        quantum = "" if self.min_quantum_s is None else f" min-quantum {self.min_quantum_s:g}"
+        place = "" if self.place is None else f" on {self.place}"
+        return f"{self.name or policy}{quantum}{place}"
 
     @property
     def label(self) -> str:

@@ -1,86 +1,229 @@
-"""Every policy on every shipped trace, as cells that are kept in a folder.
-
-::
-
-    study.json       the versions that the figures are of
-    costs-180.yaml   the table of costs of so many seconds a restart
-    cells/NAME.json  the figures of one simulation; the name says which one it is
-
-Whatever changes a figure is in the name of its cell, or in ``study.json``. So a second call runs
-what is not there yet, and calls with other options share what they have in common.
-"""
+"""Every policy on every shipped trace: which simulations, in which order, and their rows."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import json
+import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-import numpy as np
-
-from slurm_dl.experiments import bootstrap_interval, sweep
+from slurm_dl.experiments import bootstrap_interval
 from slurm_dl.experiments.bootstrap_interval import Mean
-from slurm_dl.experiments.process_pool import WorkFault, process_pool
-from slurm_dl.experiments.study_cells import BEST, NONE, USUAL, StudyCell, parse_policy
-from slurm_dl.experiments.sweep import CellResult, Sweep
-from slurm_dl.experiments.sweep_files import Versions
+from slurm_dl.experiments.comparison import column
+from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
+from slurm_dl.experiments.simulation_run import SLURM_ALONE, PolicySpec
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.jobs import F64
-from slurm_dl.model.trace import Trace
-from slurm_dl.report import export
+from slurm_dl.policies import registry
 from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import shown
-from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.made_tags import tagged
 
-Figures = dict[str, Any]
-"""What came of a cell, with the keys of `export.summary_json` and those of the cell."""
+NONE: Final = "none"
+"""No costs; no tags."""
 
 
 @dataclass(frozen=True, slots=True)
-class StudyFolder:
-    """Where the cells of a study are kept, and where its traces are.
+class StudyTrace:
+    """A shipped trace and the cluster it is run on.
 
     Attributes:
-        path: The folder of the study.
-        traces: The folder of the shipped traces.
+        name: What options and tables call it.
+        path: Below the folder of traces.
+        cluster: As `parse_shape` reads it.
     """
 
-    path: Path
-    traces: Path
+    name: str
+    path: str
+    cluster: str
 
-    def begin(self) -> None:
-        """Make the folder, or see that what is in it may stand beside new cells.
 
-        Raises:
-            ConfigError: It holds something else or figures of other versions, or cannot be made.
-        """
-        mark, here = self.path / "study.json", Versions.here().model_dump()
-        try:
-            (self.path / "cells").mkdir(parents=True, exist_ok=True)
-            there = json.loads(mark.read_text("utf-8")) if mark.exists() else None
-        except (OSError, ValueError) as err:
-            msg = f"--dir {self.path}: {err}"
-            raise ConfigError(msg) from err
-        if there is None:
-            write_whole(mark, json.dumps(here).encode())
-        elif there != here:
-            msg = f"--dir {self.path}: is of {_told(there)}; here are {_told(here)}: name a new one"
-            raise ConfigError(msg)
+TRACES: Final = (
+    StudyTrace("itp10", "tiresias-derived/itp10.csv", "2x8"),
+    StudyTrace("itp01", "tiresias-derived/itp01.csv", "8x8"),
+    StudyTrace("itp05", "tiresias-derived/itp05.csv", "2x8"),
+    StudyTrace("itp03", "tiresias-derived/itp03.csv", "20x8"),
+    StudyTrace("itp06", "tiresias-derived/itp06.csv", "12x8"),
+    StudyTrace("60_job", "tiresias/60_job.csv", "4x4"),
+    StudyTrace("muri1_480", "tiresias-derived/muri1_480.csv", "15x4"),
+    StudyTrace("muri2_480", "tiresias-derived/muri2_480.csv", "15x4"),
+    StudyTrace("muri3_480", "tiresias-derived/muri3_480.csv", "15x4"),
+    StudyTrace("muri4_480", "tiresias-derived/muri4_480.csv", "15x4"),
+    StudyTrace("muri3_all", "tiresias-derived/muri3_all.csv", "15x4"),
+    StudyTrace("gavel_96", "gavel/max_min_fairness.trace", "9x4"),
+    StudyTrace("gavel_354", "gavel/2869ce.trace", "1x8"),
+    StudyTrace("shockwave", "shockwave/tacc_120jobs.trace", "8x4"),
+    StudyTrace("synergy", "synergy/srtf.log", "8x4"),
+    StudyTrace("elasticflow_195", "elasticflow/enriched/elasticVpollux_e.csv", "16x8"),
+    StudyTrace("muri1", "muri/trace1.csv", "16x8"),
+    StudyTrace("muri4", "muri/trace4.csv.gz", "14x8"),
+    StudyTrace("muri2", "muri/trace2.csv.gz", "48x8"),
+    StudyTrace("itp02", "elasticflow/cluster02.csv.gz", "12x8"),
+    StudyTrace("itp09", "elasticflow/cluster09.csv.gz", "4x8"),
+    StudyTrace("itp08", "elasticflow/cluster08.csv.gz", "9x8"),
+    StudyTrace("itp07", "elasticflow/cluster07.csv.gz", "36x8"),
+    StudyTrace("itp04", "elasticflow/cluster04.csv.gz", "66x8"),
+    StudyTrace("philly", "philly/philly.csv.gz", "56x8"),
+)
+"""In the order in which they are run.
 
-    def costs(self, word: str) -> str:
-        """What ``--costs`` of a simulation is for *word*; a file of this folder for seconds.
+Where no published run says which cluster, the trace offers it 0.8 to 1 of what it can do; the
+jobs of ElasticFlow's other files are those of itp01, itp03, itp05, itp06 and itp10.
+"""
 
-        Raises:
-            ConfigError: It is no cost.
-        """
-        if word in (NONE, "slurm"):
-            return word
+FIRST_TRACES: Final = frozenset({"itp10", "itp01", "itp05", "itp03", "itp06"})
+FIRST_POLICIES: Final = (
+    "learned_gittins",
+    "discrete_las",
+    "srsf",
+    "gittins:whole-trace",
+    "las",
+    "fifo_skip",
+    "easy_backfill",
+    SLURM_ALONE,
+)
+"""Run before the others; some of them know what no cluster does, for reference."""
+
+BEST: Final = "srsf"
+"""Its mean JCT at no cost is what mean JCTs are held against."""
+
+USUAL: Final = "discrete_las"
+"""Its figures under the same costs are what the long waits are held against."""
+
+_ORACLE: Final = frozenset({"left_s", "progress", "due_s"})
+"""Needs that a simulation meets with the true run time of the job; ``rates`` are not among them."""
+
+_NAMES: Final = frozenset({"history", "past", "texts"})
+"""Needs by which a policy can see the names of jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyKey:
+    """Cells that differ in their seeds alone.
+
+    Attributes:
+        trace: Which jobs, on which cluster.
+        policy: As `parse_policy` takes it.
+        costs: ``none``, ``slurm`` or the seconds of each restart.
+        tags: ``none``, or the standard deviation that `made_tags.tagged` takes.
+    """
+
+    trace: StudyTrace
+    policy: str
+    costs: str
+    tags: str = NONE
+
+    @property
+    def workload(self) -> str:
+        """Name of its jobs and their cluster."""
+        tags = "" if self.tags == NONE else f", tags {self.tags}"
+        return f"{self.trace.name} on {self.trace.cluster}{tags}"
+
+    def cell(self, seed: int) -> Cell:
+        """The simulation of one workload."""
+        policy = parse_policy(self.policy)
+        return Cell(workload=self.workload, policy=policy, costs=self.costs, seed=seed)
+
+
+def parse_policy(word: str) -> PolicySpec:
+    """A policy from ``NAME`` or ``NAME:PRESET``.
+
+    The time limits of simulated jobs are three times their true run times, so `learned_gittins`
+    does not use them here.
+    """
+    name, _, preset = word.partition(":")
+    parameters = {"use_limits": False} if name == "learned_gittins" else {}
+    return PolicySpec(policy=name, preset=preset or None, parameters=parameters)
+
+
+def needs_of(policy: str) -> frozenset[str]:
+    """What *policy* uses beyond what Slurm says of every job.
+
+    Raises:
+        ConfigError: There is no such policy.
+    """
+    wish = parse_policy(policy)
+    if wish.policy == SLURM_ALONE:
+        return frozenset({"left_s"})  # Time limits of its jobs follow their true run times.
+    if wish.preset and presets.find(wish.preset).knows_sizes:
+        return frozenset({"left_s"})
+    reading = presets.reading_of(wish.policy, wish.preset)
+    return frozenset(registry.find(reading.policy).about.needs)
+
+
+def knows_run_times(policy: str) -> bool:
+    """Whether *policy* is told in a simulation how long jobs run, which no cluster can tell it."""
+    return bool(needs_of(policy) & _ORACLE)
+
+
+def default_policies() -> tuple[str, ...]:
+    """The first ones that there are, and all others that need not know how long jobs run."""
+    names = registry.names()
+    known = {*names, SLURM_ALONE}
+    first = [word for word in FIRST_POLICIES if word.partition(":")[0] in known]
+    others = [name for name in names if name not in first and not knows_run_times(name)]
+    return (*first, *others)
+
+
+def all_policies() -> tuple[str, ...]:
+    """Those of `default_policies`, and then those that must know how long jobs run."""
+    return tuple(dict.fromkeys((*default_policies(), *registry.names())))
+
+
+def keys_of(
+    traces: Sequence[StudyTrace], policies: Sequence[str], costs: Sequence[str], tags: Sequence[str]
+) -> tuple[StudyKey, ...]:
+    """All simulations but for their seeds; the figures that others are held against among them.
+
+    Only policies that can see the names of jobs are run with tags; the others have the same figures
+    with and without.
+    """
+    wanted = tuple(dict.fromkeys((*policies, USUAL)))
+    keys = {
+        StudyKey(trace=trace, policy=policy, costs=cost, tags=tag): None
+        for trace, cost, policy in itertools.product(traces, costs, wanted)
+        for tag in (tags if needs_of(policy) & _NAMES else (NONE,))
+        if policy != SLURM_ALONE or cost == "slurm"
+    }
+    best = {StudyKey(trace=trace, policy=BEST, costs=NONE): None for trace in traces}
+    return tuple(keys | best)
+
+
+def in_order(keys: Sequence[StudyKey], seeds: int) -> tuple[tuple[StudyKey, int], ...]:
+    """Simulations and their seeds as they run: main traces and policies first."""
+    policies = list(dict.fromkeys((*FIRST_POLICIES, *(key.policy for key in keys))))
+    costs = list(dict.fromkeys((NONE, *(key.costs for key in keys))))
+
+    def turn(pair: tuple[StudyKey, int]) -> tuple[object, ...]:
+        key, seed = pair
+        late = 3 * (key.trace.name not in FIRST_TRACES) + 2 * (key.policy not in FIRST_POLICIES)
+        return (
+            late + (seed > 0),
+            seed,
+            key.costs == "slurm",  # Takes a hundred times as long.
+            TRACES.index(key.trace),
+            costs.index(key.costs),
+            policies.index(key.policy),
+            key.tags,
+        )
+
+    return tuple(sorted(itertools.product(keys, range(seeds)), key=turn))
+
+
+def experiment_of(keys: Sequence[StudyKey], traces: Path, folder: Path) -> Experiment:
+    """All that the cells share; writes a table of costs into *folder* for each number of seconds.
+
+    Args:
+        traces: The folder of the shipped traces.
+
+    Raises:
+        ConfigError: A cost is none.
+    """
+    costs = {}
+    for word in dict.fromkeys(key.costs for key in keys):
+        if word in {NONE, "slurm"}:
+            continue
         try:
             seconds = float(word)
         except ValueError:
@@ -88,129 +231,19 @@ class StudyFolder:
         if not 0 <= seconds < math.inf:
             msg = f"--costs {shown(word)}: must be none, slurm or the seconds of each restart"
             raise ConfigError(msg)
-        path = self.path / f"costs-{seconds:g}.yaml"
+        path = folder / f"costs-{seconds:g}.yaml"
         if not path.exists():
             write_whole(path, f"restart_s: {seconds}\n".encode())
-        return str(path)
-
-    def found(self, cell: StudyCell) -> Figures | None:
-        """The figures of *cell* if they are there."""
-        path = self._path(cell)
-        return json.loads(path.read_text("utf-8")) if path.exists() else None
-
-    def keep(self, cell: StudyCell, figures: Figures) -> None:
-        """Put the figures of *cell* there, whole.
-
-        Raises:
-            ConfigError: They cannot be written.
-        """
-        write_whole(self._path(cell), f"{json.dumps(figures)}\n".encode())
-
-    def _path(self, cell: StudyCell) -> Path:
-        return self.path / "cells" / f"{cell.name}.json"
-
-    def sweep_of(self, cell: StudyCell) -> Sweep:
-        """A sweep of which *cell* is the one with its seed."""
-        return Sweep(
-            wishes=(parse_policy(cell.policy),),
-            loads=(1.0,),
-            seeds=cell.seed + 1,
-            cluster=cell.trace.cluster,
-            costs=self.costs(cell.costs),
-        )
-
-    def jobs_of(self, cell: StudyCell) -> Trace:
-        """The trace of *cell*, with its tags."""
-        return _jobs(self.traces / cell.trace.path, cell.tags)
-
-    def __call__(self, cell: StudyCell, /) -> Figures:
-        """Run one simulation."""
-        one = self.sweep_of(cell)
-        return _figures(cell, sweep.run_cell(one, self.jobs_of(cell), one.cells[cell.seed]))
-
-
-@functools.lru_cache(maxsize=2)
-def _jobs(path: Path, tags: str) -> Trace:
-    return tagged(read_trace(path, None), tags)
-
-
-def _figures(cell: StudyCell, result: CellResult) -> Figures:
-    return {
-        "trace": cell.trace.name,
-        "cluster": cell.trace.cluster,
-        "costs": cell.costs,
-        "policy": cell.policy,
-        "tags": cell.tags,
-        "seed": cell.seed,
-        "parameters": result.parameters,
-        **export.summary_json(result.summary),
-        "decisions": result.decisions,
-        "events": result.events,
-        "wall_s": result.wall_s,
-    }
-
-
-def _told(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
-
-
-def refused(folder: StudyFolder, cells: Sequence[StudyCell]) -> dict[tuple[str, str], str]:
-    """The policies that cannot run under a cost model, as (policy, costs), and why.
-
-    Raises:
-        ConfigError: A cost model or a trace cannot be read.
-    """
-    whys, jobs = {}, folder.jobs_of(cells[0])
-    for cell in {(cell.policy, cell.costs): cell for cell in cells}.values():
-        one = folder.sweep_of(cell)
-        try:
-            sweep.check_wish(one, one.wishes[0], jobs)
-        except ConfigError as err:
-            whys[cell.policy, cell.costs] = str(err)
-    return whys
-
-
-def run(
-    folder: StudyFolder, cells: Sequence[StudyCell], processes: int
-) -> Iterator[tuple[StudyCell, Figures | str]]:
-    """Run *cells* and keep their figures; each with those, or why it could not be run."""
-    with process_pool(folder, min(processes, len(cells))) as started:
-        for number, said in started(cells):
-            cell = cells[number]
-            if isinstance(said, WorkFault):
-                yield cell, said.why
-            else:
-                folder.keep(cell, said)
-                yield cell, said
-
-
-class TimeLeft:
-    """About how long the cells that are left will take, from those that are done."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
-
-    def add(self, cell: StudyCell, wall_s: float) -> None:
-        """A cell took *wall_s*."""
-        for kind in self._kinds(cell):
-            total_s, count = self._seen.get(kind, (0.0, 0))
-            self._seen[kind] = (total_s + wall_s, count + 1)
-
-    def of(self, cells: Collection[StudyCell]) -> float:
-        """Seconds of one process; cells that are like none before take the mean of all."""
-        return math.fsum(map(self._one, cells))
-
-    def _one(self, cell: StudyCell) -> float:
-        for kind in self._kinds(cell):
-            total_s, count = self._seen.get(kind, (0.0, 0))
-            if count:
-                return total_s / count
-        return 0.0
-
-    @staticmethod
-    def _kinds(cell: StudyCell) -> tuple[tuple[str, ...], ...]:
-        whole = (cell.trace.name, cell.costs, cell.policy)
-        return whole, whole[:2], whole[:1], ()
+        costs[word] = str(path)
+    return Experiment(
+        workloads={
+            key.workload: Workload(
+                cluster=key.trace.cluster, file=traces / key.trace.path, tags=key.tags
+            )
+            for key in keys
+        },
+        costs=costs,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,10 +251,6 @@ class StudyRow:
     """A policy on a trace under a cost model.
 
     Attributes:
-        trace: Name of the trace.
-        costs: As in `StudyCell`.
-        policy: As in `StudyCell`.
-        tags: As in `StudyCell`.
         workloads: How many were asked for.
         done: On how many it ran.
         unfinished: Jobs that did not come to an end, all workloads together.
@@ -232,10 +261,7 @@ class StudyRow:
         preempted: The same of preemptions; NaN where `USUAL` has none.
     """
 
-    trace: str
-    costs: str
-    policy: str
-    tags: str
+    key: StudyKey
     workloads: int
     done: int
     unfinished: int
@@ -245,78 +271,76 @@ class StudyRow:
     largest: Mean
     preempted: Mean
 
-
-def rows_of(
-    cells: Iterable[StudyCell], figures: Mapping[StudyCell, Figures]
-) -> tuple[StudyRow, ...]:
-    """The cells put together over their seeds, in the order in which they are first there.
-
-    Args:
-        figures: Of the cells that are done.
-    """
-    several: dict[StudyCell, list[StudyCell]] = {}
-    for cell in cells:
-        several.setdefault(dataclasses.replace(cell, seed=0), []).append(cell)
-    return tuple(_row(cell, of_seeds, figures) for cell, of_seeds in several.items())
+    def as_json(self) -> dict[str, object]:
+        """As plain values."""
+        means = ("jct", "preemptions", "p99", "largest", "preempted")
+        counts = ("workloads", "done", "unfinished")
+        return {
+            **_key_json(self.key),
+            **{name: getattr(self, name) for name in counts},
+            **{name: getattr(self, name).as_json() for name in means},
+        }
 
 
-def _row(
-    cell: StudyCell, of_seeds: Sequence[StudyCell], figures: Mapping[StudyCell, Figures]
-) -> StudyRow:
-    done = [one for one in of_seeds if one in figures]
+Found = Mapping[tuple[StudyKey, int], Figures]
+"""Figures by key and seed."""
 
-    def held(name: str, **base: str) -> Mean:
-        against = [(one, dataclasses.replace(one, tags=NONE, **base)) for one in done]  # type: ignore[arg-type]
-        both = [pair for pair in against if pair[1] in figures]
-        columns = (_column(side, name, figures) for side in zip(*both, strict=True))
-        return bootstrap_interval.paired_ratio(*columns) if both else Mean(math.nan, math.nan)
 
-    preemptions = _column(done, "preemptions", figures)
+def row_of(key: StudyKey, seeds: int, found: Found) -> StudyRow:
+    """The row of *key*."""
+    done = [seed for seed in range(seeds) if (key, seed) in found]
+
+    def held(name: str, policy: str, costs: str) -> Mean:
+        base = StudyKey(trace=key.trace, policy=policy, costs=costs)
+        both = [seed for seed in done if (base, seed) in found]
+        values, against = (column([found[one, seed] for seed in both], name) for one in (key, base))
+        unknown = Mean(math.nan, math.nan)
+        return bootstrap_interval.paired_ratio(values, against) if both else unknown
+
+    figures = [found[key, seed] for seed in done]
+    preemptions = column(figures, "preemptions")
     return StudyRow(
-        trace=cell.trace.name,
-        costs=cell.costs,
-        policy=cell.policy,
-        tags=cell.tags,
-        workloads=len(of_seeds),
+        key=key,
+        workloads=seeds,
         done=len(done),
-        unfinished=sum(figures[one]["jobs"] - figures[one]["finished"] for one in done),
-        jct=held("avg_jct_s", policy=BEST, costs=NONE),
+        unfinished=sum(one["jobs"] - one["finished"] for one in figures),
+        jct=held("avg_jct_s", BEST, NONE),
         preemptions=bootstrap_interval.mean(preemptions) if done else Mean(math.nan, math.nan),
-        p99=held("p99_jct_s", policy=USUAL),
-        largest=held("max_jct_s", policy=USUAL),
-        preempted=held("preemptions", policy=USUAL),
+        p99=held("p99_jct_s", USUAL, key.costs),
+        largest=held("max_jct_s", USUAL, key.costs),
+        preempted=held("preemptions", USUAL, key.costs),
     )
 
 
-def _column(cells: Sequence[StudyCell], name: str, figures: Mapping[StudyCell, Figures]) -> F64:
-    values = [figures[cell][name] for cell in cells]
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
+_LEFT_OUT: Final = frozenset({"preset", "costs", "notes", "too_large", "placement", "parameters"})
 
 
-def as_json(
-    cells: Sequence[StudyCell], figures: Mapping[StudyCell, Figures], failed: Mapping[str, str]
-) -> dict[str, object]:
+def as_json(rows: Iterable[StudyRow], found: Found, failed: Mapping[str, str]) -> dict[str, object]:
     """All of it as plain values.
 
     Args:
-        figures: Of the cells that are done.
         failed: Why a cell could not be run, by its name.
     """
     return {
-        "rows": [_plain(row) for row in rows_of(cells, figures)],
-        "cells": [figures[cell] for cell in cells if cell in figures],
+        "rows": [row.as_json() for row in rows],
+        "cells": [
+            {
+                **_key_json(key),
+                "seed": seed,
+                "parameters": figures["parameters"],
+                **{name: value for name, value in figures.items() if name not in _LEFT_OUT},
+            }
+            for (key, seed), figures in found.items()
+        ],
         "failed": [{"cell": name, "why": why} for name, why in failed.items()],
     }
 
 
-def _plain(row: StudyRow) -> dict[str, object]:
-    told: dict[str, object] = {}
-    for one in dataclasses.fields(row):
-        value = getattr(row, one.name)
-        if isinstance(value, Mean):
-            value = {
-                end: number if math.isfinite(number) else None
-                for end, number in (("mean", value.value), ("low", value.low), ("high", value.high))
-            }
-        told[one.name] = value
-    return told
+def _key_json(key: StudyKey) -> dict[str, object]:
+    return {
+        "trace": key.trace.name,
+        "cluster": key.trace.cluster,
+        "costs": key.costs,
+        "policy": key.policy,
+        "tags": key.tags,
+    }

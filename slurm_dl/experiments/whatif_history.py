@@ -8,16 +8,13 @@ job belongs to the day, in UTC, on which it was submitted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Final
 
 import numpy as np
 
-from slurm_dl.experiments import cluster_presets, simulation_run
-from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
-from slurm_dl.experiments.simulation_run import Chosen, ClusterKind, PolicySpec
+from slurm_dl.experiments.grid import Simulated
 from slurm_dl.experiments.whatif_figures import Figure, Percentile, Ratio
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64, I64, Bool
@@ -241,31 +238,9 @@ def only(trace: Trace, rows: Bool) -> Trace:
     return trace.of_jobs(rows.nonzero()[0])
 
 
-def fate(
-    wish: PolicySpec,
-    history: DailyHistory,
-    shape: ClusterShape,
-    *,
-    costs: str | None,
-    ground: PlacementSetup = PLAIN,
-    seed: int = 0,
-    progress: Callable[[int], None] = lambda _: None,
-) -> Fate:
-    """Simulate the history under one policy.
-
-    Args:
-        costs: What ``--costs`` said; None: what the preset has.
-        ground: What goes with the scheme that places the jobs, if *wish* has one.
-        seed: Of what a cost model draws.
-        progress: Told how many jobs are done.
-
-    Raises:
-        ConfigError: The policy cannot run there.
-        SimulationError: It stops time.
-    """
-    trace = history.trace
-    chosen, cluster = _ready(wish, trace, costs, ground)
-    result = simulation_run.run(chosen, trace, cluster, shape, seed=seed, progress=progress)
+def fate_of(history: DailyHistory, simulated: Simulated) -> Fate:
+    """What became of the counted jobs of *history*, a measure for `grid.run`."""
+    result = simulated.result
     records = result.outcome.records
     counted = history.is_counted
     days = np.full(history.blocks, float(history.block_days))
@@ -274,31 +249,10 @@ def fate(
         block=history.block[counted],
         jct_s=records.jct_s[counted],
         queue_s=records.queue_s[counted],
-        rho=finish_time_fairness(records, gpus=shape.gpus)[counted],
+        rho=finish_time_fairness(records, gpus=simulated.shape.gpus)[counted],
         lost_gpu_s=records.all_lost_gpu_s[counted],
         days=days,
         costs=result.costs,
-        notes=chosen.notes,
+        notes=result.chosen.notes,
         preemptions=int(records.preemptions[counted].sum()),
     )
-
-
-def check(
-    wish: PolicySpec, history: DailyHistory, *, costs: str | None, ground: PlacementSetup = PLAIN
-) -> None:
-    """Raise what is wrong with a policy before anything runs; see `fate`.
-
-    Raises:
-        ConfigError: It cannot run there.
-    """
-    _ready(wish, history.trace, costs, ground)
-
-
-def _ready(
-    wish: PolicySpec, trace: Trace, costs: str | None, ground: PlacementSetup
-) -> tuple[Chosen, ClusterKind]:
-    chosen = simulation_run.choose(wish, trace, on_slurm=cluster_presets.is_slurm(costs))
-    cluster = cluster_presets.find(costs, chosen.preset, trace)
-    cluster = cluster_presets.with_ground(cluster, wish.place, ground)
-    cluster.check(chosen)
-    return chosen, cluster

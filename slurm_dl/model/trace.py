@@ -8,8 +8,8 @@ from enum import IntEnum
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from slurm_dl.model.estimate_origin import I8
 from slurm_dl.model.jobs import F64, I32, I64
 
 
@@ -72,7 +72,7 @@ class Trace:
     gpus: F64
     user: I32
     model: I32
-    ending: npt.NDArray[np.int8]
+    ending: I8
     account: I32 | None = None
     users: tuple[str, ...] = ("",)
     models: tuple[str, ...] = ()

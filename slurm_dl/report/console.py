@@ -32,10 +32,10 @@ class Bar:
         tell: Told what is under way.
     """
 
-    done: Callable[[int], None]
+    done: Callable[[float], None]
     tell: Callable[[str], None]
 
-    def __call__(self, done: int) -> None:
+    def __call__(self, done: float) -> None:
         """Show that so many steps are done."""
         self.done(done)
 

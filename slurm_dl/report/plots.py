@@ -8,7 +8,7 @@ drawn through the points that can be told apart on paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -22,8 +22,7 @@ from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64
 from slurm_dl.report import style, timeline
 from slurm_dl.report.distribution import spread
-from slurm_dl.report.number_format import NONE, duration, number, unit_of
-from slurm_dl.report.summary_metrics import Summary
+from slurm_dl.report.number_format import duration, unit_of
 
 _POINTS: Final = 2000
 """Most points of one line; a page is not wider."""
@@ -129,56 +128,6 @@ def over_time(runs: Mapping[str, Records], *, gpus: float) -> Figure:
         return figure
 
 
-def comparison(runs: Mapping[str, Summary]) -> Figure:
-    """Mean, median and p99 JCT of each run as bars with their numbers, on one log scale.
-
-    Args:
-        runs: By name, the first on top.
-    """
-    kinds: tuple[tuple[str, Callable[[Summary], float]], ...] = (
-        ("Mean JCT", lambda s: s.jct_s.mean),
-        ("Median JCT", lambda s: s.jct_s.median),
-        ("99th percentile of the JCT", lambda s: s.jct_s.p99),
-    )
-    with style.styled():
-        figure = style.canvas(width=7.6, height=1.3 + 0.32 * max(2, len(runs)))
-        panels = figure.subplots(1, len(kinds), sharex=True, sharey=True)
-        times = {title: [of(summary) for summary in runs.values()] for title, of in kinds}
-        drawn = np.array([t for column in times.values() for t in column if math.isfinite(t)])
-        drawn = np.maximum(drawn, _LEAST_S)
-        least_s, most_s = _bar_limits(drawn)
-        rows = np.arange(len(runs))
-        for axes, (title, column) in zip(panels, times.items(), strict=True):
-            unit = unit_of(column)
-            axes.set_title(title)
-            axes.set_xscale("log")
-            lengths = np.array([max(t, _LEAST_S) if math.isfinite(t) else least_s for t in column])
-            axes.barh(
-                rows,
-                lengths - least_s,
-                left=least_s,
-                height=0.68,
-                color=[style.colour(i) for i in range(len(runs))],
-            )
-            for row, length, time_s in zip(rows, lengths, column, strict=True):
-                text = f"{number(time_s / unit.in_s)} {unit.sign}" if time_s >= 0 else NONE
-                axes.annotate(
-                    text, (length, row), (3, 0), textcoords="offset points",
-                    va="center", fontsize=8, color="#333333",
-                )  # fmt: skip
-            _time_ticks(axes, least_s, most_s, apart=0.2)
-            axes.tick_params(axis="y", length=0)
-            axes.spines["left"].set_visible(False)
-        panels[0].set_xlim(least_s, most_s)
-        panels[0].set_yticks(rows, [style.label_of(name) for name in runs])
-        panels[0].set_ylim(max(1, len(runs)) - 0.5, -0.5)
-        figure.supxlabel("log scale", fontsize=8, color=style.GREY)
-        if not len(drawn):
-            for axes in panels:
-                style.nothing(axes, "no job finished" if axes is panels[1] else "")
-        return figure
-
-
 def _share_line(axes: Axes, values: F64, index: int) -> Line2D:
     """The empirical distribution function of *values*, as a line."""
     ordered = np.sort(values)
@@ -212,13 +161,9 @@ def _time_axis(axes: Axes, times_s: F64) -> None:
     _time_ticks(axes, low, high)
 
 
-def _time_ticks(axes: Axes, low: float, high: float, *, apart: float = 0.06) -> None:
-    """Label round times.
-
-    Args:
-        apart: Least distance of two labels, as a share of the axis.
-    """
-    least = apart * math.log(high / low)
+def _time_ticks(axes: Axes, low: float, high: float) -> None:
+    """Label round times, no two of them too close."""
+    least = 0.06 * math.log(high / low)
     ticks: list[float] = []
     for times_s in _TICKS_S:
         if len(ticks) < _FEW_TICKS or times_s is not _TICKS_S[-1]:
@@ -235,14 +180,6 @@ def _log_limits(values: F64, *, room: float) -> tuple[float, float]:
     low, high = float(values.min()) / room, float(values.max()) * room
     widen = max(1.0, math.sqrt(10 * low / high))
     return low / widen, high * widen
-
-
-def _bar_limits(times_s: F64) -> tuple[float, float]:
-    """Limits for bars: room for a number at the right; a bar as long as a decade is shortest."""
-    if not len(times_s):
-        return 1.0, 10.0
-    low, high = float(times_s.min()) / 4, float(times_s.max())
-    return low, high * (high / low) ** 0.5
 
 
 def _brief(time_s: float) -> str:

@@ -6,8 +6,8 @@ Import it where a plot is asked for, as `plots`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +17,6 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from slurm_dl.report import style
 from slurm_dl.report.number_format import NONE, TimeUnit, number, unit_of
-from slurm_dl.report.summary_metrics import Summary
 
 _WIDTH: Final = 10.0
 _BAR: Final = 0.19
@@ -33,22 +32,23 @@ _RHO: Final = TimeUnit("", 1.0)
 _LINEAR: Final = 12.0
 """Bars of which one is longer than so many of another are drawn on a log scale."""
 
-_PANELS: Final[tuple[tuple[str, bool, Callable[[Summary], float]], ...]] = (
-    ("Mean JCT", True, lambda s: s.jct_s.mean),
-    ("95th percentile of the JCT", True, lambda s: s.jct_s.p95),
-    ("Worst finish-time fairness rho", False, lambda s: s.rho.max),
+_PANELS: Final = (
+    ("Mean JCT", True, "avg_jct_s"),
+    ("95th percentile of the JCT", True, "p95_jct_s"),
+    ("Worst finish-time fairness rho", False, "max_rho"),
 )
-"""Title, whether it is a time, and the figure."""
+"""Title, whether it is a time, and the figure, by its name in `export.summary_json`."""
 
 
-def ranking(runs: Mapping[str, Mapping[str, Summary]]) -> Figure:
+def ranking(runs: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Figure:
     """Mean JCT, its 95th percentile and the worst rho of each policy, the best of the first on top.
 
     Policies of which jobs did not finish stand below, hatched: their figures are of fewer jobs.
 
     Args:
         runs: By cost model, then by policy, the best policy of the first cost model first; a
-            policy may be missing under some.
+            policy may be missing under some. Figures are those of `_PANELS`, ``jobs`` and
+            ``finished``.
     """
     names = list(dict.fromkeys(name for of in runs.values() for name in of))
     bars = max(1, len(runs))
@@ -57,21 +57,21 @@ def ranking(runs: Mapping[str, Mapping[str, Summary]]) -> Figure:
         figure = style.canvas(width=_WIDTH, height=height)
         panels = figure.subplots(1, len(_PANELS), sharey=True)
         share = bars * _BAR / (bars * _BAR + _BETWEEN)
-        for axes, (title, is_time, of) in zip(panels, _PANELS, strict=True):
+        hatched = [
+            [name in run and run[name]["finished"] < run[name]["jobs"] for name in names]
+            for run in runs.values()
+        ]
+        for axes, (title, is_time, key) in zip(panels, _PANELS, strict=True):
             axes.set_title(title)
             columns = [
-                [of(run[name]) if name in run else math.nan for name in names]
-                for run in runs.values()
-            ]
-            hatched = [
-                [name in run and run[name].finished < run[name].jobs for name in names]
+                [math.nan if (v := run.get(name, {}).get(key)) is None else v for name in names]
                 for run in runs.values()
             ]
             _panel(axes, columns, hatched, share, is_time=is_time)
         panels[0].set_yticks(range(len(names)), [style.label_of(name) for name in names])
         panels[0].set_ylim(max(1, len(names)) - 0.5, -0.5)
         keys = [Patch(color=style.colour(i), label=f"costs {name}") for i, name in enumerate(runs)]
-        if any(s.finished < s.jobs for run in runs.values() for s in run.values()):
+        if any(map(any, hatched)):
             partial = {"facecolor": "white", "edgecolor": style.GREY, "hatch": "////"}
             keys.append(Patch(**partial, label="jobs did not finish"))  # type: ignore[arg-type]
         figure.supxlabel(

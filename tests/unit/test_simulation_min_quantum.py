@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,9 @@ from click.testing import CliRunner, Result
 from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.cli.dlsim.command import dlsim
 from slurm_dl.config.loading import load
-from slurm_dl.experiments import threshold_tuning, tuning_data
-from slurm_dl.experiments.threshold_search import Candidate
-from slurm_dl.experiments.threshold_tuning import Current
-from slurm_dl.experiments.tuning_data import Edges
+from slurm_dl.experiments import grid, tuning
+from slurm_dl.experiments.grid import Cell
+from slurm_dl.experiments.tuning import Candidate, Tried
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
@@ -143,21 +143,17 @@ def test_a_search_finds_the_quantum_and_writes_it_down(costs: Path, tmp_path: Pa
     trace = make_trace(
         [at_s for day_s in days for at_s in (day_s, day_s + LATER_S)], [LONG_S, SHORT_S] * len(days)
     )
-    ground = tuning_data.halves(
-        trace,
-        parse_shape("1x1"),
-        by="mean-jct",
-        costs=str(costs),
-        seed=0,
-        edges=Edges(None, None, 1),
-    )
-    current = Current(thresholds_gpu_s=(60.0,), min_quantum_s=3000.0)
+    data = tuning.halves(trace, parse_shape("1x1"), by="mean-jct", costs=str(costs), seed=0)
+    current = Candidate((60.0,), min_quantum_s=3000.0)
 
-    found = threshold_tuning.tuned(ground, current, most=3, knobs=None, quanta=(600.0, 9000.0))
+    def figures(cells: Sequence[Cell]) -> list[Tried]:
+        return list(grid.all_of(dict(grid.run(data.experiment, cells, data.measure))).values())
+
+    found = tuning.tuned(data, current, figures, most=3, quanta=(600.0, 9000.0))
 
     assert found.winner.min_quantum_s == 600.0
-    assert {one.min_quantum_s for one, _ in found.rungs[-1].tried} == {600.0, 3000.0, 9000.0}
-    assert {one.min_quantum_s for one, _ in found.rungs[-2].tried} == {3000.0}
+    assert {one.min_quantum_s for one, _ in found.steps[-1]} == {600.0, 3000.0, 9000.0}
+    assert {one.min_quantum_s for one, _ in found.steps[-2]} == {3000.0}
     before_s, after_s = found.later
     assert before_s - after_s == pytest.approx((3000 - 600) / 2, abs=LOOKS_S)
     assert found.is_recommended
@@ -174,7 +170,7 @@ def test_a_search_finds_the_quantum_and_writes_it_down(costs: Path, tmp_path: Pa
 def test_what_stays_is_not_written_down() -> None:
     """The lines are those that change something."""
     same = tune_text.yaml_lines(
-        Candidate((60.0,), 0.0, 900.0), Current(thresholds_gpu_s=(1.0,), min_quantum_s=900.0)
+        Candidate((60.0,), 0.0, 900.0), Candidate((1.0,), min_quantum_s=900.0)
     )
 
     assert "preemption" not in same
@@ -190,15 +186,15 @@ def test_the_configuration_in_use_says_what_is_in_use(
         "policy: {order: discrete_las}\n",
         "utf-8",
     )
-    seen: list[Current] = []
+    seen: list[Candidate] = []
 
-    def stop(_: object, current: Current, *__: object) -> int:
+    def stop(_: object, current: Candidate, *__: object, **___: object) -> None:
         seen.append(current)
         msg = "seen"
         raise ConfigError(msg)
 
-    monkeypatch.setattr(tuning_data, "halves", lambda *_, **__: None)
-    monkeypatch.setattr(threshold_tuning, "steps", stop)
+    monkeypatch.setattr(tuning, "halves", lambda *_, **__: None)
+    monkeypatch.setattr(tuning, "tuned", stop)
     tune = ("tune", two_jobs, "--cluster", "1x1")
     for words in (
         ("--config", config, "--costs", "slurm"),

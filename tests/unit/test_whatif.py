@@ -3,36 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import multiprocessing
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.cli.dlsim import whatif_options
+from slurm_dl.cli.dlsim.asked import parse_thresholds
+from slurm_dl.cli.dlsim.simulation_options import FIGURES
 from slurm_dl.cli.dlsim.whatif import asked
 from slurm_dl.cli.dlsim.whatif_text import as_json
+from slurm_dl.experiments import grid
+from slurm_dl.experiments.grid import Experiment, Workload
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
-from slurm_dl.experiments.process_pool import WorkError
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.experiments.whatif_bootstrap import Interval
-from slurm_dl.experiments.whatif_history import DAY_S, KINDS, Fate, cut, edge_days, fate
+from slurm_dl.experiments.whatif_history import (
+    DAY_S,
+    KINDS,
+    DailyHistory,
+    Fate,
+    cut,
+    edge_days,
+    fate_of,
+)
 from slurm_dl.experiments.whatif_ranking import Ranking, rank, verdict_of
-from slurm_dl.experiments.whatif_runs import Bench, fates
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import summary_metrics
-from slurm_dl.report.console import Bar
 from slurm_dl.simulation.cluster_shape import parse_shape
 from tests.small_traces import make_trace, outcome_of
 
 ONE_GPU = parse_shape("1x1")
 DAYS = 16
-SILENT = Bar(lambda _: None, lambda _: None)
 
 
 def days_of_jobs(durations_s: list[float], *, days: int = DAYS, every_s: float = 60.0) -> Trace:
@@ -50,13 +60,33 @@ ALIKE = days_of_jobs([600.0] * 60)
 """All jobs equal: whoever goes first, as many have waited as long."""
 
 
+def fates(
+    history: DailyHistory,
+    specs: Sequence[PolicySpec],
+    *,
+    cluster: str = "1x1",
+    costs: str | None = None,
+    processes: int = 1,
+    **more: Any,  # noqa: ANN401 - fields of the experiment
+) -> dict[str, Fate]:
+    """What became of the jobs under each policy."""
+    workload = Workload(cluster=cluster, trace=history.trace)
+    experiment = Experiment(workloads={"": workload}, **more)
+    measure = functools.partial(fate_of, history)
+    cells = grid.product(specs, costs=(costs,))
+    found = grid.all_of(dict(grid.run(experiment, cells, measure, processes=processes)))
+    return {cell.policy.short_label: found[cell] for cell in cells}
+
+
+def fate(policy: str, history: DailyHistory, **more: Any) -> Fate:  # noqa: ANN401 - of `fates`
+    """What became of the jobs under one policy."""
+    (found,) = fates(history, [PolicySpec(policy=policy, preset="none")], **more).values()
+    return found
+
+
 def ranking(trace: Trace, *policies: str, by: str = "mean-jct", **more: int) -> Ranking:
-    history = cut(trace, ONE_GPU, **more)
-    fates = [
-        (name, fate(PolicySpec(policy=name, preset="none"), history, ONE_GPU, costs=None))
-        for name in policies
-    ]
-    return rank(fates, by=by, seed=0)
+    specs = [PolicySpec(policy=name) for name in policies]
+    return rank(list(fates(cut(trace, ONE_GPU, **more), specs).items()), by=by, seed=0)
 
 
 def test_short_jobs_behind_long_ones_are_what_srtf_and_las_are_for() -> None:
@@ -135,7 +165,7 @@ def test_a_single_day_with_jobs_shows_nothing() -> None:
 
 def test_figures_end_where_they_can_be() -> None:
     """On three of fourteen days jobs wait, very unequally, and on eleven they are unfair."""
-    base = fate(PolicySpec(policy="fifo", preset="none"), cut(ALIKE, ONE_GPU), ONE_GPU, costs=None)
+    base = fate("fifo", cut(ALIKE, ONE_GPU))
     one = dataclasses.replace(
         base,
         queue_s=np.choose(np.minimum(base.block, 3), [100.0, 10.0, 10.0, 0.0]),
@@ -152,7 +182,7 @@ def test_figures_end_where_they_can_be() -> None:
 
 def test_what_rounding_tells_apart_is_not_less() -> None:
     """A simulation adds up in another order; less by a thousandth is less."""
-    base = fate(PolicySpec(policy="fifo", preset="none"), cut(ALIKE, ONE_GPU), ONE_GPU, costs=None)
+    base = fate("fifo", cut(ALIKE, ONE_GPU))
     fates = [
         (label, dataclasses.replace(base, jct_s=base.jct_s * times))
         for label, times in (("first", 1.0), ("same", 1 - 1e-13), ("less", 0.999))
@@ -166,7 +196,7 @@ def test_figures_are_those_of_all_reports() -> None:
     """Without days left out, each figure of all days is the one that `dlsim run` tells."""
     history = cut(BIMODAL, ONE_GPU, warm_up=0, cool_down=0)
     wish = PolicySpec(policy="discrete_las", preset="none")
-    told = fate(wish, history, ONE_GPU, costs=None).values()
+    told = next(iter(fates(history, [wish]).values())).values()
     summary = summary_metrics.summarise(outcome_of(BIMODAL, "1x1", DiscreteLas()).records, gpus=1)
 
     assert told == pytest.approx(
@@ -182,14 +212,14 @@ def test_figures_are_those_of_all_reports() -> None:
             "unfair": summary.unfair_frac,
         }
     )
-    assert set(told) == set(KINDS) == set(whatif_options.FIGURES)
+    assert set(told) == set(KINDS) == set(FIGURES)
 
 
 def test_what_restarts_cost_is_lost(tmp_path: Path) -> None:
     costs = tmp_path / "costs.yaml"
     costs.write_text("restart_s: 60\n", "utf-8")
     history = cut(BIMODAL, ONE_GPU)
-    srtf = fate(PolicySpec(policy="srtf", preset="none"), history, ONE_GPU, costs=str(costs))
+    srtf = fate("srtf", history, costs=str(costs))
 
     # The long job is stopped once a day, as short ones come for half an hour.
     assert srtf.preemptions == 14
@@ -200,7 +230,7 @@ def test_first_and_last_days_are_simulated_and_not_counted() -> None:
     """What the queue of the first day does to the second is there; its own jobs are not."""
     trace = make_trace([0, DAY_S + 10, 2 * DAY_S, 9 * DAY_S], [DAY_S + 1000, 10, 10, 5])
     whole = cut(trace, ONE_GPU, warm_up=1, cool_down=7)
-    found = fate(PolicySpec(policy="fifo", preset="none"), whole, ONE_GPU, costs=None)
+    found = fate("fifo", whole)
 
     assert (whole.days, whole.counted_days, whole.blocks) == (10, 2, 2)
     assert whole.block.tolist() == [-1, 0, 1, -1]
@@ -255,7 +285,7 @@ def test_jobs_that_the_cluster_cannot_hold_are_left_out() -> None:
 
 def test_a_policy_that_leaves_jobs_undone_is_not_ranked() -> None:
     history = cut(ALIKE, ONE_GPU)
-    good = fate(PolicySpec(policy="fifo", preset="none"), history, ONE_GPU, costs=None)
+    good = fate("fifo", history)
     jct_s = good.jct_s.copy()
     jct_s[3] = np.nan
     bad = Fate(
@@ -287,42 +317,17 @@ def test_weeks_are_drawn_whole() -> None:
 
 @pytest.mark.long
 def test_no_figure_depends_on_the_processes() -> None:
-    """All of it, in the order it was asked for; and each policy is told when it begins."""
-    wishes = asked("fifo,las,srtf", ("2000",), ())
+    """All of it, in the order it was asked for."""
+    specs = asked("fifo,las,srtf", ("2000",), ())
     history = cut(BIMODAL, ONE_GPU)
-    bench = Bench(history=history, shape=ONE_GPU, costs=None, seed=0)
-    done: list[int] = []
-    begun: list[str] = []
     told = []
     for processes in (1, 2):
-        report = Bar(done.append, begun.append)
-        made = fates(bench, wishes, processes=processes, report=report)
-        assert done.pop() == 4 * len(history.trace)
-        assert [label for label, _ in made] == [label for label, _ in wishes]
-        told.append(repr([as_json(BIMODAL, history, ONE_GPU, rank(made, by="p95-jct", seed=0))]))
+        made = fates(history, specs, processes=processes)
+        assert list(made) == [spec.short_label for spec in specs]
+        ranked = rank(list(made.items()), by="p95-jct", seed=0)
+        told.append(repr(as_json(BIMODAL, history, ONE_GPU, ranked)))
 
     assert told[0] == told[1]
-    assert begun[:4] == [label for label, _ in wishes]
-    assert sorted(begun[4:]) == sorted(begun[:4])
-    assert not multiprocessing.active_children()
-
-
-@pytest.mark.long
-def test_a_process_that_fails_is_told_with_its_policy(tmp_path: Path) -> None:
-    """What is wrong from the beginning is told before any process is there."""
-    history = cut(BIMODAL, ONE_GPU)
-    costs = tmp_path / "costs.yaml"
-    bench = Bench(history=history, shape=ONE_GPU, costs=str(costs), seed=0)
-    with pytest.raises(ConfigError, match="--costs"):
-        fates(bench, asked("fifo,las", (), ()), processes=2, report=SILENT)
-    costs.write_text("restart_s: 60\n", "utf-8")
-
-    def gone(_label: str) -> None:
-        costs.unlink(missing_ok=True)
-
-    report = Bar(lambda _: None, gone)
-    with pytest.raises(WorkError, match=r"^(fifo|las): --costs .*costs\.yaml"):
-        fates(bench, asked("fifo,las", (), ()), processes=2, report=report)
     assert not multiprocessing.active_children()
 
 
@@ -330,15 +335,14 @@ def test_each_policy_runs_with_each_scheme() -> None:
     """After 11 s a GPU is free on both nodes: a job of two that lies on one node waits on."""
     schemes = [Named(name="consolidate"), None]
     found = asked("fifo_skip,las", ("2000",), (), schemes)
-    assert [label for label, _ in found] == [
+    assert [spec.short_label for spec in found] == [
         "fifo_skip on consolidate", "fifo_skip", "las on consolidate", "las",
         "discrete_las 2000 on consolidate", "discrete_las 2000",
     ]  # fmt: skip
     shape = parse_shape("2x2")
     trace = make_trace([0, 1, 2, 3], [100, 10, 100, 50], [1, 1, 1, 2])
     ground = PlacementSetup(widths="fewest")
-    bench = Bench(history=cut(trace, shape), shape=shape, costs=None, seed=0, ground=ground)
-    made = dict(fates(bench, found, processes=1, report=SILENT))
+    made = fates(cut(trace, shape), found, cluster="2x2", ground=ground)
 
     assert made["fifo_skip"].jct_s.tolist() == [100, 10, 100, 58]
     assert made["fifo_skip on consolidate"].jct_s.tolist() == [100, 10, 100, 147]
@@ -346,7 +350,8 @@ def test_each_policy_runs_with_each_scheme() -> None:
 
 def test_what_is_compared_runs_as_under_the_daemon() -> None:
     """Parameters reach the policies named, thresholds come on top."""
-    found = dict(asked("fifo,discrete_las,las:none", ("3600,36000",), ("promote_knob=8",)))
+    specs = asked("fifo,discrete_las,las:none", ("3600,36000",), ("promote_knob=8",))
+    found = {spec.short_label: spec for spec in specs}
 
     assert list(found) == ["fifo", "discrete_las", "las:none", "discrete_las 3600,36000"]
     assert found["discrete_las"].parameters == {"promote_knob": 8}
@@ -356,4 +361,4 @@ def test_what_is_compared_runs_as_under_the_daemon() -> None:
 @pytest.mark.parametrize("text", ["", "0", "5,5", "9,3", "x", "nan", "1,inf", "1e400"])
 def test_thresholds_that_cut_nothing_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--thresholds"):
-        whatif_options.parse_thresholds(text)
+        parse_thresholds(text)

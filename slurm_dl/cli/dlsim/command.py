@@ -12,7 +12,7 @@ from slurm_dl.cli.lazy_group import LazyGroup
 
 _COMMANDS = {
     "compare": (
-        "slurm_dl.cli.dlsim.compare:compare_command",
+        "slurm_dl.cli.dlsim.experiment_commands:compare_command",
         "Run TRACE under several policies and lay the figures side by side.",
     ),
     "generate": (
@@ -36,28 +36,28 @@ _COMMANDS = {
         "Decide once more on every snapshot of a recording.",
     ),
     "report": (
-        "slurm_dl.cli.dlsim.report:report_command",
+        "slurm_dl.cli.dlsim.experiment_commands:report_command",
         "Draw what becomes of TRACE under one or more policies, as one page for a browser.",
     ),
     "run": (
-        "slurm_dl.cli.dlsim.run_command:run_command",
+        "slurm_dl.cli.dlsim.experiment_commands:run_command",
         "Run TRACE under a policy and say what became of the jobs.",
     ),
     "study": (
-        "slurm_dl.cli.dlsim.study:study_command",
+        "slurm_dl.cli.dlsim.experiment_commands:study_command",
         "Run the studies that the documents have figures of.",
     ),
-    "sweep-cell": ("slurm_dl.cli.dlsim.compare_slurm:sweep_cell_command", ""),
+    "sweep-cell": ("slurm_dl.cli.dlsim.experiment_commands:sweep_cell_command", ""),
     "traces": (
         "slurm_dl.cli.dlsim.listing:traces_command",
         "Say what is in TRACE, and what was left out of it and why.",
     ),
     "tune": (
-        "slurm_dl.cli.dlsim.tune:tune_command",
+        "slurm_dl.cli.dlsim.experiment_commands:tune_command",
         "Search thresholds of discrete_las on the first half of a history; judge on the second.",
     ),
     "whatif": (
-        "slurm_dl.cli.dlsim.whatif:whatif_command",
+        "slurm_dl.cli.dlsim.experiment_commands:whatif_command",
         "Rank policies on a site's own history, and say which differences its days can show.",
     ),
 }

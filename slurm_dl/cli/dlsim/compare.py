@@ -2,119 +2,45 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
 from pathlib import Path
-from typing import Literal
+from typing import Unpack
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
 from slurm_dl.cli.dlsim import comparison_plot, comparison_text
-from slurm_dl.cli.dlsim.compare_slurm import (
-    check_where,
-    gather,
-    refuse_with_resume,
-    say_aloud,
-    slurm_options,
-    what_is_run,
-)
-from slurm_dl.cli.dlsim.comparison_plot import draw
-from slurm_dl.cli.dlsim.simulation_options import (
+from slurm_dl.cli.dlsim.asked import (
+    PlacementOptions,
     check_outputs,
-    check_place,
-    cluster_option,
-    costs_option,
-    foresight_options,
-    parameters_option,
-    place_options,
-    policies_option,
-    processes_option,
-    quiet_option,
+    placement_of,
     read_value,
-    tags_option,
-    trace_argument_if_any,
+    run_all,
 )
-from slurm_dl.experiments import comparison as compared
-from slurm_dl.experiments import cost_models, results, simulation_run
-from slurm_dl.experiments import placement_choice as placing
-from slurm_dl.experiments import sweep as sweeps
-from slurm_dl.experiments.cost_models import Ran
-from slurm_dl.experiments.oracle import parse_foresight
-from slurm_dl.experiments.sweep import CellResult, Failure, Sweep, SweepCell, run_cells
-from slurm_dl.experiments.sweep_slurm import SweepRequest
-from slurm_dl.model.trace import Trace
+from slurm_dl.experiments import array_job, comparison, grid, policy_words, simulation_run
+from slurm_dl.experiments.array_job import ArrayRequest, Folder
+from slurm_dl.experiments.comparison import Compared, Refused
+from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
+from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.report import export
-from slurm_dl.report.console import console, progress
+from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.report.console import progress
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
 
+_A_DAY_S = 86_400.0
 _MOST_TOLD = 20
+_IN_FOLDER = (
+    "trace", "format_name", "parameters", "places", "rules", "cluster", "costs", "policies",
+    "profiles", "widths", "contention", "loads", "seeds", "tags", "gpu_speed", "estimate_error",
+    "due",
+)  # fmt: skip
+"""Options whose values stand in the folder of an array."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outputs:
-    """Where the figures go besides the terminal."""
-
-    json_path: Path | None
-    csv_path: Path | None
-    plot_path: Path | None
-    quiet: bool
-
-
-def _silent(_text: str) -> None:
-    """Say nothing."""
-
-
-@click.command(name="compare")
-@trace_argument_if_any
-@cluster_option(required=False)
-@costs_option(several=True)
-@policies_option(
-    "What is compared; the first is what the others are held against. all: every one that is not "
-    "named. 'dlsim policies' lists names and presets."
-)
-@parameters_option
-@place_options(several=True)
-@foresight_options
-@tags_option
-@click.option(
-    "--loads",
-    metavar="LOAD,...",
-    default="1",
-    show_default=True,
-    help="How fast the jobs arrive: 2 is twice as fast as in the trace.",
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="How many workloads. Seed 0 is the trace; each further one draws as many of its jobs "
-    "with replacement (numpy's default generator with that seed), each with its duration, GPUs, "
-    "user and model, and puts them at the trace's submissions. What a cost model draws has the "
-    "same seed.",
-)
-@processes_option
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
-)
-@click.option(
-    "--csv", "csv_path", type=click.Path(path_type=Path), help="Write each simulation here."
-)
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw here (.png, .svg, .pdf): bars, the best policy on top if there are many; with "
-    "several loads the mean JCT over the load.",
-)
-@quiet_option
-@slurm_options
-def compare_command(
+def compare(
     *,
     trace: Path | None,
     format_name: str | None,
@@ -122,14 +48,6 @@ def compare_command(
     costs: tuple[str, ...],
     policies: str | None,
     parameters: tuple[str, ...],
-    places: tuple[str, ...],
-    rules: tuple[str, ...],
-    profiles: Path | None,
-    widths: Literal["any", "fewest"],
-    contention: str | None,
-    gpu_speed: str | None,
-    estimate_error: float,
-    due: str | None,
     tags: str,
     loads: str,
     seeds: int,
@@ -138,167 +56,151 @@ def compare_command(
     csv_path: Path | None,
     plot_path: Path | None,
     quiet: bool,
-    where: Literal["local", "slurm"],
+    where: str,
     directory: Path | None,
     resume: bool,
     partition: str | None,
     time_limit: str | None,
     array_limit: int | None,
     within_s: float | None,
+    **placed: Unpack[PlacementOptions],
 ) -> None:
-    """Run TRACE under several policies and lay the figures side by side.
-
-    With several seeds a time is the mean over them with its 95 % bootstrap interval, and the
-    policies ran the same workloads, so the ratio to the first policy is taken for each workload
-    by itself. Ends with status 1 if a job did not finish or a simulation failed; the results
-    of the others are still reported.
-
-    With --on slurm the simulations go out as one array of CPU jobs, and the command waits for
-    them. Stopped or late, it is called again with --dir and --resume and no TRACE.
-
-    \b
-    Examples:
-      dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
-      dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies fifo,all \\
-        --costs none --costs slurm --json all.json --plot all.png
-      dlsim compare traces/muri/trace3.csv --cluster 8x8 -j 2 --seeds 5 --loads 0.5,1,2 \\
-        --policies discrete_las:tiresias-artifact,discrete_las:voda,srsf --plot loads.png
-      dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las --seeds 5 \\
-        --place consolidate --place consolidate:skew_threshold=0 --place best_fit
-      dlsim compare traces/philly/philly.csv.gz --cluster 64x8 --policies fifo,las --seeds 20 \\
-        --on slurm --dir /shared/sweep --partition cpu
-      dlsim compare --on slurm --dir /shared/sweep --resume --json sweep.json
-    """  # noqa: D301 - \b is click's mark
-    check_where(
-        where,
-        directory=directory,
-        resume=resume,
-        asked={
-            "--partition": partition,
-            "--time": time_limit,
-            "--array-limit": array_limit,
-            "--within": within_s,
-        },
-        processes=processes,
-    )
+    """Run ``dlsim compare``; the arguments are its options."""
+    _check_where(where, directory)
     check_outputs(json_path, csv_path, plot_path)
-    outputs = _Outputs(json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
     if plot_path:
         comparison_plot.check_picture(plot_path)
-    on_slurm = SweepRequest(partition=partition, time=time_limit, most_at_once=array_limit)
-    say = _silent if quiet else say_aloud
-    _check_several(costs, where=where, loads=loads, plot_path=plot_path)
-    if directory is not None and resume:
-        refuse_with_resume(click.get_current_context())
-        ran, jobs, found = gather(directory, None, on_slurm, within_s=within_s, say=say)
-        _show(
-            jobs, cost_models.run([cost_models.CostModelPlan(sweep=ran)], lambda *_: found), outputs
-        )
-        return
-    if trace is None or cluster is None or policies is None:
+        if len(costs) > 1 and "," in loads:
+            msg = "--plot: several --costs and several --loads are too much for one picture"
+            raise click.UsageError(msg)
+    request = ArrayRequest(partition=partition, time=time_limit, most_at_once=array_limit)
+    refused: Refused = {}
+    if resume and directory is not None:
+        folder = Folder.open(directory)
+        experiment, found = folder.experiment, _gathered(folder, request, within_s, quiet=quiet)
+    else:
         missing = {"TRACE": trace, "--cluster": cluster, "--policies": policies}
-        names = ", ".join(name for name, value in missing.items() if value is None)
-        msg = f"what is compared? give {names}"
-        raise click.UsageError(msg)
-
-    given = simulation_run.parse_parameters(parameters, read_value)
-    schemes = [placing.parse_scheme(word, read_value) for word in places]
-    check_place(given=any(schemes))
-    wishes = sweeps.with_places(sweeps.parse_policies(policies, given), schemes)
-    parsed_loads = sweeps.parse_loads(loads)
-    ground = placing.parse_ground(rules, profiles, widths, contention, read_value)
-    ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
-    sweeps.check_counts(wishes, parsed_loads, seeds)
-    jobs = tagged(read_trace(trace, format_name), tags)
-    plans = cost_models.plans(
-        wishes,
-        jobs,
-        costs or (None,),
-        lenient=sweeps.names_all(policies),
-        loads=parsed_loads,
-        seeds=seeds,
-        cluster=cluster,
-        ground=ground,
-    )
-
-    def simulate(sweep: Sweep, failed: Callable[[Failure], None]) -> list[CellResult]:
+        if trace is None or cluster is None or policies is None:
+            names = ", ".join(name for name, value in missing.items() if value is None)
+            msg = f"what is compared? give {names}"
+            raise click.UsageError(msg)
+        given = simulation_run.parse_parameters(parameters, read_value)
+        schemes, ground = placement_of(**placed)
+        specs = policy_words.with_places(policy_words.parse_policies(policies, given), schemes)
+        cells = grid.product(
+            specs, costs=costs or (None,), loads=policy_words.parse_loads(loads), seeds=seeds
+        )
+        jobs = tagged(read_trace(trace, format_name), tags)
+        experiment = Experiment(
+            workloads={"": Workload(cluster=cluster, trace=jobs)}, ground=ground
+        )
+        lenient = policy_words.names_all(policies)
+        cells, refused = comparison.planned(experiment, cells, lenient=lenient)
         if directory is None:
-            return _run(sweep, jobs, processes or 1, failed)
-        return gather(directory, (sweep, jobs), on_slurm, within_s=within_s, say=say)[2]
+            title = _title(experiment, cells)
+            found = run_all(title, experiment, cells, grid.figures_of, processes)
+        else:
+            folder = Folder.create(directory, experiment, cells)
+            found = _gathered(folder, request, within_s, quiet=quiet)
+    ran = comparison.compared(experiment, found, refused)
+    _report(ran, json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
 
-    _show(jobs, cost_models.run(plans, simulate), outputs)
 
-
-def _check_several(
-    costs: tuple[str, ...], *, where: str, loads: str, plot_path: Path | None
+def _report(
+    ran: Compared,
+    *,
+    json_path: Path | None,
+    csv_path: Path | None,
+    plot_path: Path | None,
+    quiet: bool,
 ) -> None:
-    """Refuse several cost models where there is room for one.
+    """Print and write everything; status 1 if simulations failed or left jobs undone."""
+    jobs = ran.experiment.workloads[""].jobs
+    if not quiet:
+        comparison_text.show(jobs, ran)
+    if json_path:
+        export.write_json(json_path, comparison.as_json(jobs, ran))
+    if csv_path:
+        write_whole(csv_path, comparison.as_csv(ran).encode())
+    if plot_path:
+        comparison_plot.draw(ran.comparisons, plot_path)
+    _end(ran)
+
+
+def _title(experiment: Experiment, cells: tuple[Cell, ...]) -> str:
+    return f"{experiment.workloads[''].jobs.name}: {len(cells)} simulations"
+
+
+def _check_where(where: str, directory: Path | None) -> None:
+    """Refuse options that belong to the other place, or whose values a folder holds.
 
     Raises:
-        UsageError: They are wanted there.
+        UsageError: One does.
     """
-    if len(costs) > 1 and where == "slurm":
-        msg = "--costs: one cost model for each array; call it for each, with a --dir of its own"
-        raise click.UsageError(msg)
-    if len(costs) > 1 and "," in loads and plot_path:
-        msg = "--plot: several --costs and several --loads are too much for one picture"
-        raise click.UsageError(msg)
+    context = click.get_current_context()
+    names = {option.name: option for option in context.command.params}
+    given = {
+        name: option.opts[-1] if isinstance(option, click.Option) else "TRACE"
+        for name, option in names.items()
+        if name is not None
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name == "COMMANDLINE"
+    }
+    for_slurm = ("directory", "resume", "partition", "time_limit", "array_limit", "within_s")
+    wrong: list[str] = []
+    if where == "local":
+        wrong = [f"{given[name]} is for --on slurm" for name in for_slurm if name in given]
+    elif directory is None:
+        wrong = ["--on slurm needs --dir, a folder on a file system that all nodes see"]
+    elif "processes" in given:
+        wrong = ["-j is for --on local; with --on slurm --array-limit says how many run at a time"]
+    elif "resume" in given:
+        wrong = [
+            f"{given[name]} stands in the folder that --resume goes on with; leave it out"
+            for name in _IN_FOLDER
+            if name in given
+        ]
+    if wrong:
+        raise click.UsageError(wrong[0])
 
 
-def _run(
-    sweep: Sweep, jobs: Trace, processes: int, failed: Callable[[Failure], None]
-) -> list[CellResult]:
-    with progress(what_is_run(sweep, jobs), len(sweep.cells)) as report:
+def _gathered(
+    folder: Folder, request: ArrayRequest, within_s: float | None, *, quiet: bool
+) -> dict[Cell, Figures | WorkFault]:
+    """Run what is missing on Slurm, and wait for it."""
+    try:
+        array_job.submit(folder, request, os.environ, (lambda _: None) if quiet else _say)
+        with progress(_title(folder.experiment, folder.cells), len(folder.cells)) as report:
+            within_s = within_s or _A_DAY_S
+            return dict(array_job.wait(folder, os.environ, within_s=within_s, progress=report))
+    except KeyboardInterrupt:
+        if ids := " ".join(map(str, folder.submitted())):
+            _say(f"the array goes on: 'scancel {ids}' ends it, --dir and --resume gather it")
+        raise
 
-        def begin(cell: SweepCell) -> None:
-            report.tell(safe(str(cell) if len(sweep.cells) > len(sweep.wishes) else cell.label, 60))
 
-        return run_cells(sweep, jobs, report, processes=processes, begin=begin, failed=failed)
+def _say(text: str) -> None:
+    click.echo(f"dlsim compare: {safe(text, 1000)}", err=True)
 
 
-def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
-    """Write and print everything; status 1 if simulations failed or jobs did not finish."""
-    comparisons = ran.comparisons
-    if not outputs.quiet:
-        _print(jobs, ran)
-    if outputs.json_path:
-        export.write_json(outputs.json_path, cost_models.as_json(jobs, ran))
-    if outputs.csv_path:
-        compared.write_csv(outputs.csv_path, *comparisons)
-    if outputs.plot_path:
-        draw(comparisons, outputs.plot_path)
-    gpus = parse_shape(comparisons[0].sweep.cluster).gpus
-    lines = [
-        f"costs {costs}, {failure.why}"
-        for costs, failures in ran.failures.items()
-        for failure in failures
-    ]
-    lines += [line for c in comparisons for line in comparison_text.failures(c, gpus)]
+def _end(ran: Compared) -> None:
+    """Name the simulations that failed or left jobs undone; status 1 if there are any."""
+    (workload,) = ran.experiment.workloads.values()
+    gpus = parse_shape(workload.cluster).gpus
+    lines = [fault.why for fault in ran.failed.values()]
+    lines += [line for c in ran.comparisons for line in comparison_text.unfinished(c, gpus)]
     for line in lines[:_MOST_TOLD]:
-        say_aloud(line)
+        _say(line)
     if len(lines) > _MOST_TOLD:
-        say_aloud(f"and so in {len(lines) - _MOST_TOLD} more simulations")
+        _say(f"and so in {len(lines) - _MOST_TOLD} more simulations")
     if lines:
         raise SystemExit(EXIT_FAILED)
 
 
-def _print(jobs: Trace, ran: Ran) -> None:
-    comparisons = ran.comparisons
-    ranked = any(map(comparison_text.are_many, comparisons))
-    is_wide = ranked or len(comparisons) > 1
-    out = console(comparison_text.WIDE if is_wide else comparison_text.NARROW)
-    write: Callable[[str], None] = lambda line: out.print(line, markup=False, highlight=False)  # noqa: E731
-    for line in results.read_lines(jobs):
-        write(line)
-    marks = [comparison_text.marks(c, width=out.width, ranked=ranked) for c in comparisons]
-    for i, comparison in enumerate(comparisons):
-        write(f"on {comparison.sweep.cluster}, costs {cost_models.costs_of(comparison)}")
-        for line in comparison_text.notes(comparison):
-            write(line)
-        out.print()
-        for table in comparison_text.tables(comparison, width=out.width, ranked=ranked):
-            out.print(table)
-        if marks[i] not in marks[i + 1 :]:
-            out.print(marks[i], style="dim", markup=False, highlight=False)
-    for i, line in enumerate(cost_models.left_out(ran)):
-        write(f"\n{line}" if i == 0 else line)
+def sweep_cell(*, directory: Path, task: int) -> None:
+    """Run ``dlsim sweep-cell``."""
+    failed = Folder.open(directory).run_task(task)
+    for text in failed:
+        click.echo(f"dlsim sweep-cell: {text}", err=True)
+    if failed:
+        raise SystemExit(EXIT_FAILED)

@@ -1,8 +1,4 @@
-"""A comparison as one picture: bars, or with several loads a line for each policy.
-
-Up to seven policies have a colour each; more of them, or several cost models, are bars in the order
-of the mean JCT.
-"""
+"""A comparison as one picture: bars, or with several loads a line for each policy."""
 
 from __future__ import annotations
 
@@ -11,9 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from slurm_dl.cli.dlsim.comparison_text import are_many, best_first
 from slurm_dl.experiments.comparison import Comparison
-from slurm_dl.experiments.cost_models import costs_of
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.number_format import unit_of
 
@@ -21,10 +15,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _DRAWN: Final = 28
+_BARS: Final = ("avg_jct_s", "p95_jct_s", "max_rho")
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Write one picture to *path*: bars, or with several loads a line for each policy.
+    """Write one picture to *path*.
 
     Args:
         comparisons: Under different cost models; with several loads only the first is drawn.
@@ -32,40 +27,42 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
     Raises:
         ConfigError: The ending is no picture's, or the file cannot be written.
     """
-    from slurm_dl.report import plots, ranking_plot, style  # noqa: PLC0415 - matplotlib takes 0.5 s
+    from slurm_dl.report import ranking_plot, style  # noqa: PLC0415 - matplotlib takes 0.5 s
 
     first = comparisons[0]
-    if len(first.sweep.loads) > 1:
-        figure = _over_loads(first)
-    elif len(comparisons) > 1 or are_many(first):
-        figure = ranking_plot.ranking(
-            {
-                costs_of(comparison): {
-                    row.label: row.summary for row in best_first(comparison.rows)
-                }
-                for comparison in comparisons
+    if len(first.loads) > 1:
+        style.save(_over_loads(first), path)
+        return
+    names = _drawn_names([policy.short_label for c in comparisons for policy in c.policies])
+    runs = {
+        one.costs_name: {
+            names[row.label]: {
+                "jobs": row.jobs,
+                "finished": row.jobs - row.unfinished,
+                **{name: row.figures[name].mean.value for name in _BARS},
             }
-        )
-    else:
-        names = _drawn_names(first.sweep.labels)
-        figure = plots.comparison({names[row.label]: row.summary for row in first.rows})
-    style.save(figure, path)
+            for row in one.best_first(one.loads[0])
+        }
+        for one in comparisons
+    }
+    style.save(ranking_plot.ranking(runs), path)
 
 
 def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
-    """What a picture calls the policies: of a name that is cut there the preset alone."""
-    presets = [label.partition(":")[2] for label in labels]
+    """Names of policies in a picture: of a name that is cut there the preset alone."""
+    presets = {label: label.partition(":")[2] for label in labels}
+    drawn = list(presets.values())
     return {
-        label: preset if len(label) > _DRAWN and presets.count(preset) == 1 else label
-        for label, preset in zip(labels, presets, strict=True)
+        label: preset if len(label) > _DRAWN and drawn.count(preset) == 1 else label
+        for label, preset in presets.items()
     }
 
 
 def check_picture(path: Path) -> None:
-    """Raise what is wrong with the name of a picture, before the work is done.
+    """Raise before the work is done if the name is no picture's.
 
     Raises:
-        ConfigError: The ending is no picture's.
+        ConfigError: Its ending is none of a picture.
     """
     endings = (".png", ".svg", ".pdf")
     if path.suffix.lower() not in endings:
@@ -86,8 +83,8 @@ def _over_loads(comparison: Comparison) -> Figure:
 
     from slurm_dl.report import style  # noqa: PLC0415
 
-    loads = np.array(sorted(comparison.sweep.loads))
-    means_s = [row.figures["avg_jct_s"].mean.value for row in comparison.rows]
+    loads = np.array(sorted(comparison.loads))
+    means_s = [row.mean_jct_s for row in comparison.rows]
     unit = unit_of(means_s)
     with style.styled():
         figure = style.canvas(height=4.2)
@@ -101,15 +98,16 @@ def _over_loads(comparison: Comparison) -> Figure:
         axes.set_xscale("log")
         axes.set_yscale("log")
         lines = []
-        names = _drawn_names(comparison.sweep.labels)
-        for i, label in enumerate(comparison.sweep.labels):
+        labels = [policy.short_label for policy in comparison.policies]
+        names = _drawn_names(labels)
+        for i, label in enumerate(labels):
             rows = sorted((r for r in comparison.rows if r.label == label), key=lambda r: r.load)
             means = [row.figures["avg_jct_s"].mean for row in rows]
             at = np.array([mean.value for mean in means]) / unit.in_s
             line = style.line(axes, loads, at, i)
             line.set(marker="o", markersize=4)
             half = np.array([mean.half for mean in means]) / unit.in_s
-            if comparison.sweep.seeds > 1:
+            if len(rows[0].of_seeds) > 1:
                 # On a logarithmic axis nothing can be drawn down to 0 or below.
                 low = np.maximum(at - half, at / 100)
                 axes.fill_between(loads, low, at + half, color=style.colour(i), alpha=0.15, lw=0)

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Unpack
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.simulation_options import (
+from slurm_dl.cli.dlsim.asked import (
+    PlacementOptions,
     check_outputs,
-    check_place,
-    cluster_options,
-    foresight_options,
-    parameters_option,
-    place_options,
-    policies_option,
-    quiet_option,
+    placement_of,
     read_value,
-    trace_argument,
+    run_all,
 )
-from slurm_dl.experiments import cluster_presets, placement_choice, simulation_run, sweep
-from slurm_dl.experiments.oracle import parse_foresight
-from slurm_dl.experiments.placement_choice import PlacementSetup
-from slurm_dl.experiments.simulation_run import PolicySpec, Result
+from slurm_dl.experiments import grid, policy_words, simulation_run
+from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
+from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.atomic_files import write_whole
-from slurm_dl.report.console import progress
 from slurm_dl.report.html import page
 from slurm_dl.report.html.page_data import Schedule, Subject, page_data
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
@@ -45,27 +37,7 @@ RECORDED: Final = "recorded"
 """What the schedule is called that really was."""
 
 
-@click.command(name="report")
-@trace_argument
-@cluster_options
-@policies_option("What is shown, 1 to 9 of them. 'dlsim policies' lists names and presets.")
-@click.option(
-    "--recorded",
-    is_flag=True,
-    help="Show what really happened beside them, or alone; TRACE must be of Slurm's accounting.",
-)
-@parameters_option
-@place_options(several=False)
-@foresight_options
-@click.option(
-    "--out",
-    "out_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="Write the page here (.html).",
-)
-@quiet_option
-def report_command(
+def report(
     *,
     trace: Path,
     format_name: str | None,
@@ -75,67 +47,45 @@ def report_command(
     policies: str | None,
     recorded: bool,
     parameters: tuple[str, ...],
-    place: str | None,
-    rules: tuple[str, ...],
-    profiles: Path | None,
-    widths: Literal["any", "fewest"],
-    contention: str | None,
-    gpu_speed: str | None,
-    estimate_error: float,
-    due: str | None,
     out_path: Path,
     quiet: bool,
+    **placed: Unpack[PlacementOptions],
 ) -> None:
-    """Draw what becomes of TRACE under one or more policies, as one page for a browser.
-
-    The page shows the jobs on the GPUs over time, to zoom and to search, how long jobs took and
-    waited, how much of the cluster was in use, and how users fared. It is one file, holds all of
-    its data and loads nothing. Names of jobs and users are in it: see who may read it.
-
-    Ends with status 1 if not every job finished; the page is written all the same.
-
-    \b
-    Examples:
-      dlsim report traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las,fifo \\
-        --out report.html
-      dlsim report traces/tiresias-derived/itp10.csv --cluster 2x8 --policies srtf,las \\
-        --out report.html
-      dlsim report history.txt --cluster 8x8 --recorded --policies discrete_las --out week.html
-    """  # noqa: D301 - \b is click's mark
+    """Run ``dlsim report``; the arguments are its options."""
     check_outputs(out_path)
     if out_path.suffix.lower() not in (".html", ".htm"):
         msg = f"--out {out_path}: name a file that ends with .html"
         raise click.UsageError(msg)
     shape = parse_shape(cluster)
     given = simulation_run.parse_parameters(parameters, read_value)
-    scheme = None if place is None else placement_choice.parse_scheme(place, read_value)
-    check_place(given=scheme is not None)
+    schemes, ground = placement_of(**placed)
     if policies is None and not recorded:
         msg = "say what is to be shown: --policies NAME, or --recorded for what really happened"
         raise click.UsageError(msg)
-    wishes: Sequence[PolicySpec] = []
+    cells: tuple[Cell, ...] = ()
     if policies is not None:
-        parsed = sweep.parse_policies(policies, given)
-        wishes = sweep.with_places(parsed, [scheme] if scheme else [])
-        sweep.check_counts(wishes, (1.0,), 1)
-    if len(wishes) + recorded > _MOST_POLICIES:
-        msg = f"--policies: a page shows at most {_MOST_POLICIES} (got {len(wishes) + recorded})"
+        specs = policy_words.parse_policies(policies, given)
+        cells = grid.product(policy_words.with_places(specs, schemes), costs=(costs,))
+    if len(cells) + recorded > _MOST_POLICIES:
+        msg = f"--policies: a page shows at most {_MOST_POLICIES} (got {len(cells) + recorded})"
         raise click.UsageError(msg)
-    ground = placement_choice.parse_ground(rules, profiles, widths, contention, read_value)
-    ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     jobs = read_trace(trace, format_name)
+    workload = Workload(cluster=cluster, trace=jobs)
+    experiment = Experiment(workloads={"": workload}, ground=ground, seed=seed, notes_nodes=True)
     schedules = [_real_schedule(trace, read_recorded(trace, jobs))] if recorded else []
-    results = _simulate(wishes, jobs, shape, costs=costs, ground=ground, seed=seed)
+    for cell in cells:
+        experiment.ready(cell)
+    results = grid.all_of(run_all(jobs.name, experiment, cells, _result_of, None))
     schedules += [
-        Schedule(label=wish.label, about=_about(result), records=result.outcome.records)
-        for wish, result in zip(wishes, results, strict=True)
+        Schedule(label=cell.policy.label, about=_about(result), records=result.outcome.records)
+        for cell, result in results.items()
     ]
     told = _write(out_path, jobs, shape, schedules)
     if not quiet:
         click.echo(told)
     if recorded:
         _say_unknown(schedules[0].records)
-    _say_unfinished(wishes, results)
+    _say_unfinished(results)
 
 
 def _real_schedule(path: Path, real: RecordedSchedule | None) -> Schedule:
@@ -157,31 +107,8 @@ def _real_schedule(path: Path, real: RecordedSchedule | None) -> Schedule:
     return Schedule(label=RECORDED, about=about, records=real.records)
 
 
-def _simulate(
-    wishes: Sequence[PolicySpec],
-    jobs: Trace,
-    shape: ClusterShape,
-    *,
-    costs: str | None,
-    ground: PlacementSetup,
-    seed: int,
-) -> list[Result]:
-    prepared = []
-    # What is wrong with any of them is told before the first runs.
-    for wish in wishes:
-        chosen = simulation_run.choose(wish, jobs, on_slurm=cluster_presets.is_slurm(costs))
-        simulated = cluster_presets.find(costs, chosen.preset, jobs)
-        simulated = cluster_presets.with_ground(simulated, wish.place, ground)
-        simulated = cluster_presets.with_nodes_noted(simulated)
-        simulated.check(chosen)
-        prepared.append((wish, chosen, simulated))
-    results = []
-    for wish, chosen, simulated in prepared:
-        with progress(f"{safe(jobs.name, 60)}: {safe(wish.label, 60)}", len(jobs)) as told:
-            results.append(
-                simulation_run.run(chosen, jobs, simulated, shape, seed=seed, progress=told)
-            )
-    return results
+def _result_of(simulated: Simulated) -> Result:
+    return simulated.result
 
 
 def _write(
@@ -224,15 +151,16 @@ def _say_unknown(records: Records) -> None:
         click.echo(f"dlsim report: {text}; they are not drawn under {RECORDED}", err=True)
 
 
-def _say_unfinished(wishes: Sequence[PolicySpec], results: Sequence[Result]) -> None:
+def _say_unfinished(results: Mapping[Cell, Result]) -> None:
     """Name the policies under which jobs did not finish; status 1 if there are any."""
     failed = False
-    for wish, result in zip(wishes, results, strict=True):
+    for cell, result in results.items():
         records = result.outcome.records
         unfinished = int((~records.finished).sum())
         if unfinished:
             failed = True
-            text = f"{unfinished:,} of {len(records):,} jobs did not finish under {wish.label}"
+            label = cell.policy.label
+            text = f"{unfinished:,} of {len(records):,} jobs did not finish under {label}"
             click.echo(f"dlsim report: {safe(text)}", err=True)
     if failed:
         raise SystemExit(EXIT_FAILED)

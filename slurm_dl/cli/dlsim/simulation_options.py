@@ -1,60 +1,77 @@
-"""Options that several of the simulator's commands have, and what they are read into."""
+"""Options of the commands that simulate, each declared once.
+
+It imports click alone: `lazy_command` imports a command's module when the command runs, so that
+``--help`` and the completion of shells do not wait for NumPy.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import click
-import yaml
 
-from slurm_dl.model.errors import ConfigError
-from slurm_dl.simulation.slurm.overheads import table_of
+Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-LONGEST_QUANTUM_S = 30 * 86400.0
+LONGEST_QUANTUM_S: Final = 30 * 86400.0
 """As in the configuration."""
 
-
-def with_options(command: F, options: Sequence[Callable[[F], F]]) -> F:
-    """*command* with *options*, which its help lists in this order."""
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def trace_argument(command: F) -> F:
-    """``TRACE`` and ``--format``."""
-    return _trace_argument(command, required=True)
+FIGURES: Final = (
+    "mean-jct", "p50-jct", "p95-jct", "p99-jct", "mean-queue", "p95-queue", "lost", "mean-rho",
+    "unfair",
+)  # fmt: skip
+"""The words of ``--by``: the keys of `whatif_history.KINDS`."""
 
 
-def trace_argument_if_any(command: F) -> F:
-    """``TRACE`` and ``--format``, where the jobs may come from elsewhere."""
-    return _trace_argument(command, required=False)
-
-
-def _trace_argument(command: F, *, required: bool) -> F:
-    path = click.Path(path_type=Path, exists=True)
-    argument = click.argument("trace", type=path, required=required)
-    option = click.option(
-        "--format",
-        "format_name",
-        metavar="FORMAT",
-        help="Format of the trace, if it cannot be told from the content; "
-        "'dlsim traces --formats' lists them.",
-    )
-    return argument(option(command))
-
-
-def policies_option(text: str, *, default: str | None = None) -> Callable[[F], F]:
-    """``--policies``.
+def lazy_command(name: str, runs: str, *options: Option) -> Callable[[Any], click.Command]:
+    """A command with the docstring of the decorated function.
 
     Args:
-        text: What is done with them.
+        runs: ``module:function`` that gets the values of the options; imported when it is called.
+        options: In the order of the help.
     """
+
+    def make(described: Any) -> click.Command:  # noqa: ANN401 - any function
+        def call(**given: object) -> None:
+            module, _, function = runs.partition(":")
+            getattr(importlib.import_module(module), function)(**given)
+
+        for option in reversed(options):
+            call = option(call)
+        text = inspect.cleandoc(described.__doc__)
+        return click.command(name=name, help=text)(call)
+
+    return make
+
+
+def _file(**more: bool) -> click.Path:
+    return click.Path(path_type=Path, **more)
+
+
+def trace_options(*, required: bool = True) -> tuple[Option, ...]:
+    """``TRACE`` and ``--format``.
+
+    Args:
+        required: The jobs cannot come from elsewhere.
+    """
+    return (
+        click.argument("trace", type=_file(exists=True), required=required),
+        click.option(
+            "--format",
+            "format_name",
+            metavar="FORMAT",
+            help="Format of the trace, if it cannot be told from the content; "
+            "'dlsim traces --formats' lists them.",
+        ),
+    )
+
+
+def policies_option(text: str, *, default: str | None = None) -> Option:
+    """``--policies``; *text* is its help."""
     return click.option(
         "--policies",
         metavar="NAME[:PRESET],...",
@@ -64,61 +81,42 @@ def policies_option(text: str, *, default: str | None = None) -> Callable[[F], F
     )
 
 
-def parameters_option(command: F) -> F:
-    """``-p``, for several policies."""
-    return click.option(
-        "-p",
-        "parameters",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="Set a parameter of those policies that have one of this name.",
-    )(command)
+PARAMETERS: Final = click.option(
+    "-p",
+    "parameters",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a parameter of those policies that have one of this name.",
+)
+PROCESSES: Final = click.option(
+    "-j",
+    "processes",
+    type=click.IntRange(min=1),
+    metavar="PROCESSES",
+    help="Simulations at a time; 1 if not given.",
+)
+JSON_FILE: Final = click.option("--json", "json_path", type=_file(), help="Write the figures here.")
+JSON: Final = click.option(
+    "--json",
+    "json_path",
+    type=_file(allow_dash=True),
+    help="Write the figures here; -: print them in place of the text.",
+)
+TAGS: Final = click.option(
+    "--tags",
+    metavar="none|SD",
+    default="none",
+    help="Give the jobs names that tell of run times, in place of their models: within a name "
+    "the logarithm of the run time has this standard deviation, such as 0.7. Policies that "
+    "learn from finished jobs go by names.",
+)
+QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+SEED: Final = click.option(
+    "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
+)
 
 
-def processes_option(command: F) -> F:
-    """``-j``; the value is None if nobody said."""
-    return click.option(
-        "-j",
-        "processes",
-        type=click.IntRange(min=1),
-        metavar="PROCESSES",
-        help="Simulations at a time; 1 if not given.",
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """``--json`` of commands that can print JSON in place of their text: see `is_printed`."""
-    return click.option(
-        "--json",
-        "json_path",
-        type=click.Path(path_type=Path, allow_dash=True),
-        help="Write the figures here; -: print them in place of the text.",
-    )(command)
-
-
-def is_printed(json_path: Path | None) -> bool:
-    """Whether the value of `json_option` means standard output."""
-    return json_path is not None and str(json_path) == "-"
-
-
-def tags_option(command: F) -> F:
-    """``--tags``, for `made_tags.tagged`."""
-    return click.option(
-        "--tags",
-        metavar="none|SD",
-        default="none",
-        help="Give the jobs names that tell of run times, in place of their models: within a name "
-        "the logarithm of the run time has this standard deviation, such as 0.7. Policies that "
-        "learn from finished jobs go by names.",
-    )(command)
-
-
-def quiet_option(command: F) -> F:
-    """``-q``."""
-    return click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")(command)
-
-
-def cluster_option(*, required: bool = True) -> Callable[[F], F]:
+def cluster_option(*, required: bool = True) -> Option:
     """``--cluster``."""
     return click.option(
         "--cluster",
@@ -130,54 +128,46 @@ def cluster_option(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
-_COSTS = (
-    "What starting and stopping cost. none: nothing, as in most papers. slurm: what "
-    "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
-    "a table. Not given: what the preset has."
-)
-
-
-def costs_option(*, several: bool = False) -> Callable[[F], F]:
+def costs_option(*, several: bool = False) -> Option:
     """``--costs``.
 
     Args:
         several: Cost models can be compared: the value is a tuple of those given.
     """
+    text = (
+        "What starting and stopping cost. none: nothing, as in most papers. slurm: what "
+        "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
+        "a table. Not given: what the preset has."
+    )
     return click.option(
         "--costs",
         metavar="none|slurm|muri|FILE",
         multiple=several,
-        help=f"{_COSTS} Given several times, a table for each." if several else _COSTS,
+        help=f"{text} Given several times, a table for each." if several else text,
     )
 
 
-def cluster_options(command: F) -> F:
-    """``--cluster``, ``--costs`` and ``--seed``."""
-    seed = click.option(
-        "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
-    )
-    return cluster_option()(costs_option()(seed(command)))
+CLUSTER: Final = (cluster_option(), costs_option(), SEED)
 
 
-_PLACE = (
-    "Put jobs on nodes by this scheme; none: GPUs are only counted. Speeds are those of profiles."
-)
-
-
-def place_options(*, several: bool) -> Callable[[F], F]:
-    """``--place`` and what goes with it.
+def place_options(*, several: bool) -> tuple[Option, ...]:
+    """``--place`` and what goes with it, for `asked.placement_of`.
 
     Args:
-        several: Schemes can be compared: ``places``, and not ``place``, is what was given.
+        several: Schemes can be compared: it may be given several times.
     """
-    place = click.option(
-        "--place",
-        "places" if several else "place",
-        metavar="SCHEME[:KEY=VALUE,...]",
-        multiple=several,
-        help=f"{_PLACE} Given several times, each policy runs with each." if several else _PLACE,
+    text = (
+        "Put jobs on nodes by this scheme; none: GPUs are only counted. Speeds are those of "
+        "profiles."
     )
-    others = [
+    return (
+        click.option(
+            "--place",
+            "places",
+            metavar="SCHEME[:KEY=VALUE,...]",
+            multiple=several,
+            help=f"{text} Given several times, each policy runs with each." if several else text,
+        ),
         click.option(
             "--rule",
             "rules",
@@ -189,7 +179,7 @@ def place_options(*, several: bool) -> Callable[[F], F]:
             "--profiles",
             "profiles",
             metavar="DIR",
-            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            type=_file(exists=True, file_okay=False),
             help="With --place: profiles of models, before those that come with slurm_dl.",
         ),
         click.option(
@@ -204,19 +194,14 @@ def place_options(*, several: bool) -> Callable[[F], F]:
             metavar="NETWORK[:PCIE]",
             help="With --place: jobs share a node's link, and PCIe, of so many MB/s.",
         ),
-    ]
-
-    def add(command: F) -> F:
-        return with_options(command, [place, *others])
-
-    return add
+    )
 
 
-def min_quantum_option(text: str, *, several: bool = False) -> Callable[[F], F]:
+def min_quantum_option(text: str, *, several: bool = False) -> Option:
     """``--min-quantum``, as ``preemption.min_quantum_s`` of the daemon.
 
     Args:
-        text: What is done with it.
+        text: The end of its help.
         several: It is a list, to be read by the command; else one number, None if not given.
     """
     return click.option(
@@ -237,77 +222,108 @@ def _number(_ctx: click.Context, _param: click.Parameter, value: float | None) -
     return value
 
 
-def foresight_options(command: F) -> F:
-    """``--gpu-speed``, ``--estimate-error`` and ``--due``: what policies know beforehand."""
-    options = [
-        click.option(
-            "--gpu-speed",
-            metavar="TYPE=SPEED,...",
-            help="Relative speed of the cluster's GPU types, where profiles do not tell: "
-            "v100=4,k80=1. A job runs on GPUs of one type; its time in the trace is that on the "
-            "fastest.",
-        ),
-        click.option(
-            "--estimate-error",
-            type=float,
-            default=0.0,
-            show_default=True,
-            metavar="SIGMA",
-            help="Policies that go by run times are told wrong ones: the logarithm of foreseen / "
-            "true has this standard deviation.",
-        ),
-        click.option(
-            "--due",
-            metavar="SHARE:MULTIPLE",
-            help="This share of the jobs is to be done so many times their run time after their "
-            "submission: 0.3:1.5.",
-        ),
-    ]
-    return with_options(command, options)
+FORESIGHT: Final = (
+    click.option(
+        "--gpu-speed",
+        metavar="TYPE=SPEED,...",
+        help="Relative speed of the cluster's GPU types, where profiles do not tell: "
+        "v100=4,k80=1. A job runs on GPUs of one type; its time in the trace is that on the "
+        "fastest.",
+    ),
+    click.option(
+        "--estimate-error",
+        type=float,
+        default=0.0,
+        show_default=True,
+        metavar="SIGMA",
+        help="Policies that go by run times are told wrong ones: the logarithm of foreseen / "
+        "true has this standard deviation.",
+    ),
+    click.option(
+        "--due",
+        metavar="SHARE:MULTIPLE",
+        help="This share of the jobs is to be done so many times their run time after their "
+        "submission: 0.3:1.5.",
+    ),
+)
+"""Knowledge that policies have beforehand."""
 
+HISTORY: Final = (
+    *trace_options(required=False),
+    click.option(
+        "--from-sacct",
+        "dump",
+        metavar="DUMP",
+        type=_file(exists=True, dir_okay=False),
+        help="In place of TRACE: a dump of accounting; 'dlsim history --sacct-command' tells "
+        "how to make it.",
+    ),
+    click.option(
+        "--by",
+        type=click.Choice(FIGURES),
+        default=FIGURES[0],
+        show_default=True,
+        help="The figure that counts; less is better. lost: GPU-hours a day without progress. "
+        "unfair: the share of jobs with a finish-time fairness above 1.05.",
+    ),
+    click.option(
+        "--warm-up",
+        type=click.IntRange(0, 1000),
+        metavar="DAYS",
+        help="Days at the beginning that are simulated and not counted, as the cluster begins "
+        "empty; a tenth, 1 to 7, if not given.",
+    ),
+    click.option(
+        "--cool-down",
+        type=click.IntRange(0, 1000),
+        metavar="DAYS",
+        help="The same at the end, where no new jobs come; a tenth, 1 to 7, if not given.",
+    ),
+    click.option(
+        "--block-days",
+        type=click.IntRange(1, 100),
+        default=1,
+        show_default=True,
+        help="So many days are resampled together: 7 where weeks are alike, or where a queue "
+        "lasts for days.",
+    ),
+)
+"""The history, and how its days are counted."""
 
-def check_place(*, given: bool) -> None:
-    """Refuse what goes with ``--place`` where there is none.
-
-    Args:
-        given: There is a scheme.
-
-    Raises:
-        UsageError: There is something, and no scheme.
-    """
-    context = click.get_current_context()
-    for name in ("rules", "profiles", "widths", "contention"):
-        source = context.get_parameter_source(name)
-        if not given and source is not None and source.name == "COMMANDLINE":
-            option = "--rule" if name == "rules" else f"--{name}"
-            msg = f"{option} goes with --place: name a scheme"
-            raise click.UsageError(msg)
-
-
-def read_value(text: str) -> object:
-    """The value of a parameter as YAML reads it: 8, 0.5, true, [3250, 7200].
-
-    Raises:
-        ConfigError: It is no value.
-    """
-    try:
-        return table_of(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as err:
-        msg = f"-p: {text!r} is no value, such as 8, true or [3250, 7200]"
-        raise ConfigError(msg) from err
-
-
-def check_outputs(*paths: Path | None) -> None:
-    """Say before the work, not after it, that a result could not be written.
-
-    Raises:
-        UsageError: A directory is not there, or two results would go into one file.
-    """
-    given = [path for path in paths if path is not None]
-    for path in given:
-        if not path.absolute().parent.is_dir():
-            msg = f"{path}: there is no directory {path.parent}"
-            raise click.UsageError(msg)
-    if len({path.absolute() for path in given}) < len(given):
-        msg = "two results would go into one file; give each a name of its own"
-        raise click.UsageError(msg)
+ON_SLURM: Final = (
+    click.option(
+        "--on",
+        "where",
+        type=click.Choice(["local", "slurm"]),
+        default="local",
+        show_default=True,
+        help="Run here, or as one job array of the Slurm cluster.",
+    ),
+    click.option(
+        "--dir",
+        "directory",
+        type=_file(file_okay=False),
+        help="With --on slurm: a new folder for the sweep, on a file system that all nodes see.",
+    ),
+    click.option("--resume", is_flag=True, help="With --on slurm: go on with the sweep in --dir."),
+    click.option(
+        "--partition", metavar="P", help="With --on slurm: partition; else the default one."
+    ),
+    click.option(
+        "--time", "time_limit", metavar="T", help="With --on slurm: time limit of a task."
+    ),
+    click.option(
+        "--array-limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="With --on slurm: at most so many tasks at a time.",
+    ),
+    click.option(
+        "--within",
+        "within_s",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="SECONDS",
+        help="With --on slurm: stop waiting after so long (a day if not given); the array goes on.",
+    ),
+)
+"""Where the simulations of a comparison run."""

@@ -7,24 +7,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.simulation_options import (
-    check_outputs,
-    policies_option,
-    processes_option,
-    quiet_option,
-)
-from slurm_dl.experiments import study, study_cells
-from slurm_dl.experiments.study import Figures, StudyFolder, StudyRow
-from slurm_dl.experiments.study_cells import (
+from slurm_dl.cli.dlsim.asked import check_outputs
+from slurm_dl.experiments import grid, policy_words
+from slurm_dl.experiments import study as studies
+from slurm_dl.experiments.grid import Cell, Experiment, Figures, Store
+from slurm_dl.experiments.process_pool import WorkFault
+from slurm_dl.experiments.study import (
     BEST,
     NONE,
     TRACES,
     USUAL,
-    StudyCell,
+    StudyKey,
+    StudyRow,
     StudyTrace,
     knows_run_times,
 )
@@ -34,80 +33,14 @@ from slurm_dl.report.number_format import duration, number
 from slurm_dl.text import safe
 from slurm_dl.traces.made_tags import parse_sd
 
-_BESIDE = 5
+_BESIDE: Final = 5
 """Traces in one table."""
 
-_RULE = "---"
-_TOLD_EVERY_S = 30.0
+_RULE: Final = "---"
+_TOLD_EVERY_S: Final = 30.0
 
 
-@click.group(name="study")
-def study_command() -> None:
-    """Run the studies that the documents have figures of."""
-
-
-@study_command.command(name="default")
-@click.option(
-    "--dir",
-    "directory",
-    metavar="DIR",
-    required=True,
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Keep the figures here. A second call runs what is not there.",
-)
-@processes_option
-@click.option(
-    "--trace",
-    "traces",
-    metavar="NAME",
-    multiple=True,
-    help="One of the shipped traces, such as itp10; given several times, these. Not given: all.",
-)
-@policies_option(
-    "Not given: all that can run on a cluster, and some that know run times, for reference. all: "
-    "those that know run times, too. slurm: Slurm alone, with --costs slurm. discrete_las is "
-    "always run."
-)
-@click.option(
-    "--costs",
-    metavar="none|SECONDS|slurm",
-    multiple=True,
-    default=("none", "180", "slurm"),
-    show_default=True,
-    help="What starting and stopping cost: nothing, so many seconds of each start but the first, "
-    "or what a real Slurm under dlschedd costs. May be given several times.",
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="How many workloads of each trace, as in 'dlsim compare'.",
-)
-@click.option(
-    "--tags",
-    metavar="none|SD",
-    multiple=True,
-    default=("none",),
-    show_default=True,
-    help="Names of jobs: those of the trace, or made ones, within which the logarithm of the run "
-    "time has this standard deviation. Applies to policies that learn from finished jobs. May be "
-    "given several times.",
-)
-@click.option(
-    "--traces-dir",
-    metavar="DIR",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default="traces",
-    show_default=True,
-    help="The folder of the shipped traces.",
-)
-@click.option("--show", is_flag=True, help="Run nothing; print what DIR holds.")
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write all figures here."
-)
-@quiet_option
-def default_command(
+def study(
     *,
     directory: Path,
     processes: int | None,
@@ -121,44 +54,36 @@ def default_command(
     json_path: Path | None,
     quiet: bool,
 ) -> None:
-    """Run every policy on the shipped traces, to see which one should be the default.
-
-    The first table of a cost model has the mean JCT over that of srsf at no cost on the same
-    workloads, srsf being told the run times; the second holds the longest waits against
-    discrete_las under the same costs. Simulations are run in such an order that the main traces
-    and policies come first. Ctrl-C keeps what is done. Ends with status 1 if a simulation failed.
-
-    \b
-    Examples:
-      dlsim study default --dir study -j 2
-      dlsim study default --dir study --show --json study.json
-      dlsim study default --dir study --trace itp10 --policies las,fifo_skip --costs none --seeds 1
-    """  # noqa: D301 - \b is click's mark
+    """Run ``dlsim study default``; the arguments are its options."""
     check_outputs(json_path)
-    folder = study.StudyFolder(directory, traces_dir)
-    folder.begin()
+    store = Store(directory)
+    store.begin()
     costs = _each(costs, "--costs")
-    cells = study_cells.cells_of(_traces(traces), _policies(policies), costs, _tags(tags), seeds)
-    refused = study.refused(folder, cells)
-    if refused and policies not in (None, study_cells.ALL):
+    for word in tags:
+        parse_sd(word)
+    keys = studies.keys_of(_traces(traces), _policies(policies), costs, _each(tags, "--tags"))
+    experiment = studies.experiment_of(keys, traces_dir, directory)
+    # A policy can run on all of the traces, or on none.
+    refused = grid.refusals(experiment, [key.cell(0) for key in keys])
+    if refused and policies not in (None, policy_words.ALL):
         raise ConfigError("; ".join(refused.values()))
-    cells = tuple(cell for cell in cells if (cell.policy, cell.costs) not in refused)
-    figures = {cell: kept for cell in cells if (kept := folder.found(cell)) is not None}
+    order = studies.in_order([k for k in keys if (k.policy, k.costs) not in refused], seeds)
+    cells = {pair[0].cell(pair[1]): pair for pair in order}
+    found = {pair: kept for cell, pair in cells.items() if (kept := store.get(cell)) is not None}
     failed: dict[str, str] = {}
-    is_stopped = False
-    if not show:
-        try:
-            _run(folder, cells, processes or 1, figures, failed)
-        except KeyboardInterrupt:
-            is_stopped = True
+    is_whole = show or _run(
+        experiment, store, cells, processes=processes or 1, found=found, failed=failed
+    )
+    found = {pair: found[pair] for pair in order if pair in found}
+    rows = [studies.row_of(key, seeds, found) for key in dict.fromkeys(key for key, _ in order)]
     if json_path:
-        export.write_json(json_path, study.as_json(cells, figures, failed))
+        export.write_json(json_path, studies.as_json(rows, found, failed))
     if not quiet:
-        for line in _lines(study.rows_of(cells, figures), costs):
+        for line in _lines(rows, costs):
             click.echo(line)
         for (policy, cost), why in refused.items():
             click.echo(f"not run: {policy}, costs {cost}: {safe(why, 500)}")
-    if is_stopped:
+    if not is_whole:
         raise click.Abort
     if failed:
         raise SystemExit(EXIT_FAILED)
@@ -182,12 +107,6 @@ def _each(words: tuple[str, ...], option: str) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _tags(words: tuple[str, ...]) -> tuple[str, ...]:
-    for word in words:
-        parse_sd(word)
-    return _each(words, "--tags")
-
-
 def _traces(names: tuple[str, ...]) -> tuple[StudyTrace, ...]:
     known = {trace.name: trace for trace in TRACES}
     for name in names:
@@ -199,39 +118,73 @@ def _traces(names: tuple[str, ...]) -> tuple[StudyTrace, ...]:
 
 def _policies(words: str | None) -> tuple[str, ...]:
     if words is None:
-        return study_cells.default_policies()
-    if words == study_cells.ALL:
-        return study_cells.all_policies()
+        return studies.default_policies()
+    if words == policy_words.ALL:
+        return studies.all_policies()
     return tuple(dict.fromkeys(word.strip() for word in words.split(",")))
 
 
 def _run(
-    folder: StudyFolder,
-    cells: Sequence[StudyCell],
+    experiment: Experiment,
+    store: Store,
+    cells: dict[Cell, tuple[StudyKey, int]],
+    *,
     processes: int,
-    figures: dict[StudyCell, Figures],
+    found: dict[tuple[StudyKey, int], Figures],
     failed: dict[str, str],
-) -> None:
-    """Run the *cells* without *figures*, which get there, and tell of it on standard error."""
-    left = study.TimeLeft()
-    for cell, known in figures.items():
-        left.add(cell, known["wall_s"])
-    waiting = dict.fromkeys(cell for cell in cells if cell not in figures)
-    if not waiting:
-        return
+) -> bool:
+    """Run the *cells* that are not *found*, which get there, and tell of it on standard error.
+
+    Returns:
+        False if Ctrl-C ended it.
+    """
+    waiting = [cell for cell, pair in cells.items() if pair not in found]
+    left = _TimeLeft()
+    for pair, figures in found.items():
+        left.add(pair[0], figures["wall_s"])
     tell = _teller(len(cells))
-    for cell, said in study.run(folder, tuple(waiting), processes):
-        del waiting[cell]
-        if isinstance(said, str):
-            failed[cell.name] = said
-            text = safe(f"failed: {cell.name}: {said}", 1000)
-            click.echo(f"dlsim study: {text}", err=True)
-        else:
-            figures[cell] = said
-            left.add(cell, said["wall_s"])
-        tell(len(waiting), lambda: left.of(waiting) / processes)
+    ran = grid.run(experiment, tuple(waiting), grid.figures_of, processes=processes, store=store)
+    try:
+        for cell, value in ran:
+            waiting.remove(cell)
+            if isinstance(value, WorkFault):
+                failed[str(cell)] = value.why
+                click.echo(f"dlsim study: {safe(f'failed: {value.why}', 1000)}", err=True)
+            else:
+                found[cells[cell]] = value
+                left.add(cells[cell][0], value["wall_s"])
+            tell(len(waiting), lambda: sum(left.of(cells[c][0]) for c in waiting) / processes)
+    except KeyboardInterrupt:
+        return False
     if sys.stderr.isatty():
         click.echo(err=True)
+    return True
+
+
+class _TimeLeft:
+    """Mean time of the simulations that are done, by trace, costs and policy."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
+
+    def add(self, key: StudyKey, wall_s: float) -> None:
+        """A simulation took *wall_s*."""
+        for kind in self._kinds(key):
+            total_s, count = self._seen.get(kind, (0.0, 0))
+            self._seen[kind] = (total_s + wall_s, count + 1)
+
+    def of(self, key: StudyKey) -> float:
+        """Seconds of one more; if none is like it, the mean of all."""
+        for kind in self._kinds(key):
+            total_s, count = self._seen.get(kind, (0.0, 0))
+            if count:
+                return total_s / count
+        return 0.0
+
+    @staticmethod
+    def _kinds(key: StudyKey) -> tuple[tuple[str, ...], ...]:
+        whole = (key.trace.name, key.costs, key.policy)
+        return whole, whole[:2], whole[:1], ()
 
 
 def _teller(total: int) -> Callable[[int, Callable[[], float]], None]:
@@ -258,7 +211,7 @@ def _teller(total: int) -> Callable[[int, Callable[[], float]], None]:
 
 def _lines(rows: Sequence[StudyRow], costs: Sequence[str]) -> Iterator[str]:
     for cost in costs:
-        of_costs = [row for row in rows if row.costs == cost]
+        of_costs = [row for row in rows if row.key.costs == cost]
         done, all_ = sum(row.done for row in of_costs), sum(row.workloads for row in of_costs)
         yield f"Costs {cost}: {done} of {all_} simulations are done.\n"
         yield f"Mean JCT over that of {BEST} at no cost; preemptions in brackets:\n"
@@ -272,10 +225,10 @@ def _lines(rows: Sequence[StudyRow], costs: Sequence[str]) -> Iterator[str]:
 
 def _tables(rows: Sequence[StudyRow], text: Callable[[StudyRow], str]) -> Iterator[str]:
     """A row for each policy, a column for each trace, so many traces in each table."""
-    there = {row.trace for row in rows if row.done}
+    there = {row.key.trace.name for row in rows if row.done}
     traces = [trace.name for trace in TRACES if trace.name in there]
-    names = dict.fromkeys((row.policy, row.tags) for row in rows)
-    at = {(row.policy, row.tags, row.trace): row for row in rows}
+    names = dict.fromkeys((row.key.policy, row.key.tags) for row in rows)
+    at = {(row.key.policy, row.key.tags, row.key.trace.name): row for row in rows}
     for first in range(0, len(traces), _BESIDE):
         beside = traces[first : first + _BESIDE]
         table = [["policy", *beside], [_RULE] * (1 + len(beside))]

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 from slurm_dl.cli.dlsim.whatif_text import METHOD, days_json, finite, range_json, signed_ends
 from slurm_dl.experiments.results import read_lines
-from slurm_dl.experiments.threshold_search import Candidate, Rung
-from slurm_dl.experiments.threshold_tuning import Current, TuningResult
+from slurm_dl.experiments.tuning import CHOSEN_ON, HELD_OUT, Candidate, TuningResult
 from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.number_format import duration, number, percent, plain_number
 
 
-def yaml_lines(winner: Candidate, current: Current) -> str:
+def yaml_lines(winner: Candidate, current: Candidate) -> str:
     """The lines of slurm_dl.yaml for *winner*; parameters that have their default are left out."""
     edges = ", ".join(plain_number(edge) for edge in winner.thresholds_gpu_s)
     lines = [
@@ -34,21 +33,23 @@ def yaml_lines(winner: Candidate, current: Current) -> str:
 
 def lines(trace: Trace, found: TuningResult) -> Iterator[str]:
     """All of it for people."""
-    ground = found.ground
+    data = found.halves
+    early, late = data.days[CHOSEN_ON], data.days[HELD_OUT]
     yield from read_lines(trace)
-    if too_large := ground.chosen_on.too_large + ground.held_out.too_large:
+    if too_large := early.too_large + late.too_large:
         yield (
-            f"left out {too_large:,} jobs that ask for more than the {ground.shape.gpus} GPUs of "
+            f"left out {too_large:,} jobs that ask for more than the {data.shape.gpus} GPUs of "
             "the cluster"
         )
-    yield f"on {ground.shape}, costs {found.costs}; by {KINDS[ground.by].title}"
-    yield f"chosen on {_days(ground.chosen_on)}; judged on {_days(ground.held_out)}"
+    yield f"on {data.shape}, costs {found.costs}; by {KINDS[data.by].title}"
+    yield f"chosen on {_days(early)}; judged on {_days(late)}"
     yield ""
-    for rung in found.rungs:
-        yield _rung(rung, ground.chosen_on, found.current.candidate)
+    for step in found.steps:
+        place = next(n for n, (one, _) in enumerate(step, 1) if one == found.current)
+        yield f"{len(step):3} candidates: best {step[0][0]}; what is in use is number {place}"
     yield ""
     unit = "s" if found.current.dimensions == 1 else "GPU-s"
-    yield f"in use     {found.current.candidate} ({unit})"
+    yield f"in use     {found.current} ({unit})"
     yield f"found      {found.winner} ({unit})"
     for name, (before, after), gain in (
         ("chosen on", found.chosen, found.gain),
@@ -62,7 +63,7 @@ def lines(trace: Trace, found: TuningResult) -> Iterator[str]:
 
 def _advice(found: TuningResult) -> Iterator[str]:
     held = found.judged
-    if found.winner == found.current.candidate:
+    if found.winner == found.current:
         yield "Leave it as it is: on the days chosen on nothing was better than what is in use."
         return
     if not held.is_known or not found.is_whole:
@@ -82,7 +83,8 @@ def _advice(found: TuningResult) -> Iterator[str]:
     part = "all" if left >= 1 else percent(left)
     yield f"On the days held out it is better, {span}; {part} of the gain is left there."
     yield f"range: {METHOD},"
-    yield f"{found.resamples:,} resamples of {found.ground.held_out.blocks} days, paired by day"
+    blocks = found.halves.days[HELD_OUT].blocks
+    yield f"{found.resamples:,} resamples of {blocks} days, paired by day"
     yield ""
     yield "Lines for slurm_dl.yaml:"
     yield ""
@@ -91,26 +93,24 @@ def _advice(found: TuningResult) -> Iterator[str]:
 
 def as_json(trace: Trace, found: TuningResult) -> dict[str, object]:
     """All of it as plain values; the keys are those of `docs/evaluate/what-if.md`."""
-    ground = found.ground
+    data = found.halves
     return {
         "trace": trace.name,
         "format": trace.format,
-        "cluster": str(ground.shape),
+        "cluster": str(data.shape),
         "costs": found.costs,
-        "by": ground.by,
-        "chosen_on": days_json(ground.chosen_on),
-        "held_out": days_json(ground.held_out),
+        "by": data.by,
+        "chosen_on": days_json(data.days[CHOSEN_ON]),
+        "held_out": days_json(data.days[HELD_OUT]),
         "rungs": [
             {
-                "days": rung.days or ground.chosen_on.days,
-                "tried": [
-                    {**_candidate(one), "figure": finite(value)} for one, value in rung.tried
-                ],
+                "days": data.days[CHOSEN_ON].days,
+                "tried": [{**_candidate(one), "figure": finite(value)} for one, value in step],
             }
-            for rung in found.rungs
+            for step in found.steps
         ],
         "in_use": {
-            **_candidate(found.current.candidate),
+            **_candidate(found.current),
             "chosen_on": finite(found.chosen[0]),
             "held_out": finite(found.later[0]),
         },
@@ -125,7 +125,7 @@ def as_json(trace: Trace, found: TuningResult) -> dict[str, object]:
         "change": range_json(found.change),
         "method": METHOD,
         "resamples": found.resamples,
-        "seed": ground.seed,
+        "seed": data.seed,
         "recommended": found.is_recommended,
         "yaml": yaml_lines(found.winner, found.current),
     }
@@ -146,17 +146,8 @@ def _days(history: DailyHistory) -> str:
     )
 
 
-def _rung(rung: Rung, history: DailyHistory, current: Candidate) -> str:
-    best, _ = rung.tried[0]
-    place = next(n for n, (one, _) in enumerate(rung.tried, 1) if one == current)
-    return (
-        f"{rung.days or history.days:3} days, {len(rung.tried):3} candidates: best {best}; what is "
-        f"in use is number {place}"
-    )
-
-
 def _value(found: TuningResult, value: float) -> str:
-    return duration(value) if KINDS[found.ground.by].is_time else number(value)
+    return duration(value) if KINDS[found.halves.by].is_time else number(value)
 
 
 def _change(gain: float) -> str:

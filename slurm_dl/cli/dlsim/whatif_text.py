@@ -25,9 +25,10 @@ _ONE: Final = TimeUnit("", 1.0)
 
 
 def head_lines(
-    trace: Trace, history: DailyHistory, shape: ClusterShape, costs: str
+    trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
 ) -> Iterator[str]:
-    """What was read, what is left out, and which days count."""
+    """The history, what is left out of it, and which days count."""
+    costs = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
     yield from read_lines(trace)
     if history.too_large:
         yield (
@@ -45,6 +46,9 @@ def head_lines(
             "starting and stopping costs nothing here, which favours policies that preempt: "
             "see --costs"
         )
+    notes = ((row.label, note) for row in ranking.rows for note in row.fate.notes)
+    yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(notes))
+    yield ""
 
 
 def unit_for(ranking: Ranking) -> TimeUnit:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +14,19 @@ from hypothesis import strategies as st
 
 from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.config.loading import load
-from slurm_dl.experiments import threshold_tuning, tuning_data
+from slurm_dl.experiments import grid, tuning
+from slurm_dl.experiments.grid import Cell
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
-from slurm_dl.experiments.process_pool import Run
-from slurm_dl.experiments.threshold_search import Candidate, candidates, levels, search, stretches
-from slurm_dl.experiments.threshold_tuning import Current, Trial, Trials, Tried, TuningResult
-from slurm_dl.experiments.tuning_data import Edges
+from slurm_dl.experiments.tuning import (
+    CHOSEN_ON,
+    HELD_OUT,
+    Candidate,
+    Halves,
+    Tried,
+    TuningResult,
+    candidates,
+    levels,
+)
 from slurm_dl.experiments.whatif_history import DAY_S
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
@@ -31,8 +35,7 @@ from slurm_dl.simulation.cluster_shape import parse_shape
 from tests.small_traces import make_trace, outcome_of
 
 ONE_GPU = parse_shape("1x1")
-NO_EDGES = Edges(None, None, 1)
-AS_FIFO = Current(thresholds_gpu_s=(1e8,))
+AS_FIFO = Candidate((1e8,))
 """No job ever sinks: first in, first out."""
 
 
@@ -48,9 +51,29 @@ def history(days: int, long_ones: range, *, seed: int = 0) -> Trace:
     return make_trace([submit for submit, _ in jobs], [duration for _, duration in jobs])
 
 
-def tuned(trace: Trace, current: Current, **more: object) -> TuningResult:
-    ground = tuning_data.halves(trace, ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES)
-    return threshold_tuning.tuned(ground, current, most=12, **{"knobs": None, **more})  # type: ignore[arg-type]
+def halves(trace: Trace, **more: object) -> Halves:
+    """Halves of a history on one GPU."""
+    given: dict[str, object] = {"by": "mean-jct", "costs": None, "seed": 0}
+    return tuning.halves(trace, ONE_GPU, **{**given, **more})  # type: ignore[arg-type]
+
+
+def figures(data: Halves, cells: Sequence[Cell], processes: int = 1) -> list[Tried]:
+    """The measures of *cells*."""
+    unlike = list(dict.fromkeys(cells))
+    ran = dict(grid.run(data.experiment, unlike, data.measure, processes=processes))
+    found = grid.all_of(ran)
+    return [found[cell] for cell in cells]
+
+
+def figure(data: Halves, one: Candidate, half: str = CHOSEN_ON) -> float:
+    """That of one candidate on one half."""
+    return figures(data, [data.cell(one, half)])[0].figure
+
+
+def tuned(trace: Trace, current: Candidate, *, processes: int = 1, **more: object) -> TuningResult:
+    data = halves(trace)
+    run = lambda cells: figures(data, cells, processes)  # noqa: E731
+    return tuning.tuned(data, current, run, most=12, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +87,8 @@ def test_a_planted_threshold_is_found(planted: TuningResult) -> None:
     assert planted.is_recommended
     assert planted.gain > 0.5
     assert planted.gain_left == pytest.approx(planted.gain, abs=0.05)
-    ground = planted.ground
-    later = [
-        ground.fate(one, ground.held_out, 2).values()["mean-jct"]
-        for one in (AS_FIFO.candidate, planted.winner)
-    ]
+    data = planted.halves
+    later = [figure(data, one, HELD_OUT) for one in (AS_FIFO, planted.winner)]
     assert list(planted.later) == later
     first = planted.winner.thresholds_gpu_s[0]
     assert 500 <= first <= 2000
@@ -77,16 +97,17 @@ def test_a_planted_threshold_is_found(planted: TuningResult) -> None:
     assert "thresholds_gpu_s: [" in text
 
 
-def test_the_best_of_the_rung_is_the_best_of_all(planted: TuningResult) -> None:
-    """Brute force over all candidates on all the days chosen on finds none better than a tenth."""
-    ground = planted.ground
-    service = ground.trace.duration_s * ground.trace.gpus
-    whole = [
-        ground.fate(Candidate(edges), ground.chosen_on, 2).values()["mean-jct"]
-        for edges in candidates(service, most=12, seed=0)
-    ]
+def test_the_best_is_the_best_of_all(planted: TuningResult) -> None:
+    """Brute force over all candidates on the days chosen on; a draw goes to fewer queues."""
+    data = planted.halves
+    trace = data.days[CHOSEN_ON].trace
+    sets = candidates(trace.duration_s * trace.gpus, most=12, seed=0)
+    whole = {edges: figure(data, Candidate(edges)) for edges in sets}
 
-    assert planted.chosen[1] <= 1.1 * min(whole)
+    assert planted.chosen[1] == min(whole.values())
+    least = [edges for edges, value in whole.items() if value == planted.chosen[1]]
+    assert planted.winner.thresholds_gpu_s == min(least, key=lambda edges: (len(edges), edges))
+    assert [len(step) for step in planted.steps] == [len(sets) + 1]
 
 
 def test_what_helped_only_on_the_days_chosen_on_is_not_recommended() -> None:
@@ -94,7 +115,7 @@ def test_what_helped_only_on_the_days_chosen_on_is_not_recommended() -> None:
     found = tuned(history(26, range(13)), AS_FIFO)
 
     assert found.gain > 0.5
-    assert found.winner != AS_FIFO.candidate
+    assert found.winner != AS_FIFO
     assert not found.is_recommended
     text = "\n".join(tune_text.lines(history(26, range(13)), found))
     assert "Leave it as it is" in text
@@ -108,7 +129,7 @@ def test_nothing_is_changed_where_nothing_helps() -> None:
     )
     found = tuned(trace, AS_FIFO)
 
-    assert found.winner == AS_FIFO.candidate
+    assert found.winner == AS_FIFO
     assert (found.gain, found.gain_left, found.is_recommended) == (0, 0, False)
     assert "nothing was better than what is in use" in "\n".join(tune_text.lines(trace, found))
 
@@ -116,11 +137,11 @@ def test_nothing_is_changed_where_nothing_helps() -> None:
 def test_later_days_are_never_seen_by_the_search(planted: TuningResult) -> None:
     """Another second half changes no step of the search."""
     other = tuned(history(26, range(13)), AS_FIFO)
-    late = planted.ground.held_out.trace.submit_s
+    early, late = (planted.halves.days[half].trace for half in (CHOSEN_ON, HELD_OUT))
 
-    assert [rung.tried for rung in other.rungs] == [rung.tried for rung in planted.rungs]
-    assert planted.ground.trace.submit_s.max() < late.min()
-    assert len(planted.ground.trace) + len(late) == len(history(26, range(26)))
+    assert other.steps == planted.steps
+    assert early.submit_s.max() < late.submit_s.min()
+    assert len(early) + len(late) == len(history(26, range(26)))
 
 
 def test_too_few_days_to_judge() -> None:
@@ -134,14 +155,14 @@ def test_too_few_days_to_judge() -> None:
 
 @pytest.mark.long
 def test_the_promotion_knob_is_tried_where_it_is_in_use() -> None:
-    current = Current(thresholds_gpu_s=(1e8,), promote_knob=4.0)
+    current = Candidate((1e8,), promote_knob=4.0)
     found = tuned(history(12, range(12)), current)
 
-    assert {one.promote_knob for one, _ in found.rungs[-1].tried} == {2.0, 4.0, 8.0}
-    assert {one.promote_knob for one, _ in found.rungs[-2].tried} == {4.0}
+    assert {one.promote_knob for one, _ in found.steps[-1]} == {2.0, 4.0, 8.0}
+    assert {one.promote_knob for one, _ in found.steps[-2]} == {4.0}
     assert "promote_knob: " in tune_text.yaml_lines(found.winner, current)
     given = tuned(history(12, range(12)), AS_FIFO, knobs=(0.0, 3.0))
-    assert {one.promote_knob for one, _ in given.rungs[-1].tried} == {0.0, 3.0}
+    assert {one.promote_knob for one, _ in given.steps[-1]} == {0.0, 3.0}
 
 
 def test_the_lines_give_what_was_promised(planted: TuningResult, tmp_path: Path) -> None:
@@ -149,56 +170,21 @@ def test_the_lines_give_what_was_promised(planted: TuningResult, tmp_path: Path)
     path = tmp_path / "tuned.yaml"
     lines = tune_text.yaml_lines(planted.winner, planted.current)
     path.write_text(f"manage: {{partitions: [gpu]}}\n{lines}", "utf-8")
-    held_out = planted.ground.held_out
+    held_out = planted.halves.days[HELD_OUT]
     outcome = outcome_of(held_out.trace, "1x1", load(path).policy.make())
     jct_s = outcome.records.jct_s[held_out.is_counted]
 
-    assert planted.winner != planted.current.candidate
+    assert planted.winner != planted.current
     assert planted.later[1] == pytest.approx(jct_s.mean(), rel=1e-12)
 
 
 @pytest.mark.long
 def test_the_result_does_not_depend_on_the_processes(planted: TuningResult) -> None:
-    """Step by step, and the bar counts each simulation."""
-    steps: list[int] = []
     trace = history(26, range(26))
-    again = tuned(trace, AS_FIFO, processes=2, report=steps.append)
+
+    again = tuned(trace, AS_FIFO, processes=2)
 
     assert tune_text.as_json(trace, again) == tune_text.as_json(trace, planted)
-    tried = sum(len(rung.tried) for rung in planted.rungs)
-    assert steps == [*range(1, tried + 2 + 1)]
-    assert not multiprocessing.active_children()
-
-
-def test_no_more_processes_than_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the longest step, which may be that of the promotion."""
-    asked: list[int] = []
-    longest: list[int] = []
-
-    def here(work: Trials, processes: int) -> AbstractContextManager[Run[Trial, Tried]]:
-        asked.append(processes)
-        longest.append(0)
-
-        def run(
-            several: Sequence[Trial], /, *, begin: Callable[[Trial], None] = lambda _: None
-        ) -> Iterator[tuple[int, Tried]]:
-            longest[-1] = max(longest[-1], len(several))
-            for number, one in enumerate(several):
-                begin(one)
-                yield number, work(one)
-
-        return contextlib.nullcontext(run)
-
-    monkeypatch.setattr(threshold_tuning, "process_pool", here)
-    ground = tuning_data.halves(
-        history(4, range(4)), ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES
-    )
-    for knobs in (None, (1.0, 2.0, 3.0, 4.0, 5.0)):
-        threshold_tuning.tuned(ground, AS_FIFO, most=3, knobs=knobs, processes=64)
-
-    assert asked == longest == [4, 7]
-    threshold_tuning.tuned(ground, AS_FIFO, most=3, knobs=None, processes=2)
-    assert asked[2:] == [2]
 
 
 def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:
@@ -211,22 +197,21 @@ def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:
     trace = make_trace(*map(list, zip(*whole, strict=True)))
 
     def mean_jct_s(scheme: Named | None) -> float:
-        ground = tuning_data.halves(
-            trace, parse_shape("2x2"), by="mean-jct", costs=None, seed=0, edges=NO_EDGES,
-            scheme=scheme, around=PlacementSetup(widths="fewest"),
+        ground = PlacementSetup(widths="fewest")
+        data = tuning.halves(
+            trace, parse_shape("2x2"), by="mean-jct", costs=None, seed=0, scheme=scheme,
+            ground=ground,
         )  # fmt: skip
-        ground.check(AS_FIFO.candidate, 2)
-        return ground.fate(AS_FIFO.candidate, ground.chosen_on, 2).values()["mean-jct"]
+        data.experiment.ready(data.cell(AS_FIFO))
+        return figure(data, AS_FIFO)
 
     assert mean_jct_s(None) == (100 + 10 + 100 + 58) / 4
     assert mean_jct_s(Named(name="consolidate")) == (100 + 10 + 100 + 147) / 4
     with pytest.raises(ConfigError, match="--place nowhere"):
         mean_jct_s(Named(name="nowhere"))
-    ground = tuning_data.halves(
-        trace, ONE_GPU, by="lost", costs=str(tmp_path / "no"), seed=0, edges=NO_EDGES
-    )
+    data = halves(trace, by="lost", costs=str(tmp_path / "no"))
     with pytest.raises(ConfigError, match="--costs"):
-        threshold_tuning.tuned(ground, AS_FIFO, most=3, knobs=None, processes=2)
+        tuning.tuned(data, AS_FIFO, lambda _: [], most=3)
 
 
 def test_everything_is_plain_json(planted: TuningResult) -> None:
@@ -253,7 +238,7 @@ def test_the_lines_are_the_policy_again(
     """Whatever is found, the configuration made of its lines has that policy."""
     winner = Candidate(tuple(sorted(edges)), knob)
     path = tmp_path_factory.getbasetemp() / "tuned.yaml"
-    current = Current(thresholds_gpu_s=(1.0,), dimensions=dimensions)
+    current = Candidate((1.0,), dimensions=dimensions)
     site = "manage: {partitions: [gpu]}\n"
     path.write_text(site + tune_text.yaml_lines(winner, current), "utf-8")
 
@@ -287,47 +272,28 @@ def test_levels_are_quantiles_of_jobs_and_of_service() -> None:
     assert levels(service) == (11, 21, 31, 41, 51, 61, 71, 81, 84, 91, 96, 10_000, 20_000)
 
 
-@pytest.mark.parametrize(
-    ("days", "expected"),
-    [(2, (None,)), (8, (3, None)), (30, (4, 10, None)), (300, (34, 100, None))],
-)
-def test_stretches(days: int, expected: tuple[int | None, ...]) -> None:
-    assert stretches(days) == expected
+def test_a_draw_goes_to_what_is_in_use_and_unknown_figures_are_worst() -> None:
+    """Of others that draw the one with fewer queues is the better one."""
+    data = halves(history(12, range(12)))
 
+    def run(cells: Sequence[Cell], *, unknown: bool = False) -> list[Tried]:
+        if cells[0].workload == HELD_OUT:
+            return figures(data, cells)
+        words = [cell.policy.name for cell in cells]
+        return [Tried(float("nan") if unknown and w == str(AS_FIFO) else 1.0, None) for w in words]
 
-def test_halving_keeps_a_third_and_what_is_in_use() -> None:
-    """What is in use goes on though it is the worst; a draw goes to it, then to fewer queues."""
-    tried = [Candidate((float(n),)) for n in range(1, 10)]
-    current = Candidate((99.0,))
-    calls: list[tuple[float, int | None]] = []
-
-    def score(several: Sequence[Candidate], days: int | None) -> list[float]:
-        calls.extend((one.thresholds_gpu_s[0], days) for one in several)
-        return [one.thresholds_gpu_s[0] for one in several]
-
-    first, last = search(tried, current, (3, None), score)
-    assert len(first.tried) == 10
-    assert [one.thresholds_gpu_s[0] for one, _ in last.tried] == [1, 2, 3, 4, 99]
-    assert {days for _, days in calls} == {3, None}
-
-    several = [Candidate((1.0, 5.0)), Candidate((7.0,))]
-    (drawn,) = search(several, current, (None,), lambda these, _: [1.0] * len(these))
-    assert [one for one, _ in drawn.tried] == [current, several[1], several[0]]
-    (unknown,) = search(
-        several,
-        current,
-        (None,),
-        lambda these, _: [float("nan") if one == current else 1.0 for one in these],
-    )
-    assert unknown.tried[-1][0] == current
+    (drawn,) = tuning.tuned(data, AS_FIFO, run, most=12).steps
+    queues = [len(one.thresholds_gpu_s) for one, _ in drawn[1:]]
+    assert drawn[0][0] == AS_FIFO
+    assert queues == sorted(queues)
+    (last,) = tuning.tuned(data, AS_FIFO, lambda c: run(c, unknown=True), most=12).steps
+    assert last[-1][0] == AS_FIFO
 
 
 def test_a_costs_file_is_passed_on(tmp_path: Path) -> None:
     costs = tmp_path / "costs.yaml"
     costs.write_text("restart_s: 60\n", "utf-8")
-    ground = tuning_data.halves(
-        history(8, range(8)), ONE_GPU, by="lost", costs=str(costs), seed=0, edges=NO_EDGES
-    )
+    data = halves(history(8, range(8)), by="lost", costs=str(costs))
 
-    assert ground.fate(Candidate((2000.0,)), ground.chosen_on, 2).values()["lost"] > 0
-    assert ground.fate(AS_FIFO.candidate, ground.chosen_on, 2).values()["lost"] == 0
+    assert figure(data, Candidate((2000.0,))) > 0
+    assert figure(data, AS_FIFO) == 0

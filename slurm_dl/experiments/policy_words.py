@@ -1,0 +1,101 @@
+"""Policies and loads of an experiment, from the words of its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from slurm_dl.config.parameters import parameters_of
+from slurm_dl.experiments.placement_choice import Named
+from slurm_dl.experiments.simulation_run import PolicySpec
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies import registry
+from slurm_dl.simulation.ideal import presets
+from slurm_dl.text import shown
+
+ALL: Final = "all"
+"""The word for every registered policy."""
+
+
+def with_places(
+    policies: Sequence[PolicySpec], schemes: Sequence[Named | None]
+) -> tuple[PolicySpec, ...]:
+    """Each of *policies* with each of *schemes*; as they are if there is no scheme."""
+    if not schemes:
+        return tuple(policies)
+    return tuple(dataclasses.replace(one, place=scheme) for one in policies for scheme in schemes)
+
+
+def parse_policies(text: str, given: Mapping[str, object]) -> tuple[PolicySpec, ...]:
+    """Policies from ``NAME,NAME:PRESET,...``; ``all`` is every one not named beside it.
+
+    Args:
+        given: Parameters, each for all of these policies that have one of this name.
+
+    Raises:
+        ConfigError: A name is unknown, or none of the policies has one of the parameters.
+    """
+    found = []
+    known: set[str] = set()
+    for word, is_named in _words(text):
+        name, colon, preset = word.strip().partition(":")
+        if not name or (colon and not preset):
+            msg = f"--policies: {shown(word)} is not NAME or NAME:PRESET; see 'dlsim policies'"
+            raise ConfigError(msg)
+        try:
+            has = _settable(name, preset or None)
+        except ConfigError:
+            if is_named:
+                raise
+            has = set()
+        known |= has
+        parameters = {k: v for k, v in given.items() if k in has}
+        found.append(PolicySpec(policy=name, preset=preset or None, parameters=parameters))
+    for key in given:
+        if key not in known:
+            msg = (
+                f"-p {key}: none of these policies has such a parameter; they have "
+                f"{', '.join(sorted(known)) or 'none at all'}"
+            )
+            raise ConfigError(msg)
+    return tuple(found)
+
+
+def names_all(text: str) -> bool:
+    """Whether *text*, as `parse_policies` takes it, asks for every policy."""
+    return ALL in (word.strip() for word in text.split(","))
+
+
+def _words(text: str) -> list[tuple[str, bool]]:
+    """The words of *text*, the other policies in place of `ALL`; and whether each was named."""
+    words = text.split(",")
+    named = {word.strip().partition(":")[0] for word in words}
+    others = [(name, False) for name in registry.names() if name not in named]
+    return [w for word in words for w in (others if word.strip() == ALL else [(word, True)])]
+
+
+def _settable(policy: str, preset: str | None) -> set[str]:
+    """Names of the parameters of what *preset* runs for *policy*."""
+    reading = presets.reading_of(policy, preset)
+    return {parameter.name for parameter in parameters_of(registry.find(reading.policy))}
+
+
+def parse_loads(text: str) -> tuple[float, ...]:
+    """Loads from ``0.5,1,2``.
+
+    Raises:
+        ConfigError: One is no number.
+    """
+    loads = []
+    for word in text.split(","):
+        try:
+            load = float(word)
+        except ValueError:
+            load = math.nan
+        if not math.isfinite(load):
+            msg = f"--loads: {shown(word)} is no number; give some such as 0.5,1,2"
+            raise ConfigError(msg)
+        loads.append(load)
+    return tuple(loads)

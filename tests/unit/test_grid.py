@@ -1,0 +1,605 @@
+"""Experiments: their cells, what is kept of them, and their rows against plain Python."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from slurm_dl.cli.dlsim.comparison_text import WIDE, WIDTH, marks_of, tables
+from slurm_dl.experiments import array_job, bootstrap_interval, comparison, grid, simulation_run
+from slurm_dl.experiments.array_job import MAX_TASKS, ArrayRequest, Folder
+from slurm_dl.experiments.cluster_presets import find as find_cluster
+from slurm_dl.experiments.comparison import FIGURES, Compared, Comparison
+from slurm_dl.experiments.grid import (
+    Cell,
+    Experiment,
+    Figures,
+    Store,
+    Workload,
+    faster,
+    figures_of,
+    product,
+    resampled,
+)
+from slurm_dl.experiments.policy_words import names_all, parse_loads, parse_policies
+from slurm_dl.experiments.process_pool import WorkError, WorkFault
+from slurm_dl.experiments.simulation_run import PolicySpec
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.policies import registry
+from slurm_dl.policies.base import Order
+from slurm_dl.policies.las import Las
+from slurm_dl.report import export, summary_metrics
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.traces import read_trace
+
+OWN = "discrete_las:lucid"
+"""It decides every 60 s, and so not on a Slurm."""
+
+
+def made(jobs: int, seed: int = 5) -> Trace:
+    """Jobs that differ in everything, in bursts."""
+    rng = np.random.default_rng(seed)
+    return Trace(
+        name="made",
+        format="slurm_dl",
+        job_id=tuple(f"j{i}" for i in range(jobs)),
+        submit_s=1000.0 + np.sort(rng.integers(0, 40 * jobs, jobs)).astype(np.float64),
+        duration_s=np.round(rng.lognormal(5, 1.5, jobs), 3) + 1,
+        gpus=rng.choice([1.0, 2.0, 4.0], jobs),
+        user=rng.integers(0, 3, jobs).astype(np.int32),
+        model=rng.integers(-1, 2, jobs).astype(np.int32),
+        ending=rng.choice([e.value for e in Ending], jobs).astype(np.int8),
+        users=("ada", "ben", "cy"),
+        models=("resnet50", "bert"),
+    )
+
+
+TRACE = made(40)
+EXPERIMENT = Experiment(workloads={"": Workload(cluster="2x4", trace=TRACE)})
+POLICIES = parse_policies("fifo,las,discrete_las:voda", {"quantum_s": 100})
+CELLS = product(POLICIES, loads=(1.0, 2.0), seeds=3)
+Found = Mapping[Cell, Figures | WorkFault]
+
+
+def ran(cells: tuple[Cell, ...], **more: object) -> dict[Cell, Figures | WorkFault]:
+    """The figures of *cells*, run here."""
+    return dict(grid.run(EXPERIMENT, cells, figures_of, **more))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[Cell, Figures]:
+    """The figures of all `CELLS`."""
+    return grid.all_of(ran(CELLS))
+
+
+def timeless(found: Found) -> str:
+    """Figures to compare, in the order of the cells; wall time is left out."""
+    told = {
+        str(cell): value if isinstance(value, WorkFault) else {**value, "wall_s": 0}
+        for cell, value in found.items()
+    }
+    return repr(dict(sorted(told.items())))
+
+
+def rows_of(trace: Trace) -> list[tuple[float, float, str, int, int]]:
+    """What belongs to each job, in the order of submission."""
+    columns = (trace.duration_s, trace.gpus, trace.user, trace.model, trace.ending)
+    return [
+        (d, g, trace.users[u], m, e)
+        for d, g, u, m, e in zip(*(c.tolist() for c in columns), strict=True)
+    ]
+
+
+# Workloads and cells
+
+
+@given(seed=st.integers(1, 10**9), jobs=st.integers(1, 60))
+def test_a_resample_is_the_jobs_that_the_generator_drew_at_the_same_times(
+    seed: int, jobs: int
+) -> None:
+    """Durations stay with their GPUs, user, model and ending; arrivals and ids stay as they are."""
+    trace = made(jobs)
+    rows = rows_of(trace)
+
+    drawn = resampled(trace, seed)
+
+    expected = np.random.default_rng(seed).integers(jobs, size=jobs)
+    assert rows_of(drawn) == [rows[i] for i in expected.tolist()]
+    assert drawn.submit_s.tolist() == trace.submit_s.tolist()
+    assert drawn.job_id == trace.job_id
+    assert resampled(trace, 0) is trace
+
+
+@given(load=st.floats(0.001, 1000))
+def test_a_load_divides_the_times_after_the_first_submission(load: float) -> None:
+    times = faster(TRACE, load).submit_s.tolist()
+
+    first = TRACE.submit_s[0]
+    assert times == [first + (t - first) / load for t in TRACE.submit_s.tolist()]
+    assert faster(TRACE, load).duration_s is TRACE.duration_s
+
+
+def test_cells_are_every_policy_at_every_load_and_seed_once() -> None:
+    assert len(CELLS) == len({cell.file_name for cell in CELLS}) == 18
+    assert str(CELLS[-1]) == "discrete_las:voda, load 2, seed 2"
+    by_costs = product(POLICIES, costs=("none", "slurm"))
+    assert str(by_costs[-1]) == "costs slurm, discrete_las:voda, load 1, seed 0"
+
+
+def test_a_parameter_goes_to_the_policies_that_have_it() -> None:
+    """Those of what the preset runs, too: list_las has late_demotion, discrete_las has not."""
+    specs = parse_policies(
+        "fifo,las,discrete_las:tiresias-corrected,discrete_las",
+        {"quantum_s": 5, "late_demotion": True},
+    )
+
+    expected: list[dict[str, object]] = [{}, {"quantum_s": 5}, {"late_demotion": True}, {}]
+    assert [dict(spec.parameters) for spec in specs] == expected
+
+
+def test_all_is_every_policy_that_is_not_named() -> None:
+    """In the place of the word, sorted, as their own parameters say; the first stays first."""
+    names = registry.names()
+
+    every = parse_policies("all", {})
+    some = parse_policies("fifo,las:none,all", {"quantum_s": 5})
+
+    assert [spec.policy for spec in every] == list(names)
+    assert not any(spec.preset for spec in every)
+    others = [name for name in names if name not in {"fifo", "las"}]
+    assert [spec.policy for spec in some] == ["fifo", "las", *others]
+    assert some[1].parameters == {"quantum_s": 5}
+    assert names_all("fifo, all")
+    assert not names_all("fifo,fallback")
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "said"),
+    [
+        ("fifo,", {}, "is not NAME or NAME:PRESET"),
+        ("fifo:", {}, "is not NAME or NAME:PRESET"),
+        ("fifo,nope", {}, "no policy 'nope'"),
+        ("discrete_las:nope", {}, "preset 'nope' is unknown"),
+        ("fifo,las", {"promote_knob": 2}, "-p promote_knob: none of these policies has"),
+    ],
+)
+def test_policies_that_cannot_be_are_refused(
+    text: str, given: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_policies(text, given)
+
+
+@pytest.mark.parametrize("text", ["", "1,", "x", "nan", "1,inf"])
+def test_loads_are_numbers(text: str) -> None:
+    with pytest.raises(ConfigError, match="--loads"):
+        parse_loads(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"loads": (1.0, 1.0)}, "--loads: 1 is given twice"),
+        ({"loads": (0.0,)}, "--loads: 0 is"),
+        ({"loads": (-2.0,)}, "--loads: -2 is"),
+        ({"policies": (POLICIES[0], POLICIES[0])}, "--policies: fifo is given twice"),
+        ({"costs": ("none", "none")}, "--costs: none is given twice"),
+        ({"seeds": 100_000}, "1 to 100,000 simulations"),
+    ],
+)
+def test_grids_that_cannot_be_are_refused(given: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        product(**{"policies": POLICIES, **given})  # type: ignore[arg-type]
+
+
+def test_a_cell_is_that_simulation(found: dict[Cell, Figures]) -> None:
+    """The figures are those of a run by itself of the workload of that load and seed."""
+    shape = parse_shape("2x4")
+    for cell, figures in found.items():
+        jobs = faster(resampled(TRACE, cell.seed), cell.load)
+        chosen = simulation_run.choose(cell.policy, jobs)
+        alone = simulation_run.run(
+            chosen, jobs, find_cluster(None, chosen.preset, jobs), shape, seed=cell.seed
+        )
+        expected = export.summary_json(
+            summary_metrics.summarise(alone.outcome.records, gpus=shape.gpus)
+        )
+        assert {name: figures[name] for name in expected} == expected, cell
+        assert figures["preset"] == chosen.preset
+
+
+class Broken(Las):
+    """A policy that fails once more than three jobs are there."""
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Fail where there are many jobs."""
+        if len(snap.jobs) > 3:
+            msg = "no\nmore than three"
+            raise ZeroDivisionError(msg)
+        return super().order(snap)
+
+
+def test_what_fails_is_told_and_the_others_are_run_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On one line, with the place of the fault; a policy that failed is left out whole."""
+    monkeypatch.setattr(registry, "POLICIES", {**registry.POLICIES, "broken": Broken})
+    cells = product(parse_policies("fifo,broken,las", {}), loads=(1.0, 2.0), seeds=2)
+    begun: list[Cell] = []
+
+    found = ran(cells, begin=begun.append)
+
+    assert tuple(begun) == cells
+    failed = [value for value in found.values() if isinstance(value, WorkFault)]
+    assert len(failed) == 4
+    assert failed[0].why.startswith(
+        "broken, load 1, seed 0: ZeroDivisionError: no more than three (test_grid.py:"
+    )
+    (one,) = comparison.compared(EXPERIMENT, found, {}).comparisons
+    assert [spec.short_label for spec in one.policies] == ["fifo", "las"]
+    only = ran(product(parse_policies("fifo,las", {}), loads=(1.0, 2.0), seeds=2))
+    assert timeless(dict(one.cells)) == timeless(only)
+    with pytest.raises(WorkError, match="no more than three"):
+        grid.all_of(found)
+
+
+def test_a_policy_that_fails_once_is_left_out_whole(found: dict[Cell, Figures]) -> None:
+    """A mean over fewer seeds would be another figure; if all fail, that is an error."""
+    fault = WorkFault("it did")
+    gone: dict[Cell, Figures | WorkFault] = {**found, CELLS[7]: fault}
+
+    whole = comparison.compared(EXPERIMENT, gone, {})
+
+    assert [spec.policy for spec in whole.comparisons[0].policies] == ["fifo", "discrete_las"]
+    assert list(whole.failed) == [CELLS[7]]
+    with pytest.raises(WorkError, match="it did"):
+        comparison.compared(EXPERIMENT, dict.fromkeys(CELLS, fault), {})
+
+
+# Costs
+
+
+def planned(
+    policies: str, *costs: str | None, cluster: str = "2x4", lenient: bool = False
+) -> Compared:
+    """What comes of these policies under these costs, run here."""
+    experiment = Experiment(workloads={"": Workload(cluster=cluster, trace=made(14))})
+    cells, refused = comparison.planned(
+        experiment, product(parse_policies(policies, {}), costs=costs), lenient=lenient
+    )
+    found = dict(grid.run(experiment, cells, figures_of))
+    return comparison.compared(experiment, found, refused)
+
+
+def test_a_policy_that_cannot_run_under_one_of_the_costs_is_told_there() -> None:
+    """Figures of both are in one strict JSON, each held against the first of its own costs."""
+    told = json.loads(
+        json.dumps(
+            comparison.as_json(TRACE, planned(f"fifo,{OWN}", "none", "slurm")), allow_nan=False
+        )
+    )
+
+    where = [("fifo", "none"), (OWN, "none"), ("fifo", "slurm")]
+    for key in ("rows", "cells"):
+        assert [(row["policy"], row["costs"]) for row in told[key]] == where
+    assert [(p["label"], p["costs"]) for p in told["policies"]] == where
+    assert set(told["rows"][0]["figures"]) == set(FIGURES) >= {"jain", "max_rho", "p95_jct_s"}
+    assert [(r["policy"], r["costs"]) for r in told["refused"]] == [(OWN, "slurm")]
+    assert told["refused"][0]["why"].startswith("preset 'lucid' says itself when to decide")
+    figures = told["rows"][2]["figures"]["avg_jct_s"]
+    assert "ratio" not in figures
+    assert figures["mean"] == told["cells"][2]["avg_jct_s"]
+
+
+@pytest.mark.parametrize(
+    ("policies", "costs", "more", "said"),
+    [
+        (f"fifo,{OWN}", ("slurm",), {}, "preset 'lucid' says itself when to decide"),
+        ("fifo", ("/nonexistent",), {"lenient": True}, "--costs /nonexistent"),
+        ("fifo", ("none",), {"lenient": True, "cluster": "2y4"}, "cluster '2y4'"),
+        (OWN, ("slurm",), {"lenient": True}, "--costs slurm: no policy can run"),
+    ],
+)
+def test_what_is_wrong_for_all_is_an_error(
+    policies: str, costs: tuple[str, ...], more: dict[str, object], said: str
+) -> None:
+    """Before anything runs; a policy that was not named but meant among all is none."""
+    with pytest.raises(ConfigError, match=said):
+        planned(policies, *costs, **more)  # type: ignore[arg-type]
+    (one,) = planned(f"fifo,{OWN}", "slurm", lenient=True).comparisons
+    assert [spec.short_label for spec in one.policies] == ["fifo"]
+
+
+# Intervals and rows
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"),
+    [(1, 12.706), (2, 4.303), (5, 2.571), (9, 2.262), (29, 2.045), (120, 1.980)],
+)
+def test_the_quantile_of_t_is_that_of_the_tables(freedom: int, quantile: float) -> None:
+    """Two-sided 5 %, as in any table of Student's t."""
+    assert bootstrap_interval.t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
+
+
+@pytest.mark.parametrize("n", [2, 5, 12])
+def test_19_of_20_intervals_hold_the_mean(n: int) -> None:
+    """Bootstraps of traces of 60 exponential jobs, and the mean of the law behind them."""
+    rng = np.random.default_rng(n)
+    held = []
+    for _ in range(1500):
+        trace = rng.exponential(7.0, 60)
+        again = rng.choice(trace, (n - 1, 60)).mean(axis=1)
+        mean = bootstrap_interval.mean(np.append(again, trace.mean()))
+        held.append(mean.low <= 7.0 <= mean.high)
+
+    # Bootstrap intervals of skewed values hold a little less than they promise.
+    assert 0.88 < sum(held) / len(held) < 0.97
+    assert math.isnan(bootstrap_interval.mean(np.array([3.0])).half)
+
+
+def test_a_pair_is_compared_on_its_own_workload() -> None:
+    """A constant factor has no spread in the ratio, however much workloads differ."""
+    base = np.array([10.0, 200.0, 3000.0])
+
+    assert bootstrap_interval.paired_ratio(base * 2, base) == bootstrap_interval.Mean(2.0, 0.0)
+    difference = bootstrap_interval.paired_difference(base * 2, base)
+    assert difference.value == pytest.approx(statistics.mean(base))
+    assert math.isnan(bootstrap_interval.paired_ratio(base, np.array([1.0, 0.0, 1.0])).value)
+
+
+def test_rows_are_means_and_paired_ratios_over_the_seeds(found: dict[Cell, Figures]) -> None:
+    """Against plain Python on the cells."""
+    (whole,) = comparison.compared(EXPERIMENT, found, {}).comparisons
+    by_cell = {
+        (cell.policy.short_label, cell.load, cell.seed): figures["avg_jct_s"]
+        for cell, figures in found.items()
+    }
+
+    labels = [spec.short_label for spec in POLICIES]
+    assert [(r.load, r.label) for r in whole.rows] == [
+        (load, label) for load in (1.0, 2.0) for label in labels
+    ]
+    for row in whole.rows:
+        figure = row.figures["avg_jct_s"]
+        values = [by_cell[row.label, row.load, seed] for seed in range(3)]
+        first = [by_cell["fifo", row.load, seed] for seed in range(3)]
+        half = 4.302653 * statistics.stdev(values)
+        assert figure.mean.value == pytest.approx(statistics.mean(values))
+        assert figure.mean.half == pytest.approx(half, rel=1e-6)
+        if row.label == "fifo":
+            assert figure.ratio is None
+            continue
+        assert figure.ratio is not None
+        assert figure.difference is not None
+        ratios = [a / b for a, b in zip(values, first, strict=True)]
+        assert figure.ratio.value == pytest.approx(statistics.mean(ratios))
+        assert figure.difference.value == pytest.approx(
+            statistics.mean(values) - statistics.mean(first)
+        )
+
+
+def test_json_and_csv_tell_every_cell(found: dict[Cell, Figures]) -> None:
+    """Strict JSON, without NaN; the same figures in both."""
+    whole = comparison.compared(EXPERIMENT, found, {})
+
+    told = json.loads(json.dumps(comparison.as_json(TRACE, whole), allow_nan=False))
+    lines = list(csv.DictReader(io.StringIO(comparison.as_csv(whole))))
+
+    assert len(told["cells"]) == len(lines) == 18
+    for cell, line, figures in zip(told["cells"], lines, found.values(), strict=True):
+        assert (cell["policy"], cell["seed"]) == (line["policy"], int(line["seed"]))
+        for name in ("avg_jct_s", "max_rho", "jain", "jobs"):
+            assert cell[name] == float(line[name]) == figures[name]
+    assert [p["label"] for p in told["policies"]] == [spec.short_label for spec in POLICIES]
+    assert told["policies"][1]["parameters"]["quantum_s"] == 100
+
+
+# Tables
+
+
+def printed(one: Comparison, width: int) -> list[str]:
+    """The lines of its tables on a terminal of that width."""
+    console = Console(width=width, file=io.StringIO())
+    for table in tables(one, width=width):
+        console.print(table)
+    return console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [WIDTH, WIDE])
+def test_a_table_has_the_figures_there_is_room_for(width: int) -> None:
+    """The best by mean JCT on top of many; each mark is at the best; words are of what is shown."""
+    many = "fifo,discrete_las,srtf,las,sjf,fifo_skip,easy_backfill,fewest_gpus"
+    (one,) = planned(many, "none").comparisons
+
+    lines = printed(one, width)
+
+    assert max(map(len, lines)) <= width
+    shown = f"{lines[0]} {lines[1]}"
+    assert all(word in shown for word in ("mean", "first's", "median", "p99"))
+    assert ("Jain" in shown) == ("Jain: " in marks_of(one, width=width)) == (width == WIDE)
+    first = [line.split()[0] for line in lines[2:] if line[:1].strip()]
+    ranked = one.best_first(1.0)
+    assert first == [row.label for row in ranked]
+    means = [row.mean_jct_s for row in ranked]
+    assert means == sorted(means)
+    assert "*" in lines[2]
+
+
+def test_whose_jobs_did_not_finish_is_last_and_never_the_best() -> None:
+    """Its mean is over fewer jobs: as short as the best, and no mean to be held against it."""
+    (whole,) = planned(f"fifo,{OWN},srtf", "none").comparisons
+    first, *others = whole.rows
+    best = min(others, key=lambda row: row.mean_jct_s)
+    lame = dataclasses.replace(
+        first,
+        of_seeds=({**first.of_seeds[0], "finished": first.jobs - 1},),
+        figures=best.figures,
+    )
+    one = dataclasses.replace(whole, rows=(lame, *others))
+
+    lines = printed(one, WIDE)
+
+    assert one.best_first(1.0)[-1].label == "fifo"
+    row = next(line for line in lines if line.startswith("fifo"))
+    assert "*" not in row
+    assert "13/14" in row
+    assert "*" in next(line for line in lines if line.startswith(best.label.partition(":")[0]))
+
+
+# Figures that are kept, and the folder of an array
+
+
+def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
+    """Those of other versions are not mixed; a damaged file is named."""
+    store = Store(tmp_path / "new" / "folder")
+    store.begin()
+    begun: list[Cell] = []
+    first = ran(CELLS[:3], store=store)
+
+    second = ran(CELLS[:5], store=store, begin=begun.append)
+
+    assert begun == list(CELLS[3:5])
+    assert {cell: second[cell] for cell in first} == first
+    path = store.path / "cells" / CELLS[0].file_name
+    path.write_text("{{", "utf-8")
+    with pytest.raises(ConfigError, match=r"fifo.*\.json: cannot be read.*delete it"):
+        store.get(CELLS[0])
+    mark = store.path / "versions.json"
+    mark.write_text(json.dumps({**json.loads(mark.read_text()), "numpy": "1.0"}), "utf-8")
+    with pytest.raises(ConfigError, match=r"numpy 1\.0"):
+        store.begin()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A new folder of the experiment."""
+    return Folder.create(tmp_path / "deep" / "sweep", EXPERIMENT, CELLS)
+
+
+def test_a_folder_gives_back_what_was_put_in_it(folder: Folder, found: dict[Cell, Figures]) -> None:
+    """The trace to the bit, so the same figures; tasks share the cells, each once."""
+    opened = Folder.open(folder.path)
+
+    trace = opened.experiment.workloads[""].jobs
+    for field in dataclasses.fields(Trace):
+        ours, theirs = getattr(TRACE, field.name), getattr(trace, field.name)
+        assert np.array_equal(ours, theirs), field.name
+    assert opened.cells == CELLS
+    tasks = opened.tasks_of(CELLS)
+    assert [cell for task in tasks for cell in tasks[task]] == list(CELLS)
+    assert [line for task in range(0, 18, 2) for line in opened.run_task(task)] == []
+    assert set(opened.missing()) == set(CELLS[1::2])
+    for task in range(1, 18, 2):
+        opened.run_task(task)
+    assert timeless(opened.gathered()) == timeless(found)
+    with pytest.raises(ConfigError, match="has tasks 0 to 17"):
+        opened.run_task(18)
+    large = dataclasses.replace(opened, cells=product(POLICIES, seeds=100))
+    assert large.tasks == MAX_TASKS
+    assert [len(cells) for cells in large.tasks_of(large.cells).values()] == [2] * 44 + [1] * 212
+
+
+def test_tables_of_costs_go_with_the_folder(tmp_path: Path) -> None:
+    """Its own copies count, two of one name as well; the first ones may go."""
+    files = [tmp_path / name / "cost.yaml" for name in ("a", "b")]
+    for seconds, file in zip((30, 60), files, strict=True):
+        file.parent.mkdir()
+        file.write_text(f"restart_s: {seconds}\n", "utf-8")
+    cells = product(POLICIES[:2], costs=[str(file) for file in files])
+    here = ran(cells)
+    Folder.create(tmp_path / "sweep", EXPERIMENT, cells)
+    for file in files:
+        file.unlink()
+
+    opened = Folder.open(tmp_path / "sweep")
+
+    assert timeless(dict(grid.run(opened.experiment, opened.cells, figures_of))) == timeless(here)
+    costs = [value["costs"] for value in here.values() if not isinstance(value, WorkFault)]
+    assert costs[0].startswith("restart 30 s")
+    assert costs[-1].startswith("restart 60 s")
+
+
+def test_a_folder_is_not_written_over_and_must_be_ours(folder: Folder, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--resume gathers it"):
+        Folder.create(folder.path, EXPERIMENT, CELLS)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="is not empty"):
+        Folder.create(tmp_path / "other", EXPERIMENT, CELLS)
+    assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.tex"]
+    folder.path.chmod(0o777)
+    with pytest.raises(ConfigError, match="nobody else's to write to"):
+        Folder.open(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"seed":2', '"seed":"many"', r"cells\.\d+\.seed"),
+        ('"seed":2', '"seed":2,"run":"rm"', r"cells\.\d+\.run"),
+        ('"submit_s":{', '"submit_s":{"is":"rm",', "submit_s"),
+        ("{", "{{", "not JSON"),
+        ("{", "[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_damaged_folder_is_an_error_that_names_its_file(
+    folder: Folder, old: str, new: str, said: str
+) -> None:
+    path = folder.path / "experiment.json"
+    text = path.read_text("utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new, 1), "utf-8")
+
+    with pytest.raises(ConfigError, match=rf"experiment\.json: .*{said}"):
+        Folder.open(folder.path)
+
+
+def test_what_a_user_typed_is_an_argument_and_never_script(folder: Folder) -> None:
+    """A folder's name with quotes and a command in it is one argument, twice; the limit is set."""
+    path = folder.path.with_name("a b'c $(touch x)")
+    folder.path.rename(path)
+    request = ArrayRequest(partition="cpu", time="1:00:00", most_at_once=4)
+
+    argv = array_job.arguments(Folder.open(path), [5, 0, 2, 1], request)
+
+    assert "--array=0,1,2,5%4" in argv
+    assert {"--partition=cpu", "--time=1:00:00", f"--chdir={path}"} <= set(argv)
+    assert argv[-3] == f"{path}/task.sh"
+    assert argv[-1] == str(path)
+    assert not any(word.startswith(("--gpus", "--gres")) for word in argv)
+    assert str(path).encode() not in array_job.SCRIPT
+    for wrong in ({"partition": "a\nb"}, {"time": "1\n2"}):
+        with pytest.raises(ConfigError):
+            ArrayRequest(**wrong)  # type: ignore[arg-type]
+    odd = dataclasses.replace(folder, path=Path("a\nb"))
+    with pytest.raises(ConfigError, match=r"--dir: .* has a control character"):
+        array_job.arguments(odd, [0], ArrayRequest())
+
+
+def test_a_trace_of_another_format_comes_back_whole(tmp_path: Path) -> None:
+    path = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
+    experiment = Experiment(workloads={"": Workload(cluster="4x4", trace=read_trace(path))})
+    spec = PolicySpec(policy="fifo", parameters={"a": [1, 2.5, "x"], "b": None})
+    cells = (Cell(policy=spec),)
+
+    folder = Folder.create(tmp_path / "sweep", experiment, cells)
+
+    again = Folder.open(folder.path)
+    assert again.cells[0].policy == spec
+    jobs = again.experiment.workloads[""].jobs
+    assert (jobs.name, jobs.format, len(jobs)) == ("60_job", "tiresias", 60)
