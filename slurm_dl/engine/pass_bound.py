@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.free_resources import HOLDING, FreeResources
 from slurm_dl.engine.target import NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.jobs import F64, PENDING, RUNNING, Bool
@@ -107,11 +107,12 @@ class _Beside:
         # Jobs that are not managed, or have no GPUs, make room for nobody.
         gives_way = snap.is_managed() & (jobs.gpus > 0) & (jobs.state == RUNNING)
         gives_way[stays] = False
-        self._staying: Bool = ~gives_way[held.job]
+        holds = is_in(jobs.state[held.job], HOLDING)
+        self._staying: Bool = holds & ~gives_way[held.job]
         self._ends_s = _left_s(snap, held.job)
         self._next = stays[jobs.state[stays] == PENDING]
         gives_way[others] = False
-        self._now = FreeResources.beside(snap, ~gives_way[held.job])
+        self._now = FreeResources.beside(snap, holds & ~gives_way[held.job])
 
     def movers(self, behind: Rows) -> Rows:
         """Those of *behind* that would move its planned start."""
