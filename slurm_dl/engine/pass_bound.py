@@ -52,7 +52,7 @@ def held_back(
     there: tuple[PartitionPool, ...],
     *,
     barred: Bool | None,
-    waits_for_all: Bool,
+    waits_for_all: Bool | None,
     pass_s: float,
 ) -> HeldBack:
     """Waiting jobs that fit, and would move the planned start of the first job of their pool.
@@ -62,10 +62,11 @@ def held_back(
         target: Rows of the jobs that should hold GPUs if nobody is held back.
         pinned: Running jobs that cannot be moved.
         barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
-        waits_for_all: ``(n,)`` bool, waiting jobs for which nobody is preempted now.
+        waits_for_all: ``(n,)`` bool, waiting jobs for which nobody is preempted now; None: nobody.
         pass_s: The first waiting job is passed freely until it has waited for so long, seconds.
     """
     jobs = snap.jobs
+    waits_for_all = np.zeros(len(jobs), dtype=np.bool_) if waits_for_all is None else waits_for_all
     rows, firsts = [NOBODY], [NOBODY]
     waiting = to_serve(snap, ranked[jobs.state[ranked] == PENDING], NOBODY, barred)
     for pool in there:
