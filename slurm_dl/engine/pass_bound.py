@@ -151,7 +151,6 @@ class _Beside:
         snap = self._snap
         found: list[FreeResources] = []
         ends_s, next_s = _left_s(snap, snap.seen.held.job), _left_s(snap, self._next)
-        next_gpus = snap.jobs.gpus[self._next]
 
         def fits(time_s: float) -> bool:
             free = FreeResources.beside(snap, self._staying & (ends_s > time_s))
@@ -159,7 +158,7 @@ class _Beside:
             if nodes is None:
                 return False
             free.take(need, nodes)
-            taken = float(next_gpus[next_s > time_s].sum())
+            taken = float(snap.jobs.gpus[self._next[next_s > time_s]].sum())
             has_room = float(free.gpus[self._usable].sum()) + SLACK_GPUS >= taken
             if has_room:
                 found.append(free)
@@ -168,7 +167,7 @@ class _Beside:
         times = np.unique(np.concatenate([[0.0], ends_s[self._staying], next_s]))
         times = times[np.isfinite(times)]
         at = bisect_left(times, True, key=fits)
-        # The last time that fits is the one found.
+        # Of the times that bisect has tried, the last that fits is the one it finds.
         return (float(times[at]), found[-1]) if at and found else None
 
 

@@ -81,7 +81,7 @@ class FreeResources:
         )
 
     def lesser(self, other: FreeResources) -> FreeResources:
-        """What is free of each node in both."""
+        """Resources of each node that are free in both."""
         return FreeResources(
             np.minimum(self.gpus, other.gpus),
             np.minimum(self.cpus, other.cpus),
