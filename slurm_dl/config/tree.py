@@ -41,6 +41,8 @@ from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.policies.base import Policy
 from slurm_dl.text import number
 
+Wait = Annotated[Seconds, Field(ge=0, le=10**9)]
+
 SITE_FACTOR_END = HIGHEST_SITE_FACTOR + 1
 """What Slurm takes no more as a SiteFactor."""
 
@@ -152,20 +154,16 @@ class RankingSection(Section):
             "SiteFactor, and the site's own priority weights decide."
         ),
     )
-    pass_s: Seconds = Field(
+    pass_s: Wait = Field(
         default=3600,
-        ge=0,
-        le=10**9,
         description=(
             "Once the first waiting job has waited longer than this, a job behind it starts only "
             "if it does not move the planned start of the first, by limits or expected run times. "
             "It bounds how long small jobs pass a gang of their own tier. 0: they always may."
         ),
     )
-    overdue_s: Seconds = Field(
+    overdue_s: Wait = Field(
         default=604_800,
-        ge=0,
-        le=10**9,
         description=(
             "A job that could start is served before all others once it has waited longer than "
             "this since it last became eligible or last ran. It bounds the wait of a gang that "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -134,44 +135,39 @@ def serve_ranked(
         roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
             served only once they are overdue. None: nobody.
     """
-    there, among = pools(snap), _without(order, closed if skips else None)
-    served = _without(among, roomless)
-    intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
+    there = pools(snap)
+    serve = partial(_serve, snap, order, ranked, need, pinned=pinned, there=there, skips=skips)
+    barred = _either(order.barred, closed if skips else None)
+    intent = serve(barred=_either(barred, roomless))
     back = NOBODY_HELD_BACK
     if skips and need is None and bound.pass_s:
         # Who only waits for jobs that stay has a planned start, who was served in vain has none.
         hopeless = None if closed is None else closed & _unplanned(snap)
-        may_wait = _without(order, hopeless).barred
         back = held_back(
             snap,
             ranked,
             intent.target,
             pinned,
             there,
-            barred=may_wait,
-            waits_for_all=_either(len(snap.jobs), closed, roomless),
+            barred=_either(order.barred, hopeless),
+            waits_for_all=_either(closed, roomless),
             pass_s=bound.pass_s,
         )
     if len(back.rows):
-        among = _without(among, is_in(np.arange(len(snap.jobs)), back.rows))
-        served = _without(among, roomless)
-        intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
-    overdue = _overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
+        barred = _either(barred, is_in(np.arange(len(snap.jobs)), back.rows))
+        intent = serve(barred=_either(barred, roomless))
+    overdue = _overdue_jobs(snap, barred, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
-        if roomless is not None:
-            late = is_in(np.arange(len(roomless)), overdue)
-            served = _without(among, roomless & ~late)
-        intent = _serve(
-            snap, served, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
-        )
-    return dataclasses.replace(intent, order=order, overdue=overdue, back=back)
+        intent = serve(barred=_either(barred, roomless), first=overdue)
+    return dataclasses.replace(intent, overdue=overdue, back=back)
 
 
-def _either(n: int, *masks: Bool | None) -> Bool:
-    """``(n,)`` bool: what is in one of *masks*, of which None has nobody."""
-    found: Bool = np.zeros(n, dtype=np.bool_)
+def _either(*masks: Bool | None) -> Bool | None:
+    """``(n,)`` bool: what is in one of *masks*; None, there as here: nobody."""
+    found = None
     for mask in masks:
-        found |= False if mask is None else mask
+        if mask is not None and mask.any():
+            found = mask if found is None else found | mask
     return found
 
 
@@ -181,21 +177,13 @@ def _unplanned(snap: Snapshot) -> Bool:
     return unplanned
 
 
-def _without(order: Order, these: Bool | None) -> Order:
-    """*order*, with the jobs *these* barred."""
-    if these is None or not these.any():
-        return order
-    return dataclasses.replace(
-        order, barred=these if order.barred is None else these | order.barred
-    )
-
-
 def _serve(
     snap: Snapshot,
     order: Order,
     ranked: Rows,
     need: F64 | None,
     *,
+    barred: Bool | None,
     pinned: Rows,
     there: tuple[PartitionPool, ...],
     skips: bool,
@@ -204,7 +192,8 @@ def _serve(
     """Serve the pools one after another.
 
     Args:
-        first: Rows that are served before all others, in this order.
+        barred: ``(n,)`` bool, waiting jobs that are not served; None: nobody.
+        first: Rows that are served before all others, in this order, even if barred.
     """
     by_type = len(snap.seen.gpu_types) > 1 and not (snap.rates is None and order.gpu_type is None)
     by_type |= need is not None
@@ -212,6 +201,7 @@ def _serve(
     if len(first):
         queue = np.concatenate([first, ranked[~is_in(ranked, first)]])
         queue = np.concatenate(by_priority_tier(snap, queue))
+        barred = None if barred is None else barred & ~is_in(np.arange(len(barred)), first)
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
     for pool in there:
@@ -219,10 +209,10 @@ def _serve(
         if len(target):
             rows = rows[~is_in(rows, target)]
         if not by_type:
-            served = choose_target(snap, rows, fixed, skips=skips, barred=order.barred, pool=pool)
+            served = choose_target(snap, rows, fixed, skips=skips, barred=barred, pool=pool)
         else:
             resources = TypedResources(snap, fixed, pool.nodes)
-            to_all = to_serve(snap, rows, fixed, order.barred)
+            to_all = to_serve(snap, rows, fixed, barred)
             served = fixed
             for equals in by_priority_tier(snap, to_all):
                 late = equals[is_in(equals, first)]
@@ -323,7 +313,7 @@ def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
 
 def _overdue_jobs(
     snap: Snapshot,
-    order: Order,
+    barred: Bool | None,
     ranked: Rows,
     *,
     target: Rows,
@@ -338,6 +328,7 @@ def _overdue_jobs(
     their pool; the first is served whatever its size.
 
     Args:
+        barred: ``(n,)`` bool, waiting jobs that could not start; None: nobody.
         ranked: Rows of the managed live jobs, best first.
         target: Rows of the jobs that should hold GPUs by the policy alone.
         there: The pools.
@@ -348,7 +339,7 @@ def _overdue_jobs(
     late = ranked[(jobs.state[ranked] == PENDING) & (since_s[ranked] < snap.now_s - bound.after_s)]
     if not len(late):
         return NOBODY
-    late = to_serve(snap, late, target, order.barred)
+    late = to_serve(snap, late, target, barred)
     late = late[np.lexsort([jobs.job_id[late], since_s[late]])]
     late = np.concatenate(by_priority_tier(snap, late))
     found = [NOBODY]

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.free_resources import HOLDING, FreeResources
 from slurm_dl.engine.target import NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.jobs import F64, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 
 MOST_LOOKED_AT = 1000
 """Jobs behind the first one for which room beside it is looked for; the rest find none."""
@@ -52,7 +52,7 @@ def held_back(
     there: tuple[PartitionPool, ...],
     *,
     barred: Bool | None,
-    waits_for_all: Bool,
+    waits_for_all: Bool | None,
     pass_s: float,
 ) -> HeldBack:
     """Waiting jobs that fit, and would move the planned start of the first job of their pool.
@@ -62,10 +62,11 @@ def held_back(
         target: Rows of the jobs that should hold GPUs if nobody is held back.
         pinned: Running jobs that cannot be moved.
         barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
-        waits_for_all: ``(n,)`` bool, waiting jobs for which nobody is preempted now.
+        waits_for_all: ``(n,)`` bool, waiting jobs for which nobody is preempted now; None: nobody.
         pass_s: The first waiting job is passed freely until it has waited for so long, seconds.
     """
     jobs = snap.jobs
+    waits_for_all = np.zeros(len(jobs), dtype=np.bool_) if waits_for_all is None else waits_for_all
     rows, firsts = [NOBODY], [NOBODY]
     waiting = to_serve(snap, ranked[jobs.state[ranked] == PENDING], NOBODY, barred)
     for pool in there:
@@ -76,14 +77,15 @@ def held_back(
         if not len(first) or snap.memory.waiting_since_s[first[0]] > snap.now_s - pass_s:
             continue
         behind = mine[at[0] + 1 :]
+        # Nobody waits for one that cannot start now.
+        behind = behind[~waits_for_all[behind]]
+        if not len(behind):
+            continue
         before = ranked[: np.flatnonzero(ranked == first[0])[0]]
-        before = before[is_in(before, target)]
-        stays = np.union1d(before, pinned)
+        stays = np.union1d(before[is_in(before, target)], pinned)
         if waits_for_all[first[0]]:
             stays = np.union1d(stays, ranked[jobs.state[ranked] == RUNNING])
-        beside = _Beside(snap, pool, int(first[0]), stays, target[~is_in(target, behind)])
-        # Nobody waits for one that cannot start now.
-        rows.append(beside.movers(behind[~waits_for_all[behind]]))
+        rows.append(_Beside(snap, pool, int(first[0]), stays, target).movers(behind))
         firsts.append(np.repeat(first, len(rows[-1])))
     return HeldBack(np.concatenate(rows), np.concatenate(firsts))
 
@@ -94,45 +96,44 @@ class _Beside:
     Args:
         first: Its row.
         stays: Rows of the jobs that have GPUs until they end: they come before it, or stay.
-        others: Rows of the jobs in the target without those behind it.
+        target: Rows of the jobs in the target.
     """
 
     def __init__(
-        self, snap: Snapshot, pool: PartitionPool, first: int, stays: Rows, others: Rows
+        self, snap: Snapshot, pool: PartitionPool, first: int, stays: Rows, target: Rows
     ) -> None:
         jobs, held = snap.jobs, snap.seen.held
-        self._snap, self._needs = snap, ResourceRequests(snap)
-        self._first = first
-        self._usable = pool.usable(snap)
+        self._snap, self._first, self._usable = snap, first, pool.usable(snap)
         # Jobs that are not managed, or have no GPUs, make room for nobody.
         gives_way = snap.is_managed() & (jobs.gpus > 0) & (jobs.state == RUNNING)
         gives_way[stays] = False
-        self._staying: Bool = ~gives_way[held.job]
-        self._ends_s = _left_s(snap, held.job)
+        holds = is_in(jobs.state[held.job], HOLDING)
+        self._staying: Bool = holds & ~gives_way[held.job]
         self._next = stays[jobs.state[stays] == PENDING]
-        gives_way[others] = False
-        self._now = FreeResources.beside(snap, ~gives_way[held.job])
+        gives_way[target] = False
+        self._now = FreeResources.beside(snap, holds & ~gives_way[held.job])
 
     def movers(self, behind: Rows) -> Rows:
         """Those of *behind* that would move its planned start."""
-        gpus = self._snap.jobs.gpus
+        snap, gpus = self._snap, self._snap.jobs.gpus
         free_gpus = float(self._now.gpus[self._usable].sum()) - float(gpus[self._next].sum())
         # Who does not fit now delays nobody.
         behind = behind[gpus[behind] <= free_gpus + SLACK_GPUS]
-        planned = self._planned() if len(behind) else None
+        if not len(behind):
+            return NOBODY
+        needs = ResourceRequests(snap)
+        planned = self._planned(needs.of(self._first))
         if planned is None:
             return NOBODY
-        start_s, left = planned
-        late = behind[_left_s(self._snap, behind) > start_s]
-        for name in ("gpus", "cpus", "mem_mb", "gres"):
-            setattr(left, name, np.minimum(getattr(left, name), getattr(self._now, name)))
-        left.jobs_on = np.maximum(left.jobs_on, self._now.jobs_on)
+        start_s, then = planned
+        late = behind[_left_s(snap, behind) > start_s]
+        left = then.lesser(self._now)
         moves = np.ones(len(late), dtype=np.bool_)
         no_room = set()
         for i, row in enumerate(late[:MOST_LOOKED_AT].tolist()):
             if left.gpus[self._usable].max(initial=0.0) <= 0:
                 break
-            need = self._needs.of(row)
+            need = needs.of(row)
             nodes = None if need.key in no_room else left.place(need, self._usable)
             if nodes is None:
                 no_room.add(need.key)
@@ -142,32 +143,32 @@ class _Beside:
         movers: Rows = late[moves]
         return movers
 
-    def _planned(self) -> tuple[float, FreeResources] | None:
-        """Seconds until it can start, and what is free then beside it.
+    def _planned(self, need: ResourceRequest) -> tuple[float, FreeResources] | None:
+        """Seconds until there is room for *need*, and what is free then beside it.
 
         None if it could start now, or never: something else keeps it from starting.
         """
-        next_s = _left_s(self._snap, self._next)
-        times = np.unique(np.concatenate([[0.0], self._ends_s[self._staying], next_s]))
-        times = times[np.isfinite(times)]
-        at = bisect_left(times, True, key=lambda time_s: self._fits(time_s) is not None)
-        if at in {0, len(times)}:
-            return None
-        left = self._fits(times[at])
-        return None if left is None else (float(times[at]), left)
-
-    def _fits(self, time_s: float) -> FreeResources | None:
-        """Resources that are free beside it in *time_s*; None if it finds no room then."""
         snap = self._snap
-        need = self._needs.of(self._first)
-        free = FreeResources.beside(snap, self._staying & (self._ends_s > time_s))
-        nodes = free.place(need, self._usable)
-        if nodes is None:
-            return None
-        free.take(need, nodes)
-        next_gpus = snap.jobs.gpus[self._next][_left_s(snap, self._next) > time_s]
-        has_room = float(free.gpus[self._usable].sum()) + SLACK_GPUS >= float(next_gpus.sum())
-        return free if has_room else None
+        found: list[FreeResources] = []
+        ends_s, next_s = _left_s(snap, snap.seen.held.job), _left_s(snap, self._next)
+
+        def fits(time_s: float) -> bool:
+            free = FreeResources.beside(snap, self._staying & (ends_s > time_s))
+            nodes = free.place(need, self._usable)
+            if nodes is None:
+                return False
+            free.take(need, nodes)
+            taken = float(snap.jobs.gpus[self._next[next_s > time_s]].sum())
+            has_room = float(free.gpus[self._usable].sum()) + SLACK_GPUS >= taken
+            if has_room:
+                found.append(free)
+            return has_room
+
+        times = np.unique(np.concatenate([[0.0], ends_s[self._staying], next_s]))
+        times = times[np.isfinite(times)]
+        at = bisect_left(times, True, key=fits)
+        # Of the times that bisect has tried, the last that fits is the one it finds.
+        return (float(times[at]), found[-1]) if at and found else None
 
 
 def _left_s(snap: Snapshot, rows: npt.NDArray[np.integer]) -> F64:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from slurm_dl.model.columns import OneOf
+from slurm_dl.model.json_marks import OneOf
 from slurm_dl.model.profile import Profile
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.columns import Column
+from slurm_dl.model.json_marks import Column
 
 I8 = Annotated[npt.NDArray[np.int8], Column("i")]
 

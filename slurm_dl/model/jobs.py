@@ -15,9 +15,9 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.columns import Column
 from slurm_dl.model.estimate_origin import I8
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.json_marks import Column
 
 I16 = Annotated[npt.NDArray[np.int16], Column("i")]
 I32 = Annotated[npt.NDArray[np.int32], Column("i")]

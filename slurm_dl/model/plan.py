@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from slurm_dl.model.breaker import Breaker, BreakerName
-from slurm_dl.model.columns import OneOf
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32
+from slurm_dl.model.json_marks import OneOf
 from slurm_dl.model.steer import Steer
 
 

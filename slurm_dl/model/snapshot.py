@@ -15,13 +15,13 @@ from typing import Annotated, Final
 import numpy as np
 
 from slurm_dl.model.breaker import Breaker, Restart, Taken
-from slurm_dl.model.columns import SharedMasks
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.estimate_origin import I8
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
+from slurm_dl.model.json_marks import SharedMasks
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.other_gres import OtherGres
 from slurm_dl.model.partition_limits import PartitionLimits

@@ -20,8 +20,8 @@ from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator
 
 from slurm_dl.error_text import sentence
 from slurm_dl.json_types import Json
-from slurm_dl.model.columns import FLOAT_WORDS
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.json_marks import FLOAT_WORDS
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.scheme_registry import find_rule, find_scheme

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Overdue, Preemption, Settings
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Plan
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -38,6 +39,7 @@ def plan_of(
     waited_s: float = HOUR_S + 1,
     policy: Policy = POLICY,
     settings: Settings = SETTINGS,
+    ending: frozenset[int] = frozenset(),
 ) -> Plan:
     """Four nodes of four GPUs: a job on each of the first ones, a gang that waits, and small jobs.
 
@@ -45,8 +47,13 @@ def plan_of(
         small: Expected run time of each, by id; each wants two GPUs.
         gang: Nodes that the gang wants, and GPUs on each.
         left_s: Of the running jobs, four GPUs each.
+        ending: Those of them that are COMPLETING.
     """
     rows = [running(i, 4, limit_s=1e6) for i in range(1, 1 + len(left_s))]
+    rows = [
+        dataclasses.replace(row, state=JobState.COMPLETING) if row.job_id in ending else row
+        for row in rows
+    ]
     rows.append(pending(GANG, gang[0] * gang[1], n_nodes=gang[0]))
     rows += [pending(i, 2) for i in small]
     held = {i: {i - 1: 4.0} for i in range(1, 1 + len(left_s))}
@@ -73,6 +80,9 @@ def plan_of(
         ({30: math.inf, 31: math.inf}, {"gang": ALL}, set()),
         # Nothing is known of the running jobs: it has no planned start, and nothing moves it.
         ({30: 1e5, 31: 1e5}, {"gang": ALL, "left_s": (math.inf,) * 3}, {30, 31}),
+        # The GPUs of a job that is COMPLETING are as good as free: the gang starts in 900 s.
+        ({30: 1000.0, 31: 900.0}, {"left_s": (1e5, 900.0, 1200.0), "ending": {1}}, {31}),
+        ({30: 1000.0, 31: 900.0}, {"left_s": (1e5, 900.0, 1200.0)}, {30, 31}),
         # It has not waited for long, or there is no bound.
         ({30: 1e5, 31: 1e5}, {"gang": ALL, "waited_s": HOUR_S - 1}, {30, 31}),
         (

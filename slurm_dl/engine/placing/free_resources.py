@@ -80,6 +80,16 @@ class FreeResources:
             self.gres.copy(),
         )
 
+    def lesser(self, other: FreeResources) -> FreeResources:
+        """Resources of each node that are free in both."""
+        return FreeResources(
+            np.minimum(self.gpus, other.gpus),
+            np.minimum(self.cpus, other.cpus),
+            np.minimum(self.mem_mb, other.mem_mb),
+            np.maximum(self.jobs_on, other.jobs_on),
+            np.minimum(self.gres, other.gres),
+        )
+
     def fits_on(self, need: ResourceRequest, ask: Ask | None = None) -> Bool:
         """``(m,)`` bool, nodes on which one node's share of *need* fits.
 
