@@ -276,7 +276,10 @@ class StudyRow:
         means = ("jct", "preemptions", "p99", "largest", "preempted")
         counts = ("workloads", "done", "unfinished")
         return {
-            **_key_json(self.key),
+            "trace": self.key.trace.name,
+            "costs": self.key.costs,
+            "policy": self.key.policy,
+            "tags": self.key.tags,
             **{name: getattr(self, name) for name in counts},
             **{name: getattr(self, name).as_json() for name in means},
         }
@@ -325,7 +328,11 @@ def as_json(rows: Iterable[StudyRow], found: Found, failed: Mapping[str, str]) -
         "rows": [row.as_json() for row in rows],
         "cells": [
             {
-                **_key_json(key),
+                "trace": key.trace.name,
+                "cluster": key.trace.cluster,
+                "costs": key.costs,
+                "policy": key.policy,
+                "tags": key.tags,
                 "seed": seed,
                 "parameters": figures["parameters"],
                 **{name: value for name, value in figures.items() if name not in _LEFT_OUT},
@@ -333,14 +340,4 @@ def as_json(rows: Iterable[StudyRow], found: Found, failed: Mapping[str, str]) -
             for (key, seed), figures in found.items()
         ],
         "failed": [{"cell": name, "why": why} for name, why in failed.items()],
-    }
-
-
-def _key_json(key: StudyKey) -> dict[str, object]:
-    return {
-        "trace": key.trace.name,
-        "cluster": key.trace.cluster,
-        "costs": key.costs,
-        "policy": key.policy,
-        "tags": key.tags,
     }

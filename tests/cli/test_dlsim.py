@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -11,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,10 @@ from in_process import in_process
 from patience import PATIENCE
 
 from slurm_dl.cli.dlsim.command import main
-from slurm_dl.experiments.sweep import (
-    CellError,
-    CellResult,
-    Failure,
-    Sweep,
-    parse_policies,
-    run_cells,
-)
+from slurm_dl.experiments import grid
+from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
+from slurm_dl.experiments.policy_words import parse_policies
+from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order
@@ -78,7 +73,7 @@ def told(path: Path) -> Any:  # noqa: ANN401 - whatever the JSON holds
 def timeless(value: Any) -> Any:  # noqa: ANN401
     """The same without what differs from run to run."""
     if isinstance(value, dict):
-        return {k: timeless(v) for k, v in value.items() if k != "wall_s"}
+        return {str(k): timeless(v) for k, v in value.items() if k != "wall_s"}
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
@@ -405,7 +400,7 @@ def test_compare_of_all_has_both_costs_and_survives_a_fault(
     for costs in ("none", "slurm"):
         assert f"\non 1x8, costs {costs}\n" in result.stdout
         assert f"dlsim compare: costs {costs}, faulty, load 1, seed 0: " in result.stderr
-        assert f"failed with costs {costs}: faulty, load 1" in result.stdout
+        assert f"failed: costs {costs}, faulty, load 1" in result.stdout
     wanted = ["fifo", "discrete_las", "las", "srtf"]
     figures = told(out)
     ran = [(cell["policy"], cell["costs"]) for cell in figures["cells"]]
@@ -490,10 +485,6 @@ def test_compare_ends_with_1_and_says_where_jobs_did_not_finish() -> None:
             ["--policies", "fifo", *TWO_COSTS, "--loads", "1,2", "--plot", "x.png"],
             "too much for one picture",
         ),
-        (
-            ["--policies", "fifo", *TWO_COSTS, "--on", "slurm", "--dir", "x"],
-            "one cost model for each array",
-        ),
         (["--policies", "fifo", "--dir", "x"], "--dir is for --on slurm"),
         (["--policies", "fifo", "--resume"], "--resume is for --on slurm"),
         (["--policies", "fifo", "--on", "slurm"], "needs --dir"),
@@ -521,7 +512,7 @@ def test_resume_wants_a_folder_with_a_sweep(tmp_path: Path) -> None:
     result = dlsim("compare", "--on", "slurm", "--dir", tmp_path, "--resume")
 
     assert result.exit_code == 2
-    assert f"{tmp_path}/sweep.json: No such file" in result.stderr
+    assert f"{tmp_path}/experiment.json: No such file" in result.stderr
 
 
 def test_slurm_is_needed_for_a_sweep_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -590,58 +581,47 @@ def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
 
 # Processes
 
-SWEEP = Sweep(
-    wishes=parse_policies("fifo,las,discrete_las:voda", {}),
-    loads=(1.0, 2.0),
-    seeds=2,
-    cluster="2x4",
-    costs=None,
-)
+EXPERIMENT = Experiment(workloads={"": Workload(cluster="2x4", trace=read_trace(SIXTY))})
+CELLS = grid.product(parse_policies("fifo,las,discrete_las:voda", {}), loads=(1.0, 2.0), seeds=2)
+Found = dict[Cell, Figures | WorkFault]
 
 
-def same(results: Sequence[CellResult]) -> str:
-    """Results to compare; NaN is equal to NaN in text."""
-    return repr([dataclasses.replace(r, wall_s=0.0) for r in results])
+def ran(**more: Any) -> Found:  # noqa: ANN401 - of `grid.run`
+    """The figures of all `CELLS`."""
+    return dict(grid.run(EXPERIMENT, CELLS, grid.figures_of, **more))
 
 
 def test_results_are_the_same_however_many_processes_make_them() -> None:
-    """Figure for figure and in the same order."""
-    trace = read_trace(SIXTY)
-    steps: list[int] = []
-
-    got = run_cells(SWEEP, trace, steps.append, processes=3)
-
-    assert same(got) == same(run_cells(SWEEP, trace, lambda _: None))
-    assert steps == [*range(1, 13)]
+    """Figure for figure."""
+    assert timeless(ran(processes=3)) == timeless(ran())
     assert not multiprocessing.active_children()
 
 
-def test_a_failure_in_a_process_is_told_as_it_is_here(tmp_path: Path) -> None:
-    sweep = dataclasses.replace(SWEEP, costs=str(tmp_path / "gone.json"))
+def test_what_is_done_is_kept_when_a_process_is_killed(tmp_path: Path) -> None:
+    """As when memory runs out: the simulations that are left fail, each told with its cell.
 
-    with pytest.raises(CellError, match=r"^\w+, load 1, seed 0: --costs .*gone\.json"):
-        run_cells(sweep, read_trace(SIXTY), lambda _: None, processes=2)
-
-
-def test_what_is_done_is_kept_when_a_process_is_killed() -> None:
-    """As when memory runs out: the simulations that are left fail, each told with its cell."""
-    failed: list[Failure] = []
-
-    def kill(done: int) -> None:
-        if done == 2:
+    A fault in a process is told as it is here.
+    """
+    found: Found = {}
+    for cell, value in grid.run(EXPERIMENT, CELLS, grid.figures_of, processes=2):
+        found[cell] = value
+        if len(found) == 2:
             for child in multiprocessing.active_children():
                 child.kill()
 
-    trace = read_trace(SIXTY)
-    got = run_cells(SWEEP, trace, kill, processes=2, failed=failed.append)
-
-    lost = {failure.cell.index for failure in failed}
-    assert {"killed (out of memory?)" in failure.why for failure in failed} == {True}
-    assert all(failure.why.startswith(f"{failure.cell}: ") for failure in failed)
-    whole = run_cells(SWEEP, trace, lambda _: None)
-    assert 2 <= len(got) < len(whole)
-    assert same(got) == same([r for i, r in enumerate(whole) if i not in lost])
+    faults = {cell: v for cell, v in found.items() if isinstance(v, WorkFault)}
+    assert {"killed (out of memory?)" in fault.why for fault in faults.values()} == {True}
+    assert all(fault.why.startswith(f"{cell}: ") for cell, fault in faults.items())
+    assert 2 <= len(found) - len(faults) < len(CELLS)
+    whole = ran()
+    for cell in set(found) - set(faults):
+        assert timeless(found[cell]) == timeless(whole[cell])
     assert not multiprocessing.active_children()
+    gone = grid.product(parse_policies("fifo,las", {}), costs=(str(tmp_path / "gone.json"),))
+    for processes in (1, 2):
+        for cell, fault in grid.run(EXPERIMENT, gone, grid.figures_of, processes=processes):
+            assert isinstance(fault, WorkFault)
+            assert fault.why.startswith(f"{cell}: --costs {tmp_path / 'gone.json'}")
 
 
 @pytest.mark.parametrize("name", ["compare", "whatif"])

@@ -13,8 +13,8 @@ from click.testing import Result
 from in_process import in_process
 
 from slurm_dl.cli.dlsim.command import main
-from slurm_dl.experiments import study_cells, sweep
-from slurm_dl.experiments.sweep import CellResult, Sweep, SweepCell
+from slurm_dl.experiments import study as studies
+from slurm_dl.experiments.grid import Cell, Experiment, Simulated
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import registry
 from slurm_dl.traces import read_trace
@@ -48,23 +48,20 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
     return cells
 
 
-Run = Callable[[Sweep, Trace, SweepCell], CellResult]
-
-
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], dict[int, BaseException]]:
     """The cells that are run, and what to raise in place of the one with a number."""
     ran: list[str] = []
     raised: dict[int, BaseException] = {}
-    real = sweep.run_cell
+    real = Experiment.simulate
 
-    def run_cell(whole: Sweep, trace: Trace, cell: SweepCell) -> CellResult:
+    def simulate(whole: Experiment, cell: Cell, progress: Callable[[float], None]) -> Simulated:
         if len(ran) in raised:
             raise raised.pop(len(ran))
         ran.append(str(cell))
-        return real(whole, trace, cell)
+        return real(whole, cell, progress)
 
-    monkeypatch.setattr(sweep, "run_cell", run_cell)
+    monkeypatch.setattr(Experiment, "simulate", simulate)
     return ran, raised
 
 
@@ -103,7 +100,7 @@ def test_a_study_that_was_stopped_is_taken_up_where_it_was(
 def test_figures_of_other_versions_are_not_mixed(tmp_path: Path) -> None:
     """The folder is refused, and says of what it is."""
     study(tmp_path, *FEW, "--show")
-    mark = tmp_path / "study.json"
+    mark = tmp_path / "versions.json"
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "slurm_dl": "0.0.1"}))
 
     result = study(tmp_path, *FEW)
@@ -151,30 +148,29 @@ def test_only_policies_told_run_times_go_by_them(tmp_path: Path) -> None:
     moved = {policy for policy, value in mean_s[0].items() if mean_s[1][policy] != value}
 
     assert {"srsf", "easy_backfill", "gavel_sjf"} <= moved
-    assert not {policy for policy in moved if not study_cells.knows_run_times(policy)}
+    assert not {policy for policy in moved if not studies.knows_run_times(policy)}
     others = {"gittins:whole-trace", "elas", "slurm"}
-    assert {policy for policy in others if study_cells.knows_run_times(policy)} == others
-    default = study_cells.default_policies()
+    assert {policy for policy in others if studies.knows_run_times(policy)} == others
+    default = studies.default_policies()
     reference = {"srsf", "easy_backfill", "gittins:whole-trace", "slurm"}
-    assert {policy for policy in default if study_cells.knows_run_times(policy)} == reference
-    assert set(registry.names()) < set(study_cells.all_policies())
+    assert {policy for policy in default if studies.knows_run_times(policy)} == reference
+    assert set(registry.names()) < set(studies.all_policies())
 
 
 def test_what_people_look_at_first_is_run_first() -> None:
     """The main traces and policies as they are, then their resamples, then all else."""
-    cells = study_cells.cells_of(
-        study_cells.TRACES, study_cells.default_policies(), ("none", "slurm"), ("none",), 2
-    )
+    keys = studies.keys_of(studies.TRACES, studies.default_policies(), ("none", "slurm"), ("none",))
+    order = studies.in_order(keys, 2)
     main = [
-        cell
-        for cell in cells
-        if cell.trace.name in study_cells.FIRST_TRACES and cell.policy in study_cells.FIRST_POLICIES
+        pair
+        for pair in order
+        if pair[0].trace.name in studies.FIRST_TRACES and pair[0].policy in studies.FIRST_POLICIES
     ]
 
-    assert list(cells[: len(main)]) == main
-    assert [cell.seed for cell in main] == sorted(cell.seed for cell in main)
-    assert cells[0].trace.name == "itp10"
-    assert {cell.costs for cell in cells if cell.policy == "slurm"} == {"slurm"}
+    assert list(order[: len(main)]) == main
+    assert [seed for _, seed in main] == sorted(seed for _, seed in main)
+    assert order[0][0].trace.name == "itp10"
+    assert {key.costs for key in keys if key.policy == "slurm"} == {"slurm"}
 
 
 def within(trace: Trace) -> float:

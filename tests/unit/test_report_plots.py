@@ -18,13 +18,11 @@ from report_cases import life, records_of
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.report import plots, style
-from slurm_dl.report.summary_metrics import summarise
 
 EVIL = r"$\frac{1}{0$ _x & <b> % 漢字"
 
 LIVES = [life(0, (0, 10)), life(0, (10, 40)), life(0, (40, 60), (80, 100))]
 RECORDS = records_of(LIVES)
-SUMMARY = summarise(RECORDS, gpus=2)
 
 
 def texts(axes: Axes) -> list[str]:
@@ -101,24 +99,6 @@ def test_over_time_names_several_runs_below() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["las", "fifo"]
 
 
-def test_bars_carry_their_numbers() -> None:
-    """Mean, median and p99 of each run, on one log scale, the first on top."""
-    other = summarise(records_of([life(0, (0, 7200))]), gpus=2)
-    figure = plots.comparison({"las": SUMMARY, "fifo": other})
-
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "Mean JCT", "Median JCT", "99th percentile of the JCT",
-    ]  # fmt: skip
-    assert texts(figure.axes[0]) == ["0.833 min", "120 min"]
-    assert figure.axes[0].get_xscale() == "log"
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["las", "fifo"]
-    top, bottom = figure.axes[0].get_ylim()
-    assert top > bottom
-    for axes in figure.axes:
-        lengths = [bar.get_x() + bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
-        assert lengths[1] == pytest.approx(7200)
-
-
 def test_lines_can_be_told_apart() -> None:
     """No pair of colour and dashes twice among 28."""
     with style.styled():
@@ -129,11 +109,9 @@ def test_lines_can_be_told_apart() -> None:
 
 
 NOTHING = Records.of([])
-ZERO = summarise(records_of([life(0, (0, 0))]), gpus=1)
 ALL_PLOTS: dict[str, Callable[[], Figure]] = {
     "jct": lambda: plots.jct_distribution({"las": RECORDS, "fifo": RECORDS}),
     "over-time": lambda: plots.over_time({"las": RECORDS, "fifo": RECORDS}, gpus=2),
-    "comparison": lambda: plots.comparison({"las": SUMMARY, "fifo": SUMMARY}),
 }
 EDGES: dict[str, Callable[[], Figure]] = {
     "jct of nothing": lambda: plots.jct_distribution({"las": NOTHING}),
@@ -145,10 +123,6 @@ EDGES: dict[str, Callable[[], Figure]] = {
     "over time of one job": lambda: plots.over_time({"las": records_of(LIVES[:1])}, gpus=8),
     "over time evil": lambda: plots.over_time({EVIL: RECORDS, "b": RECORDS}, gpus=8),
     "over time of many runs": lambda: plots.over_time({f"{i}": RECORDS for i in range(13)}, gpus=8),
-    "comparison of nothing": lambda: plots.comparison({"a": summarise(NOTHING, gpus=1)}),
-    "comparison of 0 s": lambda: plots.comparison({"a": ZERO, "b": SUMMARY}),
-    "comparison of no run": lambda: plots.comparison({}),
-    "comparison evil": lambda: plots.comparison({EVIL: SUMMARY, "b": summarise(NOTHING, gpus=1)}),
 }
 
 
@@ -166,7 +140,6 @@ def test_a_plot_of_nothing_says_so() -> None:
     """Empty axes could as well be a fault."""
     assert texts(plots.jct_distribution({}).axes[0]) == ["no job finished"]
     assert texts(plots.over_time({"a": NOTHING}, gpus=1).axes[0]) == ["no job ran"]
-    assert "no job finished" in texts(plots.comparison({}).axes[1])
 
 
 def test_a_name_is_drawn_as_it_is() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import life, records_of
 
-from slurm_dl.cli.dlsim.report import report_command
+from slurm_dl.cli.dlsim.experiment_commands import report_command
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.html.page_data import (
     ENDED,

@@ -9,11 +9,14 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+from slurm_dl.experiments.array_job import Folder
+from slurm_dl.experiments.grid import Experiment, Workload, product
+from slurm_dl.experiments.policy_words import parse_policies
+
 from slurm_dl.config.loading import load
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.pause import FILE_NAME, PauseSwitch
 from slurm_dl.engine.settings import Settings
-from slurm_dl.experiments.sweep_files import Folder
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Shape
@@ -81,13 +84,6 @@ _AUDIT = (
     b'{"time": 1.5, "kind": "Requeue", "job": 7, "details": {"handover": {"beneficiaries": [8], '
     b'"victims": [{"run": {"job_id": 9}}]}}}\n{"job": 8}\n'
 )
-_SWEEP = (
-    b'{"format": 1, "versions": {"slurm_dl": "0", "numpy": "1", "python": "3"}, "trace": "t", '
-    b'"trace_format": "philly", "users": [], "models": [], "cluster": "2x4", "costs": null, '
-    b'"costs_is_file": false, "policies": [{"policy": "fifo", "preset": null, "parameters": {}}], '
-    b'"loads": [1.0], "seeds": 1, "tasks": 1, "cells": []}'
-)
-
 _JOBS = b"job_id,submission_time,duration,num_gpu\n1,0,9,1\n2,5,90,2\n3,5000,90,8\n"
 
 
@@ -99,6 +95,15 @@ def _recorded() -> bytes:
         with Writer(path, Setup.of(Fifo(), settings)) as writer:
             writer.write(snap)
         return path.read_bytes()
+
+
+def _swept() -> bytes:
+    with tempfile.TemporaryDirectory() as directory:
+        trace = read_trace(a_file(_JOBS, "jobs.csv"), "itp")
+        experiment = Experiment(workloads={"": Workload(cluster="2x4", trace=trace)})
+        path = Path(directory) / "sweep"
+        Folder.create(path, experiment, product(parse_policies("fifo", {}), seeds=2))
+        return (path / "experiment.json").read_bytes()
 
 
 def _fitted() -> bytes:
@@ -195,7 +200,7 @@ def _sandbox(data: bytes) -> object:
 def _sweep(data: bytes) -> object:
     directory = folder() / "sweep"
     directory.mkdir(exist_ok=True)
-    (directory / "sweep.json").write_bytes(data)
+    (directory / "experiment.json").write_bytes(data)
     return Folder.open(directory)
 
 
@@ -294,8 +299,8 @@ TARGETS = (
         parse=_sweep,
         own=(ConfigError,),
         source="the folder of a sweep",
-        parser="experiments.sweep_files.Folder.open",
-        seeds=(_SWEEP,),
+        parser="experiments.array_job.Folder.open",
+        seeds=(_swept(),),
     ),
     Target(
         name="sandbox-record",

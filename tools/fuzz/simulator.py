@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from click import ClickException
 
-from slurm_dl.cli.dlsim.simulation_options import read_value
+from slurm_dl.cli.dlsim.asked import read_value
 from slurm_dl.experiments.cluster_presets import find, is_slurm
 from slurm_dl.experiments.oracle import parse_due, parse_gpu_speed
 from slurm_dl.experiments.placement_choice import parse_scheme
-from slurm_dl.experiments.sweep import parse_loads, parse_policies
+from slurm_dl.experiments.policy_words import parse_loads, parse_policies
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.slurm.overheads import read_costs

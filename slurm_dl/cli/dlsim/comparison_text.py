@@ -7,6 +7,7 @@ right are left out.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -38,16 +39,12 @@ _BEST: Final = "*"
 _Cell = tuple[str, bool]
 """Text of a figure, and whether it is the best of its column."""
 
-_TIMES: Final = {
-    "mean\nJCT": "avg_jct_s",
-    "median\nJCT": "median_jct_s",
-    "p99\nJCT": "p99_jct_s",
-    "make-\nspan": "makespan_s",
-    "p95\nJCT": "p95_jct_s",
-}
-_SHARES: Final[
-    dict[str, tuple[str, Callable[[float], str], Callable[[list[float]], float], str]]
-] = {
+_Figure = tuple[str, Callable[[float], str] | None, Callable[[list[float]], float], str]
+_FIGURES: Final[dict[str, _Figure]] = {
+    "mean\nJCT": ("avg_jct_s", None, min, ""),
+    "median\nJCT": ("median_jct_s", None, min, ""),
+    "p99\nJCT": ("p99_jct_s", None, min, ""),
+    "make-\nspan": ("makespan_s", None, min, ""),
     "GPUs\nused": ("utilisation_frac", percent, max, ""),
     "re-\nstarts": (
         "preemptions", lambda v: f"{v:,.0f}", min,
@@ -60,12 +57,13 @@ _SHARES: Final[
         "max_rho", number, min,
         "worst rho: the largest JCT / time on an equal share of the GPUs (finish-time fairness)",
     ),
+    "p95\nJCT": ("p95_jct_s", None, min, ""),
     "Jain": (
         "jain", lambda v: f"{v:.3f}" if math.isfinite(v) else NONE, max,
         "Jain: of users, service received / asked for while they were there; 1: all fared alike",
     ),
 }  # fmt: skip
-"""Figures beside the times by title: name, how it is written, which is best, and what it is."""
+"""Figures by title: name, how it is written (None: as a time), which is best, and what it is."""
 
 
 def show(jobs: Trace, ran: Compared) -> None:
@@ -132,7 +130,7 @@ def marks_of(one: Comparison, *, width: int = WIDTH) -> str:
         lines[0] += ", the mean of the ratios on the same workloads"
         lines.append(f"±: 95 % interval by {seeds} seeds: the trace and bootstraps of it")
     shown = _fitting(rows, _columns(rows), width)
-    lines += [words for title, (*_, words) in _SHARES.items() if words and title in shown]
+    lines += [words for title, (*_, words) in _FIGURES.items() if words and title in shown]
     lines.append(f"{_BEST}: the best of its column, of those that finished all jobs")
     return "\n".join(lines)
 
@@ -140,29 +138,35 @@ def marks_of(one: Comparison, *, width: int = WIDTH) -> str:
 def _columns(rows: Sequence[Row]) -> dict[str, list[_Cell]]:
     """Figures by their titles, those that matter most first."""
     columns: dict[str, list[_Cell]] = {}
-    for title, name in _TIMES.items():
+    for title, (name, write, best_of, _) in _FIGURES.items():
+        if write is not None:
+            columns[title] = _best_marked(rows, name, _of_mean(write), best_of)
+            continue
         unit = unit_of(row.figures[name].mean.value for row in rows)
-        with_half = name == "avg_jct_s"
-
-        def written(mean: Mean, *, in_s: float = unit.in_s, half: bool = with_half) -> str:
-            return _with_half(mean, in_s) if half else number(mean.value / in_s)
-
-        columns[f"{title} {unit.sign}"] = _best_marked(rows, name, written, min)
-        if with_half:
+        is_first = not columns
+        in_unit = functools.partial(_in_unit, unit.in_s, has_interval=is_first)
+        columns[f"{title} {unit.sign}"] = _best_marked(rows, name, in_unit, best_of)
+        if is_first:
             ratios = [row.figures[name].ratio for row in rows]
-            columns["of the\nfirst's"] = [
-                ("" if r is None else f"x{_ratio(r)}", False) for r in ratios
-            ]
+            against = ["" if ratio is None else f"x{_ratio(ratio)}" for ratio in ratios]
+            columns["of the\nfirst's"] = [(text, False) for text in against]
             if any(row.unfinished for row in rows):
                 finished = [f"{row.jobs - row.unfinished}/{row.jobs}" for row in rows]
                 columns["finished"] = [(text, False) for text in finished]
-    for title, (name, write, best_of, _) in _SHARES.items():
-
-        def shared(mean: Mean, *, write: Callable[[float], str] = write) -> str:
-            return write(mean.value)
-
-        columns[title] = _best_marked(rows, name, shared, best_of)
     return columns
+
+
+def _of_mean(write: Callable[[float], str]) -> Callable[[Mean], str]:
+    return lambda mean: write(mean.value)
+
+
+def _in_unit(in_s: float, mean: Mean, *, has_interval: bool) -> str:
+    text = number(mean.value / in_s)
+    if not (has_interval and math.isfinite(mean.half)):
+        return text
+    # As many digits behind the point as the mean itself has.
+    digits = len(text.partition(".")[2])
+    return f"{text} ±{mean.half / in_s:,.{digits}f}"
 
 
 def _best_marked(
@@ -196,13 +200,6 @@ def _lay_columns(rows: Sequence[Row]) -> dict[str, list[_Cell]]:
         "skewed\nspread": told("skewed_spread_frac", percent),
         "speed\nmean": told("mean_speed", percent),
     }
-
-
-def _with_half(mean: Mean, in_s: float) -> str:
-    text = number(mean.value / in_s)
-    # As many digits behind the point as the mean itself has.
-    digits = len(text.partition(".")[2])
-    return f"{text} ±{mean.half / in_s:,.{digits}f}" if math.isfinite(mean.half) else text
 
 
 def _ratio(ratio: Mean) -> str:
