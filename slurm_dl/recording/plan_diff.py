@@ -6,11 +6,12 @@ so there are differences exactly if the bytes differ.
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,21 +57,18 @@ class Difference:
 def differences(recorded: Plan, now: Plan, snap: Snapshot) -> Iterator[Difference]:
     """Everything in which two plans of *snap* differ, actions first."""
     then, new = to_plain(recorded, Plan), to_plain(now, Plan)
-    names = [field.name for field in dataclasses.fields(Plan)]
-    for name in sorted(names, key=lambda n: n != "actions"):
-        a, b = then[name], new[name]
-        if _canonical(a) == _canonical(b):
+    both: Any = itertools.zip_longest(then.pop("actions"), new.pop("actions"), fillvalue={})
+    for at, (a, b) in enumerate(both, 1):
+        what = f"action {at} ({_action_name(a or b)})"
+        for name in a | b:
+            yield from _difference(what, name, a.get(name), b.get(name))
+    for name in then:
+        if _canonical(then[name]) == _canonical(new[name]):
             continue
-        if name == "actions":
-            yield from _actions(a, b)
-        elif isinstance(getattr(recorded, name), frozenset):
-            yield from _members(name, a, b)
-        elif isinstance(getattr(recorded, name), np.ndarray) and b is not None:
-            yield from _rows(name, a, b, snap)
-        elif isinstance(a, dict) and isinstance(b, dict):
-            yield from _keys(name, a, b)
-        else:
-            yield Difference(what="", field=name, recorded=_shown(a), now=_shown(b))
+        is_set = isinstance(getattr(recorded, name), frozenset)
+        a, b = (_by_job(side[name], snap, is_set=is_set) for side in (then, new))
+        for what in a | b:
+            yield from _difference(what, name, a.get(what), b.get(what))
 
 
 def count_actions(plan: Plan) -> Counter[str]:
@@ -126,33 +124,25 @@ def _canonical(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _shown(value: Json) -> str:
-    text = _canonical(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+def _difference(what: str, name: str, then: Json, now: Json) -> Iterator[Difference]:
+    # Not ==, to which 0.0 and -0.0 are the same.
+    a, b = ("" if value is None else _canonical(value) for value in (then, now))
+    if a != b:
+        a, b = (t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…" for t in (a, b))
+        yield Difference(what=what, field=name, recorded=a, now=b)
 
 
-def _actions(then: Json, now: Json) -> Iterator[Difference]:
-    a, b = _objects(then), _objects(now)
-    for at in range(max(len(a), len(b))):
-        old, new = (a[at] if at < len(a) else {}), (b[at] if at < len(b) else {})
-        place = f"action {at + 1}"
-        if old.get("is") != new.get("is"):
-            yield Difference(
-                what=place, field="kind", recorded=_action_name(old), now=_action_name(new)
-            )
-            continue
-        for name in old:
-            if _canonical(old[name]) != _canonical(new[name]):
-                yield Difference(
-                    what=f"{place} ({_action_name(old)})",
-                    field=name,
-                    recorded=_shown(old[name]),
-                    now=_shown(new[name]),
-                )
-
-
-def _objects(value: Json) -> list[JsonObject]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
+def _by_job(value: Any, snap: Snapshot, *, is_set: bool) -> JsonObject:  # noqa: ANN401 - any JSON
+    """One field of a plan as values by job; what is not by job goes without a name."""
+    match value:
+        case {"values": list(rows), **form} if len(rows) == len(snap.jobs):
+            jobs = snap.jobs.job_id.tolist()
+            return {"": form, **{f"job {j}": row for j, row in zip(jobs, rows, strict=True)}}
+        case list() if is_set:
+            return {f"job {job}": "in it" for job in value}
+        case dict():
+            return {f"job {job}": words for job, words in value.items()}
+    return {"": value}
 
 
 def _action_name(action: JsonObject) -> str:
@@ -160,39 +150,3 @@ def _action_name(action: JsonObject) -> str:
     job = action.get("job_id", inside.get("job_id") if isinstance(inside, dict) else None)
     name = str(action.get("is", ""))
     return f"{name} of job {job}" if job is not None else name
-
-
-def _members(name: str, then: Json, now: Json) -> Iterator[Difference]:
-    a, b = (set(v) if isinstance(v, list) else set() for v in (then, now))
-    for job in sorted(a ^ b, key=str):
-        said = ("in it", "not in it")
-        recorded, here = said if job in a else said[::-1]
-        yield Difference(what=f"job {job}", field=name, recorded=recorded, now=here)
-
-
-def _rows(name: str, then: Json, now: Json, snap: Snapshot) -> Iterator[Difference]:
-    assert isinstance(then, dict)  # noqa: S101 - a column; narrows the type
-    assert isinstance(now, dict)  # noqa: S101
-    a, b = then["values"], now["values"]
-    same_form = then["dtype"] == now["dtype"] and isinstance(a, list) and isinstance(b, list)
-    if not same_form or len(a) != len(b):  # type: ignore[arg-type] # lists by then
-        yield Difference(what="", field=name, recorded=_form(then), now=_form(now))
-        return
-    for job_id, old, new in zip(snap.jobs.job_id.tolist(), a, b, strict=True):  # type: ignore[arg-type]
-        if _canonical(old) != _canonical(new):
-            yield Difference(
-                what=f"job {job_id}", field=name, recorded=_shown(old), now=_shown(new)
-            )
-
-
-def _form(column: JsonObject) -> str:
-    values = column["values"]
-    rows = len(values) if isinstance(values, list) else 0
-    return f"{rows} values of type {column['dtype']}"
-
-
-def _keys(name: str, then: JsonObject, now: JsonObject) -> Iterator[Difference]:
-    for key in sorted(then.keys() | now.keys(), key=lambda k: (len(k), k)):
-        old, new = ("" if key not in side else _shown(side[key]) for side in (then, now))
-        if old != new:
-            yield Difference(what=f"job {key}", field=name, recorded=old, now=new)
