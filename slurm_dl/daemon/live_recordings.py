@@ -13,13 +13,9 @@ from io import BufferedIOBase
 from typing import Final
 
 from slurm_dl import logging_setup
-from slurm_dl.daemon.control.socket_server import RequestError, Stream
-from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.daemon.control.socket_server import Stream
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.recording.cycles_file import Setup, Writer
-
-MOST: Final = 4
-"""Recordings at the same time; each may hold `MOST_WAITING` snapshots in memory."""
 
 MOST_WAITING: Final = 8
 """Cycles that wait for one client. A client that is further behind gets those and no more."""
@@ -35,16 +31,9 @@ class LiveRecordings:
         self._open: set[_Waiting] = set()
 
     def begin(self, by: str) -> Stream:
-        """The recording of all cycles from now on, for the client *by*.
-
-        Raises:
-            RequestError: `MOST` are under way.
-        """
+        """The recording of all cycles from now on, for the client *by*."""
         waiting: _Waiting = queue.SimpleQueue()
         with self._lock:
-            if len(self._open) >= MOST:
-                msg = f"{MOST} recordings are under way; one that was ended is gone a cycle later"
-                raise RequestError(RefusalKind.FAILED, msg)
             self._open.add(waiting)
         return partial(self._record, waiting, by)
 
@@ -59,7 +48,7 @@ class LiveRecordings:
                     waiting.put(None)
 
     def close(self) -> None:
-        """End all of them after the cycles that wait; see `Finishing`."""
+        """End all of them; see `Finishing`."""
         with self._lock:
             while self._open:
                 self._open.pop().put(None)

@@ -6,16 +6,15 @@ so there are differences exactly if the bytes differ.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover, Plan
@@ -34,8 +33,7 @@ def plan_bytes(plan: Plan) -> bytes:
     return _canonical(to_plain(plan, Plan)).encode("ascii")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(NamedTuple):
     """One thing in which two plans differ.
 
     Attributes:
@@ -56,19 +54,11 @@ class Difference:
 
 def differences(recorded: Plan, now: Plan, snap: Snapshot) -> Iterator[Difference]:
     """Everything in which two plans of *snap* differ, actions first."""
-    then, new = to_plain(recorded, Plan), to_plain(now, Plan)
-    both: Any = itertools.zip_longest(then.pop("actions"), new.pop("actions"), fillvalue={})
-    for at, (a, b) in enumerate(both, 1):
-        what = f"action {at} ({_action_name(a or b)})"
-        for name in a | b:
-            yield from _difference(what, name, a.get(name), b.get(name))
-    for name in then:
-        if _canonical(then[name]) == _canonical(new[name]):
-            continue
-        is_set = isinstance(getattr(recorded, name), frozenset)
-        a, b = (_by_job(side[name], snap, is_set=is_set) for side in (then, new))
-        for what in a | b:
-            yield from _difference(what, name, a.get(what), b.get(what))
+    then, new = _values(recorded, snap), _values(now, snap)
+    for place in then | new:
+        a, b = then.get(place, ""), new.get(place, "")
+        if a != b:
+            yield Difference(*place, _cut(a), _cut(b))
 
 
 def count_actions(plan: Plan) -> Counter[str]:
@@ -124,29 +114,29 @@ def _canonical(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _difference(what: str, name: str, then: Json, now: Json) -> Iterator[Difference]:
-    # Not ==, to which 0.0 and -0.0 are the same.
-    a, b = ("" if value is None else _canonical(value) for value in (then, now))
-    if a != b:
-        a, b = (t if len(t) <= _LONGEST else f"{t[: _LONGEST - 1]}…" for t in (a, b))
-        yield Difference(what=what, field=name, recorded=a, now=b)
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _by_job(value: Any, snap: Snapshot, *, is_set: bool) -> JsonObject:  # noqa: ANN401 - any JSON
-    """One field of a plan as values by job; what is not by job goes without a name."""
-    match value:
-        case {"values": list(rows), **form} if len(rows) == len(snap.jobs):
-            jobs = snap.jobs.job_id.tolist()
-            return {"": form, **{f"job {j}": row for j, row in zip(jobs, rows, strict=True)}}
-        case list() if is_set:
-            return {f"job {job}": "in it" for job in value}
-        case dict():
-            return {f"job {job}": words for job, words in value.items()}
-    return {"": value}
-
-
-def _action_name(action: JsonObject) -> str:
-    inside = action.get("run") or action.get("steer")
-    job = action.get("job_id", inside.get("job_id") if isinstance(inside, dict) else None)
-    name = str(action.get("is", ""))
-    return f"{name} of job {job}" if job is not None else name
+def _values(plan: Plan, snap: Snapshot) -> dict[tuple[str, str], str]:
+    """The JSON of each value in *plan*, by the job or the action it is about and its field."""
+    plain, jobs = to_plain(plan, Plan), snap.jobs.job_id.tolist()
+    found: dict[tuple[str, str], Json] = {}
+    for at, action in enumerate(plain.pop("actions"), 1):
+        inside = action.get("run") or action.get("steer") or {}
+        what = f"action {at} ({action['is']} of job {action.get('job_id', inside.get('job_id'))})"
+        found |= {(what, name): value for name, value in action.items()}
+    for name, value in plain.items():
+        whole: Json = None
+        match value:
+            case {"values": list(rows), **form} if len(rows) == len(jobs):
+                by_job, whole = dict(zip(jobs, rows, strict=True)), form
+            case list() if isinstance(getattr(plan, name), frozenset):
+                by_job = dict.fromkeys(value, "in it")
+            case dict():
+                by_job = value
+            case _:
+                by_job, whole = {}, value
+        found |= {(f"job {job}", name): row for job, row in by_job.items()}
+        found["", name] = whole
+    return {place: _canonical(value) for place, value in found.items()}

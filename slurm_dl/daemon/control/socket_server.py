@@ -92,7 +92,7 @@ class RequestError(Exception):
 Stream = Callable[[BufferedIOBase], None]
 """Writes to the client until there is no more, or raises `OSError` when the client is gone."""
 
-Answer = Callable[[JsonObject, Peer], JsonObject | Stream]
+Answer = Callable[[JsonObject, Peer], "JsonObject | Stream"]
 """A stream follows an answer without content, and ends the connection."""
 
 
