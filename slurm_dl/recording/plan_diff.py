@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,13 +121,14 @@ def _cut(text: str) -> str:
 def _values(plan: Plan, snap: Snapshot) -> dict[tuple[str, str], str]:
     """The JSON of each value in *plan*, by the job or the action it is about and its field."""
     plain, jobs = to_plain(plan, Plan), snap.jobs.job_id.tolist()
-    found: dict[tuple[str, str], Json] = {}
+    found: dict[tuple[str, str], Any] = {}
     for at, action in enumerate(plain.pop("actions"), 1):
-        inside = action.get("run") or action.get("steer") or {}
-        what = f"action {at} ({action['is']} of job {action.get('job_id', inside.get('job_id'))})"
+        inside = action.get("run") or action.get("steer") or action
+        of_job = f" of job {inside['job_id']}" if "job_id" in inside else ""
+        what = f"action {at} ({action['is']}{of_job})"
         found |= {(what, name): value for name, value in action.items()}
     for name, value in plain.items():
-        whole: Json = None
+        whole: Any = None
         match value:
             case {"values": list(rows), **form} if len(rows) == len(jobs):
                 by_job, whole = dict(zip(jobs, rows, strict=True)), form
