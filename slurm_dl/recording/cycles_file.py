@@ -145,6 +145,11 @@ class Writer:
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    @property
+    def size(self) -> int:
+        """Bytes in the file so far."""
+        return self._file.tell()
+
     def change(self, setup: Setup) -> None:
         """What follows was made with *setup*."""
         if setup != self._setup:
