@@ -11,7 +11,7 @@ from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
 from slurm_dl.doctor.site import Site
 from slurm_dl.files import why_not_trusted
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import JsonObject, number
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.submit import script_templates
 from slurm_dl.text import ago
@@ -99,9 +99,9 @@ def cycles(site: Site) -> CheckResult:
             f"the last look was {ago(age)} ago, looks are to come every {poll_s:g} s",
             "see its log: Slurm may be slow",
         )
-    told = f"number {_number(status, 'cycles'):.0f}, {ago(age)} ago"
+    told = f"number {number(status.get('cycles')):.0f}, {ago(age)} ago"
     actions = status.get("actions")
-    refused = _number(actions, "failed") if isinstance(actions, dict) else 0
+    refused = number(actions.get("failed")) if isinstance(actions, dict) else 0
     if refused:
         return warning(
             f"{told}; {refused:.0f} actions were refused since its start",
@@ -120,21 +120,16 @@ def _failing(status: JsonObject) -> CheckResult | None:
         )
     last = status.get("trouble")
     why = str(last.get("message")) if isinstance(last, dict) else "it does not say why"
-    if failures := _number(status, "failures"):
+    if failures := number(status.get("failures")):
         return error(
             f"{failures:.0f} looks in a row failed: {why}",
             "the disk of paths.state_dir is full: make room there, and it goes on by itself"
             if any(words in why for words in _DISK_FULL)
             else "it goes on by itself when Slurm answers",
         )
-    if bugs := _number(status, "bugs"):
+    if bugs := number(status.get("bugs")):
         return error(
             f"{bugs:.0f} cycles ended in a fault of dlschedd: {why}",
             "see its log, and report it with dlctl snapshot FILE",
         )
     return None
-
-
-def _number(answer: JsonObject, key: str) -> float:
-    value: Json = answer.get(key)
-    return float(value) if isinstance(value, int | float) else 0.0

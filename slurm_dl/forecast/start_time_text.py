@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.text import ago
 
 _NOW_S = 60.0
@@ -19,11 +19,11 @@ LEAST_RUNS = 3
 
 def job_lines(answer: JsonObject) -> list[str]:
     """What ``dlqueue when JOB`` prints; the text is not made safe yet."""
-    name, now_s = f"Job {answer['job']}", _number(answer["now_s"])
+    name, now_s = f"Job {answer['job']}", number(answer["now_s"])
     if why := answer["why_not"]:
         return [f"{name}: nothing can be said of its start: {why}."]
     start, end = _object(answer["start"]), _object(answer["end"])
-    ahead_s = _number(answer["until_s"]) - now_s
+    ahead_s = number(answer["until_s"]) - now_s
     lines = []
     if answer["state"] == "PD":
         lines.append(f"{name} starts {range_text(start, now_s, ahead_s)}.")
@@ -35,12 +35,12 @@ def job_lines(answer: JsonObject) -> list[str]:
 
 def shape_lines(answer: JsonObject) -> list[str]:
     """What ``dlsubmit --when`` prints, two lines for each shape; not made safe yet."""
-    now_s, shapes = _number(answer["now_s"]), answer["shapes"]
+    now_s, shapes = number(answer["now_s"]), answer["shapes"]
     lines, is_told = [], False
-    for one in shapes if isinstance(shapes, list) else []:
+    for one in as_list(shapes):
         if not isinstance(one, dict):
             continue
-        nodes = f" on {one['n_nodes']} nodes" if _number(one["n_nodes"]) > 1 else ""
+        nodes = f" on {one['n_nodes']} nodes" if number(one["n_nodes"]) > 1 else ""
         what = f"{one['gpus']} GPU{'' if one['gpus'] == 1 else 's'}{nodes}"
         if one["why_not"]:
             lines.append(f"{what}: {one['why_not']}.")
@@ -54,7 +54,7 @@ def shape_lines(answer: JsonObject) -> list[str]:
 
 
 def _both(one: JsonObject, now_s: float) -> str:
-    ahead_s = _number(one["until_s"]) - now_s
+    ahead_s = number(one["until_s"]) - now_s
     start = range_text(_object(one["start"]), now_s, ahead_s)
     end = range_text(_object(one["end"]), now_s, ahead_s)
     return f"starts {start}, ends {end}"
@@ -68,13 +68,13 @@ def preview_text(answer: JsonObject, *, no_preempt: bool) -> str:
     Args:
         no_preempt: That is what was typed; the other is then without it.
     """
-    shapes, now_s, runs = answer["shapes"], _number(answer["now_s"]), _number(answer["runs"])
+    shapes, now_s, runs = answer["shapes"], number(answer["now_s"]), number(answer["runs"])
     one = _object(shapes[0]) if isinstance(shapes, list) and shapes else {}
     other = _object(one.get("no_preempt"))
     if not other or runs < LEAST_RUNS:
         return ""
     with_contract, without = (
-        _about(_object(each["start"]), now_s, _number(each["until_s"]) - now_s)
+        _about(_object(each["start"]), now_s, number(each["until_s"]) - now_s)
         for each in (one, other)
     )
     first, second = (without, with_contract) if no_preempt else (with_contract, without)
@@ -110,16 +110,16 @@ def range_text(told: JsonObject, now_s: float, ahead_s: float) -> str:
 
 def score_text(score: JsonObject) -> str:
     """How good the last ranges were; empty while there are too few to say."""
-    ranges, held = _number(score["ranges"]), _number(score["held"])
+    ranges, held = number(score["ranges"]), number(score["held"])
     if ranges < _FEW_RANGES:
         return ""
     text = f"of the last {ranges:.0f} such ranges {held / ranges:.0%} held; they should be 80%"
     error_s = score["median_error_s"]
-    return text if error_s is None else f"{text}; half were {ago(_number(error_s))} or less off"
+    return text if error_s is None else f"{text}; half were {ago(number(error_s))} or less off"
 
 
 def _worth(answer: JsonObject) -> list[str]:
-    runs = _number(answer["runs"])
+    runs = number(answer["runs"])
     if not runs:
         return [
             (
@@ -139,7 +139,7 @@ def _worth(answer: JsonObject) -> list[str]:
 
 
 def _from_now(at: Json, now_s: float) -> str:
-    seconds = _number(at) - now_s
+    seconds = number(at) - now_s
     return "now" if seconds < _NOW_S else ago(seconds)
 
 
@@ -155,7 +155,3 @@ def _ago_at_least(seconds: float) -> str:
 
 def _object(value: Json) -> JsonObject:
     return value if isinstance(value, dict) else {}
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

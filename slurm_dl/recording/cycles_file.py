@@ -17,9 +17,9 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from types import TracebackType
-from typing import Any, BinaryIO, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
@@ -115,32 +115,34 @@ class Writer:
     """Writes one recording. The file must not be there yet; its owner alone may read it.
 
     Args:
-        path: Compressed if its name ends in ``.gz``.
+        where: The file, compressed if its name ends in ``.gz``; or a stream.
         setup: What is in force.
+        version: The slurm_dl that makes its plans.
 
     Raises:
         OSError: It is there already, or cannot be written; so does every other call.
     """
 
-    def __init__(self, path: Path, setup: Setup) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self._file: BinaryIO = os.fdopen(os.open(path, flags, PRIVATE), "wb")
-        self._stream: BinaryIO | gzip.GzipFile = self._file
-        if path.suffix == ".gz":
+    def __init__(
+        self, where: Path | BufferedIOBase, setup: Setup, version: str = __version__
+    ) -> None:
+        if isinstance(where, Path):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file: BufferedIOBase = os.fdopen(os.open(where, flags, PRIVATE), "wb")
+        else:
+            self._file = where
+        self._stream = self._file
+        if isinstance(where, Path) and where.suffix == ".gz":
             # Without name and time in it, equal recordings are equal files.
             self._stream = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
-        header = {"recording": FORMAT, "version": __version__, "setup": to_plain(setup, Setup)}
+        self._setup = setup
+        header = {"recording": FORMAT, "version": version, "setup": to_plain(setup, Setup)}
         self._write(json.dumps(header).encode("ascii"))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -150,7 +152,9 @@ class Writer:
 
     def change(self, setup: Setup) -> None:
         """What follows was made with *setup*."""
-        self._write(json.dumps({"setup": to_plain(setup, Setup)}).encode("ascii"))
+        if setup != self._setup:
+            self._write(json.dumps({"setup": to_plain(setup, Setup)}).encode("ascii"))
+            self._setup = setup
 
     def write(self, snapshot: Snapshot, plan: Plan | None = None) -> None:
         """Add one cycle."""
@@ -173,6 +177,7 @@ class Recording:
 
     Args:
         path: Compressed or not, whatever its name.
+        stream: What to read in place of the file at *path*.
 
     Attributes:
         first: What was in force at its beginning.
@@ -183,13 +188,13 @@ class Recording:
         RecordingError: It cannot be opened, or is no recording.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, stream: BufferedReader | None = None) -> None:
         self.path = path
         self.cut_off = ""
         try:
-            if not path.is_file():
+            if stream is None and not path.is_file():
                 self._refuse(0, "no such file" if not path.exists() else "not a regular file")
-            self._file: BinaryIO = path.open("rb")
+            self._file = path.open("rb") if stream is None else stream
         except OSError as err:
             self._refuse(0, err.strerror or str(err))
         self.size = os.fstat(self._file.fileno()).st_size
@@ -203,12 +208,7 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._file.close()
 
     @property
@@ -240,7 +240,7 @@ class Recording:
         try:
             content = from_bytes(raw, dict[str, Any])
             if "recording" not in content:
-                self._refuse(number, "not a recording; 'dlsim record' makes one")
+                self._refuse(number, "not a recording; 'dlctl record' makes one")
             found = content["recording"]
             if type(found) is not int or not OLDEST <= found <= FORMAT:
                 words = f"a recording of format {OLDEST} to {FORMAT} was expected"
@@ -252,12 +252,11 @@ class Recording:
             self._refuse(number, str(err))
         return version if isinstance(version, str) else "", setup
 
-    def _decompressed(self) -> BinaryIO | gzip.GzipFile:
-        start = self._file.read(len(_GZIP_MAGIC))
-        self._file.seek(0)
-        return gzip.GzipFile(fileobj=self._file) if start == _GZIP_MAGIC else self._file
+    def _decompressed(self) -> BufferedIOBase:
+        is_gzip = self._file.peek(len(_GZIP_MAGIC)).startswith(_GZIP_MAGIC)
+        return gzip.GzipFile(fileobj=self._file) if is_gzip else self._file
 
-    def _whole(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, stream: BufferedIOBase) -> Iterator[tuple[int, bytes]]:
         number = 0
         while True:
             number += 1

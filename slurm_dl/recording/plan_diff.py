@@ -6,15 +6,15 @@ so there are differences exactly if the bytes differ.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover, Plan
@@ -33,8 +33,7 @@ def plan_bytes(plan: Plan) -> bytes:
     return _canonical(to_plain(plan, Plan)).encode("ascii")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(NamedTuple):
     """One thing in which two plans differ.
 
     Attributes:
@@ -55,22 +54,11 @@ class Difference:
 
 def differences(recorded: Plan, now: Plan, snap: Snapshot) -> Iterator[Difference]:
     """Everything in which two plans of *snap* differ, actions first."""
-    then, new = to_plain(recorded, Plan), to_plain(now, Plan)
-    names = [field.name for field in dataclasses.fields(Plan)]
-    for name in sorted(names, key=lambda n: n != "actions"):
-        a, b = then[name], new[name]
-        if _canonical(a) == _canonical(b):
-            continue
-        if name == "actions":
-            yield from _actions(a, b)
-        elif isinstance(getattr(recorded, name), frozenset):
-            yield from _members(name, a, b)
-        elif isinstance(getattr(recorded, name), np.ndarray) and b is not None:
-            yield from _rows(name, a, b, snap)
-        elif isinstance(a, dict) and isinstance(b, dict):
-            yield from _keys(name, a, b)
-        else:
-            yield Difference(what="", field=name, recorded=_shown(a), now=_shown(b))
+    then, new = _values(recorded, snap), _values(now, snap)
+    for place in then | new:
+        a, b = then.get(place, ""), new.get(place, "")
+        if a != b:
+            yield Difference(*place, _cut(a), _cut(b))
 
 
 def count_actions(plan: Plan) -> Counter[str]:
@@ -126,73 +114,30 @@ def _canonical(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _shown(value: Json) -> str:
-    text = _canonical(value)
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
-def _actions(then: Json, now: Json) -> Iterator[Difference]:
-    a, b = _objects(then), _objects(now)
-    for at in range(max(len(a), len(b))):
-        old, new = (a[at] if at < len(a) else {}), (b[at] if at < len(b) else {})
-        place = f"action {at + 1}"
-        if old.get("is") != new.get("is"):
-            yield Difference(
-                what=place, field="kind", recorded=_action_name(old), now=_action_name(new)
-            )
-            continue
-        for name in old:
-            if _canonical(old[name]) != _canonical(new[name]):
-                yield Difference(
-                    what=f"{place} ({_action_name(old)})",
-                    field=name,
-                    recorded=_shown(old[name]),
-                    now=_shown(new[name]),
-                )
-
-
-def _objects(value: Json) -> list[JsonObject]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []
-
-
-def _action_name(action: JsonObject) -> str:
-    inside = action.get("run") or action.get("steer")
-    job = action.get("job_id", inside.get("job_id") if isinstance(inside, dict) else None)
-    name = str(action.get("is", ""))
-    return f"{name} of job {job}" if job is not None else name
-
-
-def _members(name: str, then: Json, now: Json) -> Iterator[Difference]:
-    a, b = (set(v) if isinstance(v, list) else set() for v in (then, now))
-    for job in sorted(a ^ b, key=str):
-        said = ("in it", "not in it")
-        recorded, here = said if job in a else said[::-1]
-        yield Difference(what=f"job {job}", field=name, recorded=recorded, now=here)
-
-
-def _rows(name: str, then: Json, now: Json, snap: Snapshot) -> Iterator[Difference]:
-    assert isinstance(then, dict)  # noqa: S101 - a column; narrows the type
-    assert isinstance(now, dict)  # noqa: S101
-    a, b = then["values"], now["values"]
-    same_form = then["dtype"] == now["dtype"] and isinstance(a, list) and isinstance(b, list)
-    if not same_form or len(a) != len(b):  # type: ignore[arg-type] # lists by then
-        yield Difference(what="", field=name, recorded=_form(then), now=_form(now))
-        return
-    for job_id, old, new in zip(snap.jobs.job_id.tolist(), a, b, strict=True):  # type: ignore[arg-type]
-        if _canonical(old) != _canonical(new):
-            yield Difference(
-                what=f"job {job_id}", field=name, recorded=_shown(old), now=_shown(new)
-            )
-
-
-def _form(column: JsonObject) -> str:
-    values = column["values"]
-    rows = len(values) if isinstance(values, list) else 0
-    return f"{rows} values of type {column['dtype']}"
-
-
-def _keys(name: str, then: JsonObject, now: JsonObject) -> Iterator[Difference]:
-    for key in sorted(then.keys() | now.keys(), key=lambda k: (len(k), k)):
-        old, new = ("" if key not in side else _shown(side[key]) for side in (then, now))
-        if old != new:
-            yield Difference(what=f"job {key}", field=name, recorded=old, now=new)
+def _values(plan: Plan, snap: Snapshot) -> dict[tuple[str, str], str]:
+    """The JSON of each value in *plan*, by the job or the action it is about and its field."""
+    plain, jobs = to_plain(plan, Plan), snap.jobs.job_id.tolist()
+    found: dict[tuple[str, str], Any] = {}
+    for at, action in enumerate(plain.pop("actions"), 1):
+        inside = action.get("run") or action.get("steer") or action
+        of_job = f" of job {inside['job_id']}" if "job_id" in inside else ""
+        what = f"action {at} ({action['is']}{of_job})"
+        found |= {(what, name): value for name, value in action.items()}
+    for name, value in plain.items():
+        whole: Any = None
+        match value:
+            case {"values": list(rows), **form} if len(rows) == len(jobs):
+                by_job, whole = dict(zip(jobs, rows, strict=True)), form
+            case list() if isinstance(getattr(plan, name), frozenset):
+                by_job = dict.fromkeys(value, "in it")
+            case dict():
+                by_job = value
+            case _:
+                by_job, whole = {}, value
+        found |= {(f"job {job}", name): row for job, row in by_job.items()}
+        found["", name] = whole
+    return {place: _canonical(value) for place, value in found.items()}

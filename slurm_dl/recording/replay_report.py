@@ -129,7 +129,7 @@ class Replayed:
 
     def differences(self) -> list[Difference]:
         """The first things in which the plans differ; empty if they are equal."""
-        if self.then is None:
+        if self.then is None or self.is_equal:
             return []
         found = differences(self.then, self.plan, self.recorded.snapshot)
         return list(itertools.islice(found, MOST_PER_CYCLE))
@@ -275,10 +275,6 @@ def line_of(cycle: Replayed, choice: ReplayPolicy) -> str:
 def as_object(cycle: Replayed) -> JsonObject:
     """One cycle for ``--json``."""
     jobs, running, waiting = cycle.counts()
-    found: list[Json] = [
-        {"what": d.what, "field": d.field, "recorded": d.recorded, "now": d.now}
-        for d in cycle.differences()
-    ]
     content: JsonObject = {
         "line": cycle.recorded.line,
         "now_s": cycle.recorded.snapshot.now_s,
@@ -286,7 +282,7 @@ def as_object(cycle: Replayed) -> JsonObject:
         "running": running,
         "waiting": waiting,
         "actions": dict(sorted(count_actions(cycle.plan).items())),
-        "differences": found,
+        "differences": [d._asdict() for d in cycle.differences()],
     }
     contrast = cycle.contrast()
     if contrast is not None:

@@ -1,7 +1,8 @@
-"""dlsim record and dlsim replay as people run them."""
+"""dlctl record and dlsim replay as people run them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import io
@@ -10,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,12 @@ from streams import Stream, fake_cluster
 
 import slurm_dl
 from slurm_dl.cli.commandline import run
+from slurm_dl.cli.dlctl.record import record
 from slurm_dl.cli.dlsim import replay as sim_replay
-from slurm_dl.cli.dlsim.follow_daemon import Follower
-from slurm_dl.cli.dlsim.record import record_command
 from slurm_dl.cli.dlsim.replay import replay_command
-from slurm_dl.daemon.control.client import DaemonError
+from slurm_dl.daemon.control.client import Client
 from slurm_dl.model.plan import SetSiteFactor
-from slurm_dl.policies.fifo import Fifo
-from slurm_dl.recording import snapshot_file
-from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Setup, Writer
+from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Writer
 
 Schedd = Any
 """The class of that name in conftest.py, which cannot be imported."""
@@ -275,126 +273,6 @@ def test_the_bar_is_for_terminals_and_long_work(monkeypatch: pytest.MonkeyPatch)
 # Recording.
 
 
-class Scripted:
-    """A daemon's answers, with a clock of their own."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-        self.cycles = 0
-        self.started_s = 5.0
-        self.reloaded: dict[str, Any] | None = None
-        self.seen_s = 0.0
-        self.policy: list[dict[str, Any]] = [
-            {"key": "policy.order", "value": "discrete_las"},
-            {"key": "policy.parameters.promote_knob", "value": 2.0},
-            {"key": "policy.parameters.thresholds_gpu_s", "value": [60.0, 400.0]},
-        ]
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    def cycle(self) -> None:
-        """It has looked once more."""
-        self.cycles += 1
-        self.seen_s += 10.0
-
-    def __call__(self, request: str) -> Any:  # noqa: ANN401
-        """The answer to *request*."""
-        if request == "status":
-            return {
-                "started_s": self.started_s,
-                "now_s": 100.0,
-                "next_poll_s": 103.0,
-                "cycles": self.cycles,
-                "seen_s": self.seen_s or None,
-                "reloaded": self.reloaded,
-                "version": slurm_dl.__version__,
-            }
-        if request == "config":
-            rows = [
-                {"key": "config_file", "value": "/etc/x"},
-                {"key": "manage.partitions", "value": ["gpu"]},
-                {"key": "preemption.min_quantum_s", "value": 8},
-            ]
-            return {"values": [*rows, *self.policy]}
-        assert request == "snapshot"
-        self.meanwhile()
-        snapshot = self._stream.cycles[self.cycles].snapshot
-        return {"snapshot": json.loads(json.dumps(snapshot_file.encode(snapshot)))}
-
-
-def test_each_cycle_is_seen_once_with_what_was_in_force(stream: Stream) -> None:
-    """Repeats are skipped, gaps are counted, a restart is no gap."""
-    daemon = Scripted(stream)
-    follower = Follower(daemon)
-
-    assert follower.look() is None
-    daemon.cycle()
-    first = follower.look()
-    assert first is not None
-    assert first.snapshot.now_s == stream.cycles[1].snapshot.now_s
-    assert first.setup.policy == "discrete_las"
-    assert first.setup.make() == stream.policy
-    assert first.setup.settings.partitions == {"gpu"}
-    assert first.setup.settings.preemption.min_quantum_s == 8
-    assert follower.look() is None
-    assert follower.wait_s == 3.0
-    daemon.cycle()
-    daemon.cycle()
-    assert follower.look() is not None
-    assert follower.missed == 1
-    daemon.started_s, daemon.cycles = 500.0, 1
-    assert follower.look() is not None
-    assert follower.missed == 1
-
-
-def test_a_reload_holds_from_the_cycle_after_it(stream: Stream) -> None:
-    """Between the two the daemon tells a configuration that made no plan yet."""
-    daemon = Scripted(stream)
-    follower = Follower(daemon)
-    daemon.cycle()
-    daemon.policy = [{"key": "policy.order", "value": "fifo"}]
-    daemon.reloaded = {"ok": True, "at_s": daemon.seen_s + 1}
-
-    assert follower.look() is None
-    daemon.cycle()
-    seen = follower.look()
-
-    assert seen is not None
-    assert seen.setup == Setup.of(Fifo(), seen.setup.settings)
-    daemon.reloaded = {"ok": False, "at_s": daemon.seen_s + 99}
-    daemon.cycle()
-    assert follower.look() is not None
-
-
-def test_what_changes_while_it_is_asked_is_not_taken(stream: Stream) -> None:
-    """The snapshot may be of this cycle or of the next: it is asked for again."""
-    daemon = Scripted(stream)
-    follower = Follower(daemon)
-    daemon.cycle()
-    daemon.meanwhile = daemon.cycle
-
-    assert follower.look() is None
-    assert follower.wait_s == 0.0
-    daemon.meanwhile = lambda: None
-    seen = follower.look()
-    assert seen is not None
-    assert seen.snapshot.now_s == stream.cycles[daemon.cycles].snapshot.now_s
-    assert follower.missed == 0
-
-
-@pytest.mark.parametrize("field", ["policy.order", "preemption.min_quantum_s", "snapshot"])
-def test_answers_that_are_not_understood(stream: Stream, field: str) -> None:
-    """One sentence; nothing is recorded of a guess."""
-    daemon = Scripted(stream)
-    daemon.cycle()
-    daemon.policy.append({"key": field, "value": "nonsense"})
-    ask: Callable[[str], Any] = daemon
-    if field == "snapshot":
-        ask = lambda request: {} if request == "snapshot" else daemon(request)  # noqa: E731
-
-    with pytest.raises(DaemonError, match="is not understood"):
-        Follower(ask).look()
-
-
 def recorded(path: Path) -> list[RecordedCycle]:
     """The cycles of a recording that is whole."""
     with Recording(path) as recording:
@@ -404,48 +282,87 @@ def recorded(path: Path) -> list[RecordedCycle]:
 
 
 def test_a_running_daemon_is_recorded(reading: Schedd, tmp_path: Path) -> None:
-    """Its cycles, each once, with the plans; the file replays to the same, and is kept safe."""
+    """Each cycle once, with the daemon's plan; the file replays to the same, and is kept safe."""
     out = tmp_path / "r.jsonl.gz"
 
-    done = called(record_command, "--socket", reading.socket, "--out", out, "--cycles", 2)
-    again = called(record_command, "--socket", reading.socket, "--out", out, "--cycles", 2)
+    done = reading.ask("record", str(out), "--cycles", "3", "--json")
+    again = reading.ask("record", str(out), "--cycles", "1")
 
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.startswith(f"2 cycles in {out} (")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told == {"file": str(out), "cycles": 3, "bytes": out.stat().st_size}
     assert out.stat().st_mode & 0o777 == 0o600
     cycles = recorded(out)
-    assert [len(c.snapshot.jobs) for c in cycles] == [6, 6]
-    assert cycles[0].snapshot.now_s < cycles[1].snapshot.now_s
+    assert [len(c.snapshot.jobs) for c in cycles] == [6, 6, 6]
     assert cycles[0].setup.parameters["thresholds_gpu_s"] == [1e8, 1e9]
-    assert called(replay_command, out, "--diff").exit_code == 0
-    assert again.exit_code == 2
-    assert again.stderr.startswith(f"dlsim: {out} is there already; --force overwrites it")
-
-
-def test_the_recorded_plan_is_the_daemons(reading: Schedd, tmp_path: Path) -> None:
-    """The daemon does not tell its plan, but the ranks that it shows are those recorded."""
-    out = tmp_path / "r.jsonl"
-    out.write_text("old", "utf-8")
-
-    done = called(record_command, "--socket", reading.socket, "--out", out, "--for", 1.5, "--force")
-
-    assert done.exit_code == 0, done.stderr
     shown = json.loads(reading.ask("queue", "--json").stdout)["jobs"]
-    last = recorded(out)[-1]
+    last = cycles[-1]
     assert last.plan is not None
     ranks = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.rank.tolist(), strict=True))
     assert {job["job_id"]: job["rank"] - 1 for job in shown} == ranks
+    assert called(replay_command, out, "--diff").exit_code == 0
+    assert again.returncode == 2
+    assert again.stderr.startswith(f"dlctl: {out} is there already; --force overwrites it")
+
+
+def test_no_cycle_is_missed_over_a_reload(schedd: Schedd, tmp_path: Path) -> None:
+    """Each cycle has the limits that it was planned with; the end of the daemon ends the file."""
+    schedd.configure(poll_s=0.2)
+    schedd.start()
+    daemon, out = Client(schedd.socket), tmp_path / "r.jsonl"
+
+    def cycles() -> int:
+        return int(str(daemon.ask("status")["cycles"]))
+
+    with _recording(schedd, out, "--for", "1h") as process:
+        unrecorded = -len(recorded(out)) + cycles()
+        schedd.configure(poll_s=0.2, more="ranking: {window: 3}\n")
+        daemon.ask("reload")
+        schedd.eventually(lambda: len(recorded(out)) > 6, within_s=30, every_s=0.05)
+        schedd.eventually(lambda: cycles() - len(recorded(out)) <= unrecorded, within_s=10)
+        schedd.stop()
+        said, wrong = process.communicate(timeout=30 * PATIENCE)
+
+    windows = [cycle.setup.settings.window == 3 for cycle in recorded(out)]
+    assert set(windows) == {False, True}
+    assert windows == sorted(windows)
+    assert process.returncode == 1
+    assert said == f"{len(windows)} cycles in {out}\n"
+    assert wrong.startswith("dlctl: dlschedd has ended the recording")
+    assert called(replay_command, out, "--diff").exit_code == 0
+
+
+@contextlib.contextmanager
+def _recording(schedd: Schedd, out: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """A ``dlctl record`` that has its first cycle; it ends with the block."""
+    code = "from slurm_dl.cli.dlctl.command import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "record", "--socket", str(schedd.socket), str(out), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        schedd.eventually(lambda: _has_a_cycle(out), within_s=30, every_s=0.05)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_an_anonymous_recording_of_a_daemon(reading: Schedd, tmp_path: Path) -> None:
-    """No user and no job name of its cluster is in the file, and the plans still fit."""
-    out = tmp_path / "r.jsonl"
+    """No user and no job name of its cluster is in the file, and the plans still fit.
 
-    done = called(
-        record_command, "--socket", reading.socket, "--out", out, "--cycles", 1, "--anonymous"
-    )
+    With --force it takes the place of another file, not of what that links to.
+    """
+    out, linked = tmp_path / "r.jsonl", tmp_path / "linked"
+    linked.write_text("old", "utf-8")
+    out.symlink_to(linked)
 
-    assert done.exit_code == 0, done.stderr
+    done = reading.ask("record", str(out), "--for", "2s", "--anonymous", "--force")
+
+    assert done.returncode == 0, done.stderr
+    assert linked.read_text("utf-8") == "old"
     assert b"user10" not in out.read_bytes()
     assert b"[red]" not in out.read_bytes()
     assert b'"user":"user-1"' in out.read_bytes()
@@ -463,61 +380,44 @@ def _has_a_cycle(path: Path) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_recording_with_a_whole_file(
-    reading: Schedd, tmp_path: Path, eventually: Callable[..., object], number: signal.Signals
+    reading: Schedd, tmp_path: Path, number: signal.Signals
 ) -> None:
     """Status 0, and the sum is told."""
     out = tmp_path / "r.jsonl.gz"
-    code = (
-        "from slurm_dl.cli.commandline import run; "
-        "from slurm_dl.cli.dlsim.record import record_command; "
-        "run(record_command, 'dlsim')"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, "--socket", str(reading.socket), "--out", str(out)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        eventually(lambda: _has_a_cycle(out), within_s=30, every_s=0.05)
+    with _recording(reading, out, "--cycles", "1000") as process:
         process.send_signal(number)
         said, wrong = process.communicate(timeout=30 * PATIENCE)
-    finally:
-        process.kill()
-        process.wait()
 
     assert (process.returncode, wrong) == (0, "")
-    assert "cycle" in said
+    assert said.endswith(f" in {out}\n")
     assert len(recorded(out)) >= 1
 
 
-def test_without_a_daemon_nothing_is_written(tmp_path: Path) -> None:
-    """Status 1 and what to do; an old file stays even with --force."""
-    out = tmp_path / "r"
-    out.write_text("old", "utf-8")
+def test_what_cannot_be_recorded(reading: Schedd, tmp_path: Path) -> None:
+    """One line each; without a daemon an old file stays even with --force."""
+    old = tmp_path / "r"
+    old.write_text("old", "utf-8")
+    nowhere = tmp_path / "none" / "r"
 
-    result = called(record_command, "--socket", tmp_path / "none", "--out", out, "--force")
+    results = [
+        called(record, "--socket", tmp_path / "none", old, "--cycles", 1, "--force"),
+        called(record, "--socket", reading.socket, nowhere, "--cycles", 1),
+        called(record, "--socket", reading.socket, nowhere),
+        called(record, "--socket", reading.socket, nowhere, "--for", "3"),
+    ]
 
-    assert result.exit_code == 1
-    assert "does not listen" in result.stderr
-    assert out.read_text("utf-8") == "old"
-
-
-def test_where_nothing_can_be_written(reading: Schedd, tmp_path: Path) -> None:
-    """One line that names the file."""
-    out = tmp_path / "none" / "r"
-
-    result = called(record_command, "--socket", reading.socket, "--out", out, "--cycles", 1)
-
-    assert result.exit_code == 1
-    assert result.stderr == f"dlsim: {out}: {os.strerror(2)}; 0 cycles are in it\n"
+    assert [r.exit_code for r in results] == [1, 1, 2, 2]
+    assert [len(r.stderr.splitlines()) for r in results] == [1, 1, 1, 1]
+    assert "does not listen" in results[0].stderr
+    assert results[1].stderr == f"dlsim: {nowhere}: {os.strerror(2)}\n"
+    assert old.read_text("utf-8") == "old"
 
 
-@pytest.mark.parametrize("command", [record_command, replay_command])
-def test_the_commands_explain_themselves(command: click.Command) -> None:
+@pytest.mark.parametrize(("command", "name"), [(record, "dlctl"), (replay_command, "dlsim")])
+def test_the_commands_explain_themselves(command: click.Command, name: str) -> None:
     """Help with examples for the command, a sentence for each option."""
-    text = command.get_help(click.Context(command, info_name=f"dlsim {command.name}"))
+    text = command.get_help(click.Context(command, info_name=f"{name} {command.name}"))
 
-    assert f"dlsim {command.name}" in text.partition("Example")[2]
+    assert f"{name} {command.name}" in text.partition("Example")[2]
     for parameter in command.params:
         assert not isinstance(parameter, click.Option) or parameter.help

@@ -47,7 +47,7 @@ def recording(place: Schedd) -> Iterator[Path]:
     """Everything that the daemon sees and plans, under all its policies, in one file."""
     path = place.home / "recording.jsonl"
     process = subprocess.Popen(
-        [str(BIN / "dlsim"), "record", "--out", str(path), "--config", str(place.config)],
+        [str(BIN / "dlctl"), "record", str(path), "--for", "1d"],
         env=place.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

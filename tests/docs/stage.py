@@ -86,7 +86,7 @@ class Stage:
             # An `eval` of nothing would be as well.
             (r'^eval ("\$\(env [^"]*\)")', r'text=\1 && test -n "$text" && eval "$text"'),
             # Less work of the same kind.
-            (r"--for 86400", "--for 2"),
+            (r"--for 24h", "--cycles 1"),
             (r"--seeds 10\b", "--seeds 2"),
             (r"traces/tiresias-derived/itp10(?=\.csv[^#]*--costs slurm)", "traces/tiresias/60_job"),
             (r"--policies fifo,all\b", "--policies fifo,srtf,las"),

@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 
 from slurm_dl import logging_setup
 from slurm_dl.cli.dlctl.status_text import status_lines
-from slurm_dl.cli.dlsim import follow_daemon
-from slurm_dl.config import Config, engine_settings, load, load_with_origins, show
+from slurm_dl.config import Config, engine_settings, load
 from slurm_dl.daemon import assembly
 from slurm_dl.daemon.audit_log import line_of
 from slurm_dl.daemon.control.status_answer import steers_of
@@ -175,28 +174,6 @@ def test_the_queue_is_read_as_configured(
     config = configured(site, f"cluster: {{reader: {reader}}}\n")
 
     assert assembly.cluster_of(config).reader.reader == reader
-
-
-def test_a_follower_knows_what_the_daemon_placed_by(site: Path) -> None:
-    """Out of the rows that the daemon tells: scheme, rules, times, and the profiles on the host."""
-    profile(site, "one", "name: mine\n")
-    text = (
-        "daemon: {poll_s: 20}\nplacement: {scheme: consolidate, parameters: {locality_wait_s: 5}, "
-    )
-    text += "rules: {small_apart: {}, contention: {}}, steer: true}\n"
-    config = configured(site, text)
-    rows: Any = [
-        {"key": row.key, "value": row.value}
-        for row in show(*load_with_origins(site.parent / "dl.yaml"))
-    ]
-    told = json.loads(json.dumps(rows))
-
-    setup = follow_daemon._setup(told)
-
-    assert setup.settings == engine_settings.settings_of(
-        config, engine_settings.profiles_of(config)
-    )
-    assert [rule.name for rule in setup.settings.placement.rules] == ["small_apart", "contention"]
 
 
 # What is written down and said.

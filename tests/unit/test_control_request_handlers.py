@@ -272,7 +272,9 @@ def test_why_of_a_job_that_the_last_poll_left_out(
         ask("why", other, job=name)
 
 
-@pytest.mark.parametrize("request_", ["pause", "resume", "reload", "reset_breaker", "snapshot"])
+@pytest.mark.parametrize(
+    "request_", ["pause", "resume", "reload", "reset_breaker", "snapshot", "record"]
+)
 def test_commands_are_for_admins(ask: Ask, context: ControlContext, request_: str) -> None:
     """An ordinary user is told who may, nothing changes and nothing is written down."""
     fields = {"breaker": "cluster_share"} if request_ == "reset_breaker" else {}

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlctl.status_text import as_list, ends_text, utc
+from slurm_dl.cli.dlctl.status_text import ends_text, utc
 from slurm_dl.cli.shared_options import AS_JSON, SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
-from slurm_dl.json_types import Json
+from slurm_dl.json_types import Json, as_list
 from slurm_dl.model.breaker import BREAKERS
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe

@@ -42,6 +42,10 @@ _COMMANDS = {
         "slurm_dl.cli.dlctl.profiles:profile",
         "Look at models' profiles, install them, and learn them from real runs.",
     ),
+    "record": (
+        "slurm_dl.cli.dlctl.record:record",
+        "Record what the daemon sees and plans, for 'dlsim replay'.",
+    ),
     "release-all": (
         "slurm_dl.cli.dlctl.release_all:release_all",
         "Give the cluster back to plain Slurm: undo whatever slurm_dl left in it.",

@@ -9,11 +9,10 @@ import click
 
 from slurm_dl import config as configs
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlctl.status_text import as_list
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
 from slurm_dl.config import json_schema
 from slurm_dl.daemon.control.client import Client, socket_path
-from slurm_dl.json_types import Json
+from slurm_dl.json_types import Json, as_list
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import Column, show
 

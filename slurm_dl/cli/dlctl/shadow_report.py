@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 import time
 from pathlib import Path
 
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET
+from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, seconds_of
 from slurm_dl.config import Config, load
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import SlurmDlError
@@ -26,18 +25,6 @@ from slurm_dl.text import safe, user_name
 MOST_JOBS = 20_000
 """Jobs that are simulated unless somebody asks for more."""
 
-_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """Seconds out of ``90m``, ``24h`` or ``7d``."""
-    match = re.fullmatch(r"([0-9]{1,6})([mhd])", value)
-    if match is None or not int(match[1]):
-        msg = f"{safe(value, 40)!r} is no time: write 90m, 24h or 7d"
-        raise click.BadParameter(msg, ctx=ctx, param=param)
-    return int(match[1]) * _UNITS_S[match[2]]
-
-
 _name_of = functools.cache(user_name)
 
 
@@ -45,7 +32,7 @@ _name_of = functools.cache(user_name)
 @click.option(
     "--since",
     "since_s",
-    callback=_seconds,
+    callback=seconds_of,
     default="24h",
     metavar="TIME",
     show_default=True,
@@ -65,7 +52,7 @@ _name_of = functools.cache(user_name)
 @click.option(
     "--within",
     "within_s",
-    callback=_seconds,
+    callback=seconds_of,
     default="30m",
     metavar="TIME",
     show_default=True,

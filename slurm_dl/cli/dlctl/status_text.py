@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from slurm_dl.daemon.control.client import stale_note
 from slurm_dl.forecast.start_time_text import score_text
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.text import ago
 
 _CLOCKS_APART_S = 2.0
@@ -24,8 +24,8 @@ _MOST_JOBS = 8
 
 def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     """Headings and their lines, most important first; the text is not made safe yet."""
-    now_s = _number(answer["now_s"])
-    up = ago(now_s - _number(answer["started_s"]))
+    now_s = number(answer["now_s"])
+    up = ago(now_s - number(answer["started_s"]))
     lines = [
         *([("STALE", note)] if (note := stale_note(answer)) else []),
         ("dlschedd", f"{answer['doing']}"),
@@ -42,7 +42,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         ("placement", f"{answer['placement']}"),
     ]
     if isinstance(paused := answer["paused"], dict):
-        since = f"{ago(now_s - _number(paused['since_s']))} ago ({utc(paused['since_s'])})"
+        since = f"{ago(now_s - number(paused['since_s']))} ago ({utc(paused['since_s'])})"
         because = f": {paused['reason']}" if paused["reason"] else ""
         lines.append(("paused", f"by {paused['by']} {since}{because}"))
     if answer["seen_s"] is None:
@@ -50,7 +50,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     else:
         took = answer["durations_ms"]
         assert isinstance(took, dict)  # noqa: S101 - narrows the type
-        when = f"{ago(now_s - _number(answer['seen_s']))} ago, number {answer['cycles']}"
+        when = f"{ago(now_s - number(answer['seen_s']))} ago, number {answer['cycles']}"
         parts = ", ".join(f"{part} {ms} ms" for part, ms in took.items())
         lines.append(("last look", f"{when}; {parts}"))
         lines += _seen_lines(answer)
@@ -66,9 +66,9 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     if isinstance(reloaded := answer["reloaded"], dict):
         first = str(reloaded["message"]).splitlines()[0]
         ok = "" if reloaded["ok"] else "REFUSED: "
-        lines.append(("reload", f"{ago(now_s - _number(reloaded['at_s']))} ago: {ok}{first}"))
+        lines.append(("reload", f"{ago(now_s - number(reloaded['at_s']))} ago: {ok}{first}"))
     if isinstance(trouble := answer["trouble"], dict):
-        when = ago(now_s - _number(trouble["at_s"]))
+        when = ago(now_s - number(trouble["at_s"]))
         lines.append(("last error", f"{when} ago: {trouble['message']}"))
     if isinstance(audit := answer["audit"], dict) and audit["error"]:
         lines.append(("audit log", f"CANNOT BE WRITTEN: {audit['error']}"))
@@ -77,7 +77,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
 
 def _checks_lines(answer: JsonObject, now_s: float) -> list[tuple[str, str]]:
     """That the daemon's checks are late; nothing if they are not."""
-    late_s = now_s - (_number(answer.get("checked_s")) or _number(answer["started_s"]))
+    late_s = now_s - (number(answer.get("checked_s")) or number(answer["started_s"]))
     if "checked_s" not in answer or late_s <= _CHECKS_LATE_S:
         return []
     return [("CHECKS", f"none ended for {ago(late_s)}: one hangs, or polls fail; see dlctl doctor")]
@@ -125,9 +125,9 @@ def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
         )
         lines.append(("tiers", text))
     if isinstance(gpus := answer.get("gpus"), dict):
-        held, up = _number(gpus["held"]), _number(gpus["up"])
-        text = f"{held:g} of {up:g} held, {_number(gpus['all']):g} in all"
-        if stranded := _number(gpus["stranded"]):
+        held, up = number(gpus["held"]), number(gpus["up"])
+        text = f"{held:g} of {up:g} held, {number(gpus['all']):g} in all"
+        if stranded := number(gpus["stranded"]):
             text += f"; {stranded:g} free ones stranded (no CPUs or memory left beside them)"
         lines.append(("GPUs", text))
     if misfit := answer.get("misfit"):
@@ -145,16 +145,16 @@ def _slurmctld_lines(answer: JsonObject, now_s: float) -> list[tuple[str, str]]:
     lines: list[tuple[str, str]] = []
     if not isinstance(now := answer.get("slurmctld"), dict):
         return lines
-    ahead_s = _number(now["ahead_s"])
+    ahead_s = number(now["ahead_s"])
     if abs(ahead_s) > _CLOCKS_APART_S or now["clock"] != "slurmctld's clock":
         way = "ahead of" if ahead_s >= 0 else "behind"
         text = f"decisions go by {now['clock']}, {ago(abs(ahead_s))} {way} this host's"
         lines.append(("clock", text))
     if now["distrust"]:
-        left = ago(_number(now["distrust_until_s"]) - now_s)
+        left = ago(number(now["distrust_until_s"]) - now_s)
         lines.append(("clock", f"NO GPUS ARE TAKEN BACK for {left}: {now['distrust']}"))
     if now["slow"]:
-        text = f"slurmctld is slow: {now['slow']}; looking every {_number(now['poll_s']):g} s"
+        text = f"slurmctld is slow: {now['slow']}; looking every {number(now['poll_s']):g} s"
         lines.append(("pace", text))
     if now["writes_held"]:
         lines.append(("pace", f"the order is not written: {now['writes_held']}"))
@@ -197,13 +197,4 @@ def _handover_text(handover: JsonObject) -> str:
 
 def utc(epoch_s: Json) -> str:
     """An instant, to the second."""
-    return f"{datetime.fromtimestamp(_number(epoch_s), UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-def as_list(value: Json) -> list[Json]:
-    """A list as it is, anything else as an empty one."""
-    return value if isinstance(value, list) else []
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return f"{datetime.fromtimestamp(number(epoch_s), UTC):%Y-%m-%d %H:%M:%SZ}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.report.terminal_table import Column
 from slurm_dl.text import duration, safe
 
@@ -42,7 +42,7 @@ def cells(job: JsonObject) -> list[str]:
     return [
         str(job["job"]),
         # A daemon of an earlier release tells the first one alone.
-        ",".join(map(str, items_of(job.get("partitions")) or [job["partition"] or "-"])),
+        ",".join(map(str, as_list(job.get("partitions")) or [job["partition"] or "-"])),
         str(job["name"]),
         str(job["user"]),
         str(job["state"]),
@@ -62,16 +62,6 @@ def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
     return [
         [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
     ]
-
-
-def number(value: Json) -> float:
-    """*value* if it is a number, else 0."""
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def items_of(value: Json) -> list[Json]:
-    """*value* if it is a list, else an empty list."""
-    return value if isinstance(value, list) else []
 
 
 def _or_dash(value: Json) -> str:

@@ -14,12 +14,12 @@ import click
 
 import slurm_dl
 from slurm_dl.cli.commandline import print_json, run
-from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells, items_of
+from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.when import show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
 from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
-from slurm_dl.json_types import JsonObject
+from slurm_dl.json_types import JsonObject, as_list
 from slurm_dl.report.terminal_table import show
 from slurm_dl.text import safe
 
@@ -157,7 +157,7 @@ def dlqueue(
 
         ctx.exit(watch(client, request, every_s=watch_s, me=me))
     answer = client.ask("queue", **request.fields())
-    jobs = [job for job in items_of(answer.get("jobs")) if isinstance(job, dict)]
+    jobs = [job for job in as_list(answer.get("jobs")) if isinstance(job, dict)]
     if as_json:
         print_json(answer)
         return
@@ -185,7 +185,7 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
         print_json(answer)
         return
     show_stale(answer)
-    for sentence in items_of(answer.get("sentences")):
+    for sentence in as_list(answer.get("sentences")):
         click.echo(safe(str(sentence), 1000))
     _warn(answer)
 

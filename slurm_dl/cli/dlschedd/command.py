@@ -186,6 +186,7 @@ def _act(
     from slurm_dl.daemon.control.context import ControlContext  # noqa: PLC0415
     from slurm_dl.daemon.control.job_history import JobHistory  # noqa: PLC0415
     from slurm_dl.daemon.control.request_handlers import RequestHandlers  # noqa: PLC0415
+    from slurm_dl.daemon.live_recordings import LiveRecordings  # noqa: PLC0415
     from slurm_dl.daemon.metrics.counters import MetricsTally  # noqa: PLC0415
     from slurm_dl.daemon.preconditions import WithdrawnError  # noqa: PLC0415
     from slurm_dl.doctor.problem_watch import ProblemWatch  # noqa: PLC0415
@@ -198,9 +199,11 @@ def _act(
         return when_slurm_answers(assemble, config, log, sleep=leadership.sleep)
 
     tally, watch = MetricsTally(), ProblemWatch(log, loaded.path, loaded.settings)
+    recordings = LiveRecordings()
     endpoint.follow(config)
     ledger = LedgerReader(config.paths.state_dir / LEDGER_FILE)
-    made = _daemon(loaded, reread, is_live, first, leadership, observers=(tally, watch))
+    observers = (tally, watch, recordings)
+    made = _daemon(loaded, reread, is_live, first, leadership, observers=observers)
     with made as (daemon, audit, pause):
         answers = RequestHandlers(
             ControlContext(
@@ -211,6 +214,7 @@ def _act(
                 reset_breaker=daemon.reset_breaker,
                 wake=daemon.wake,
                 past=JobHistory(ledger),
+                recordings=recordings,
             )
         )
         with (

@@ -27,10 +27,6 @@ _COMMANDS = {
         "slurm_dl.cli.dlsim.listing:policies_command",
         "List the policies with their parameters, and the presets with what they set.",
     ),
-    "record": (
-        "slurm_dl.cli.dlsim.record:record_command",
-        "Record what a running dlschedd sees and plans, for 'dlsim replay'.",
-    ),
     "replay": (
         "slurm_dl.cli.dlsim.replay:replay_command",
         "Decide once more on every snapshot of a recording.",

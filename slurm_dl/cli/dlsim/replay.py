@@ -16,7 +16,6 @@ from slurm_dl.cli.commandline import EXIT_FAILED, print_json
 from slurm_dl.json_types import Json
 from slurm_dl.recording import replay_report as report
 from slurm_dl.recording.cycles_file import Recording, RecordingError
-from slurm_dl.recording.replay_report import Replayed, ReplayPolicy, ReplaySummary
 from slurm_dl.text import safe
 
 _QUIET_S = 1.0
@@ -66,7 +65,8 @@ def replay_command(
                 if summary.cycles == 1:
                     bar.say(report.HEADER)
                 bar.say(report.line_of(cycle, choice))
-                _tell(cycle, bar, recording, diff=diff)
+                for found in cycle.differences() if diff else ():
+                    bar.say(f"  {file}:{cycle.recorded.line}: {safe(str(found), 500)}")
             bar.reach(recording.read_bytes)
         cut_off = recording.cut_off
     if cut_off:
@@ -85,20 +85,10 @@ def replay_command(
             }
         )
     else:
-        _sum_up(summary, choice, diff=diff)
+        for line in summary.lines(choice, compared=diff):
+            click.echo(safe(line, 1000))
     if diff and summary.different:
         raise SystemExit(EXIT_FAILED)
-
-
-def _tell(cycle: Replayed, bar: _Bar, recording: Recording, *, diff: bool) -> None:
-    if diff:
-        for difference in cycle.differences():
-            bar.say(f"  {recording.path}:{cycle.recorded.line}: {safe(str(difference), 500)}")
-
-
-def _sum_up(summary: ReplaySummary, choice: ReplayPolicy, *, diff: bool) -> None:
-    for line in summary.lines(choice, compared=diff):
-        click.echo(safe(line, 1000))
 
 
 class _Bar:

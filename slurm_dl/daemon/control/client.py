@@ -5,11 +5,15 @@ Commands never ask slurmctld. When the daemon does not answer they say so, and w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
 import socket
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 
 from slurm_dl.backoff import Backoff
@@ -80,18 +84,34 @@ class Client:
         """
         until = time.monotonic() + self._timeout_s
         for attempt in range(1, _BUSY_TRIES + 1):
-            answer = self._exchange({"request": request, **fields})
+            answer = self._answer(self._line({"request": request, **fields}))
             pause_s = _BUSY.pause_s(attempt) * random.uniform(0.25, 1.0)  # noqa: S311 - no secret
             if answer.get("kind") != RefusalKind.BUSY or time.monotonic() + pause_s > until:
                 break
             time.sleep(pause_s)
+        return self._result(answer)
+
+    @contextlib.contextmanager
+    def stream(self, request: str) -> Iterator[tuple[BufferedReader, Callable[[], None]]]:
+        """What the daemon sends after it has granted *request*, and what ends that.
+
+        Raises:
+            DaemonError: As in `ask`.
+        """
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            first, more = self._sent(sock, {"request": request})
+            with more:
+                self._result(self._answer(first))
+                sock.settimeout(None)
+                yield more, partial(sock.shutdown, socket.SHUT_RDWR)
+
+    def _result(self, answer: JsonObject) -> JsonObject:
         result = answer.get("result")
         if answer.get("ok") is True and isinstance(result, dict):
             return result
         raise DaemonError(str(answer.get("error") or f"{self._path}: answer not understood"))
 
-    def _exchange(self, request: JsonObject) -> JsonObject:
-        raw = self._line(request)
+    def _answer(self, raw: bytes) -> JsonObject:
         try:
             answer = json.loads(raw)
         except (ValueError, RecursionError):
@@ -102,14 +122,18 @@ class Client:
         return answer
 
     def _line(self, request: JsonObject) -> bytes:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+            return self._sent(sock, request)[0]
+
+    def _sent(self, sock: socket.socket, request: JsonObject) -> tuple[bytes, BufferedReader]:
+        """The first line of the answer, and what is to be read after it."""
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-                sock.settimeout(self._timeout_s)
-                sock.connect(str(self._path))
-                sock.sendall(json.dumps(request).encode("ascii") + b"\n")
-                sock.shutdown(socket.SHUT_WR)
-                with sock.makefile("rb") as stream:
-                    return stream.readline()
+            sock.settimeout(self._timeout_s)
+            sock.connect(str(self._path))
+            sock.sendall(json.dumps(request).encode("ascii") + b"\n")
+            sock.shutdown(socket.SHUT_WR)
+            stream = sock.makefile("rb")
+            return stream.readline(), stream
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             msg = (
                 f"dlschedd does not listen on {self._path}: start it (systemctl start dlschedd), "

@@ -34,7 +34,7 @@ from slurm_dl.daemon.control.requests import (
     WhyRequest,
     parse,
 )
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
+from slurm_dl.daemon.control.socket_server import Peer, RequestError, Stream
 from slurm_dl.daemon.control.status_answer import paused_of, standing_of, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState
@@ -66,7 +66,7 @@ class RequestHandlers:
 
     def __call__(  # noqa: C901, PLR0911 - one return for each request
         self, request: JsonObject, peer: Peer
-    ) -> JsonObject:
+    ) -> JsonObject | Stream:
         """The answer to *request*.
 
         Raises:
@@ -101,6 +101,8 @@ class RequestHandlers:
                 return self._reload(peer)
             case ResetBreakerRequest():
                 return self._reset_breaker(parsed, peer)
+            case SnapshotRequest(request="record"):
+                return self._context.recordings.begin(str(peer))
             case SnapshotRequest():
                 return {"snapshot": snapshot_file.encode(self._seen(sight)[0].snapshot)}
 

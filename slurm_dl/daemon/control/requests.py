@@ -94,9 +94,9 @@ class ResetBreakerRequest(_Request):
 
 
 class SnapshotRequest(_Request):
-    """The last snapshot, whole, for a bug report."""
+    """The last snapshot, whole, for a bug report; or a recording of all from now on."""
 
-    request: Literal["snapshot"]
+    request: Literal["snapshot", "record"]
 
 
 Request = (

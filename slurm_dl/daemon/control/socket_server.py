@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,11 @@ class RequestError(Exception):
         self.kind = kind
 
 
-Answer = Callable[[JsonObject, Peer], JsonObject]
+Stream = Callable[[BufferedIOBase], None]
+"""Writes to the client until there is no more, or raises `OSError` when the client is gone."""
+
+Answer = Callable[[JsonObject, Peer], "JsonObject | Stream"]
+"""A stream follows an answer without content, and ends the connection."""
 
 
 @dataclass(slots=True)
@@ -252,14 +257,17 @@ class _Conversation(socketserver.StreamRequestHandler):
             is_whole = line.endswith(b"\n")
             if not is_whole and len(line) <= MAX_REQUEST_BYTES:
                 return
-            answer = self._reply(line.removesuffix(b"\n"), peer, limits)
+            answer, stream = self._reply(line.removesuffix(b"\n"), peer, limits)
             try:
                 self.wfile.write(answer)
             finally:
                 limits.let_go(peer.uid, len(answer))
+            if stream is not None:
+                stream(self.wfile)
+                return
 
-    def _reply(self, line: bytes, peer: Peer, limits: LoadLimits) -> bytes:
-        """The answer as it is sent; its bytes count as unsent."""
+    def _reply(self, line: bytes, peer: Peer, limits: LoadLimits) -> tuple[bytes, Stream | None]:
+        """The answer as it is sent, and what follows it; its bytes count as unsent."""
         try:
             request = _decoded(line)
             turn = (
@@ -269,9 +277,11 @@ class _Conversation(socketserver.StreamRequestHandler):
             )
             # Encoded within the turn: that takes as much time and memory as the answer itself.
             with turn:
-                answer = _encoded({"ok": True, "result": self.server.answer(request, peer)})
+                result = self.server.answer(request, peer)
+                content, stream = (result, None) if isinstance(result, dict) else ({}, result)
+                answer = _encoded({"ok": True, "result": content})
                 limits.hold(peer.uid, len(answer))
-                return answer
+                return answer, stream
         except RequestError as err:
             refusal = err
         except BusyError as err:
@@ -281,7 +291,7 @@ class _Conversation(socketserver.StreamRequestHandler):
             refusal = RequestError(RefusalKind.INTERNAL, "dlschedd could not answer; see its log")
         answer = _encoded(_refusal(refusal))
         limits.hold(peer.uid, len(answer))
-        return answer
+        return answer, None
 
 
 def uids_of(admins: Collection[str]) -> frozenset[int]:

@@ -16,7 +16,7 @@ from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import ConfigRequest, StatusRequest, parse
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
+from slurm_dl.daemon.control.socket_server import Peer, RequestError, Stream
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.preconditions import WithdrawnError
@@ -167,7 +167,7 @@ class Standby:
             f"stand-by: {seen.host} acts (pid {seen.pid}, renewed {ago(self._watch.still_s)} ago)"
         )
 
-    def answer(self, request: JsonObject, peer: Peer) -> JsonObject:
+    def answer(self, request: JsonObject, peer: Peer) -> JsonObject | Stream:
         """The answer to *request*: its own status, or its configuration.
 
         Raises:
@@ -186,7 +186,7 @@ class Standby:
             wake=lambda: None,
         )
         answer = RequestHandlers(context)(request, peer)
-        if isinstance(parsed, StatusRequest):
+        if isinstance(parsed, StatusRequest) and isinstance(answer, dict):
             seen = self._watch.seen
             answer |= {
                 "doing": self.doing,

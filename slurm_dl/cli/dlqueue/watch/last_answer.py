@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from time import monotonic
 
-from slurm_dl.cli.dlqueue.columns import number
 from slurm_dl.daemon.control.client import stale_note
 from slurm_dl.daemon.control.queue_request import QueueRequest
-from slurm_dl.json_types import JsonObject
+from slurm_dl.json_types import JsonObject, number
 from slurm_dl.text import ago, safe
 
 
