@@ -9,14 +9,13 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from slurm_dl.experiments.array_job import Folder
-from slurm_dl.experiments.grid import Experiment, Workload, product
-from slurm_dl.experiments.policy_words import parse_policies
-
 from slurm_dl.config.loading import load
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.pause import FILE_NAME, PauseSwitch
 from slurm_dl.engine.settings import Settings
+from slurm_dl.experiments.array_job import Folder
+from slurm_dl.experiments.grid import Experiment, Workload, product
+from slurm_dl.experiments.policy_words import parse_policies
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Shape
