@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 import slurm_dl
-from slurm_dl.experiments import cluster_presets, placement_choice, simulation_run
+from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
-from slurm_dl.experiments.simulation_run import Chosen, ClusterKind, PolicySpec, Result
+from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec, Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.recording.typed_json import to_bytes
@@ -169,7 +169,7 @@ class Experiment:
     seed: int = 0
     notes_nodes: bool = False
 
-    def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, ClusterKind]:
+    def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, Cluster]:
         """The policy and the cluster of *cell*.
 
         Args:
@@ -183,12 +183,9 @@ class Experiment:
         jobs = workload.jobs if jobs is None else jobs
         costs = None if cell.costs is None else self.costs.get(cell.costs, cell.costs)
         chosen = simulation_run.choose(cell.policy, jobs, on_slurm=cluster_presets.is_slurm(costs))
-        cluster = cluster_presets.find(costs, chosen.preset, jobs)
-        cluster = cluster_presets.with_ground(cluster, cell.policy.place, self.ground)
-        cluster.check(chosen)
-        if self.notes_nodes:
-            cluster = cluster_presets.with_nodes_noted(cluster)
-        return chosen, cluster
+        place = cell.policy.place
+        cluster = cluster_presets.find(costs, chosen.preset, jobs, place, self.ground)
+        return chosen, dataclasses.replace(cluster, notes_nodes=self.notes_nodes)
 
     def simulate(self, cell: Cell, progress: Callable[[float], None] = lambda _: None) -> Simulated:
         """Run one simulation.
@@ -299,15 +296,14 @@ def figures_of(simulated: Simulated) -> Figures:
     """  # noqa: D205 - one list
     result, shape = simulated.result, simulated.shape
     outcome = result.outcome
-    made = simulation_run.parameters(result.chosen.made)
     return {
         "preset": result.chosen.preset,
-        "parameters": {k: list(v) if isinstance(v, tuple) else v for k, v in made.items()},
+        "parameters": simulation_run.parameters(result.chosen.made),
         "costs": result.costs,
         "notes": list(result.chosen.notes),
         "too_large": int((simulated.jobs.gpus > shape.gpus).sum()),
         **export.summary_json(summary_metrics.summarise(outcome.records, gpus=shape.gpus)),
-        **placement_choice.as_json(placement_choice.figures_of(outcome.lay)),
+        "placement": None if outcome.lay is None else outcome.lay.as_json(),
         "decisions": outcome.decisions,
         "events": outcome.events,
         "wall_s": result.wall_s,
