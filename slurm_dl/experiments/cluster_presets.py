@@ -12,22 +12,9 @@ from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.experiments.simulation_run import Cluster
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
-from slurm_dl.simulation.ideal import presets
-from slurm_dl.simulation.ideal.start_costs import (
-    Costs,
-    FlatCosts,
-    NoCosts,
-    muri_costs,
-    quantile_costs,
-)
+from slurm_dl.simulation.ideal import presets, start_costs
+from slurm_dl.simulation.slurm import overheads
 from slurm_dl.simulation.slurm.job_behaviour import NodeFailures
-from slurm_dl.simulation.slurm.overheads import (
-    PRODUCTION,
-    SlurmCosts,
-    read_costs,
-    read_table,
-    seconds_of,
-)
 
 NAMED: Final = ("none", "slurm", "muri")
 
@@ -58,7 +45,7 @@ def find(
     chosen = presets.find(preset)
     costs = chosen.costs(trace) if word is None else _costs(word, trace)
     placement = ground.placement(scheme)
-    if isinstance(costs, SlurmCosts):
+    if isinstance(costs, overheads.SlurmCosts):
         if scheme is not None:
             msg = "--place: with --costs slurm it is Slurm that places jobs; leave one of them out"
             raise ConfigError(msg)
@@ -66,13 +53,9 @@ def find(
     else:
         name = costs.name
     return Cluster(
-        costs=costs,
-        name=name,
-        clockwork=chosen.clockwork,
-        placement=placement,
-        place=ground.label(scheme),
-        ground=ground,
-    )
+        costs=costs, name=name, clockwork=chosen.clockwork,
+        placement=placement, place=ground.label(scheme), ground=ground,
+    )  # fmt: skip
 
 
 def with_failures(cluster: Cluster, words: str | None) -> Cluster:
@@ -86,7 +69,7 @@ def with_failures(cluster: Cluster, words: str | None) -> Cluster:
     """
     if words is None:
         return cluster
-    if not isinstance(cluster.costs, SlurmCosts):
+    if not isinstance(cluster.costs, overheads.SlurmCosts):
         msg = "--node-failures: jobs are on nodes only with --costs slurm"
         raise ConfigError(msg)
     form = "DAYS:HOURS, not below a minute, as 90:4"
@@ -111,15 +94,15 @@ def is_slurm(word: str | None) -> bool:
     return not set(_read(word)) & {*_QUANTILES, *_FLAT}
 
 
-def _costs(word: str, trace: Trace) -> Costs | SlurmCosts:
+def _costs(word: str, trace: Trace) -> start_costs.Costs | overheads.SlurmCosts:
     """A quantile table, a flat cost, or the costs of a Slurm, told from the keys of a file."""
     match word:
         case "none":
-            return NoCosts()
+            return start_costs.NoCosts()
         case "muri":
-            return muri_costs(trace)
+            return start_costs.muri_costs(trace)
         case "slurm":
-            return PRODUCTION
+            return overheads.PRODUCTION
     content, path = _read(word), Path(word)
     keys = set(content)
     if keys & set(_QUANTILES):
@@ -127,26 +110,28 @@ def _costs(word: str, trace: Trace) -> Costs | SlurmCosts:
             if key not in (*_QUANTILES, *_ABOUT):
                 msg = f"{path}: {unknown_key(str(key), (*_QUANTILES, *_ABOUT))}"
                 raise ConfigError(msg)
-        return quantile_costs(path.name, content.get("seconds", content.get("quantiles_s")))
-    return _flat(path, content, trace) if keys & set(_FLAT) else read_costs(path)
+        values = content.get("seconds", content.get("quantiles_s"))
+        return start_costs.quantile_costs(path.name, values)
+    return _flat(path, content, trace) if keys & set(_FLAT) else overheads.read_costs(path)
 
 
 def _read(word: str) -> dict[Any, Any]:
     try:
-        return read_table(Path(word))
+        return overheads.read_table(Path(word))
     except ConfigError as err:
         msg = f"--costs {word}: must be {', '.join(NAMED)} or a file ({err})"
         raise ConfigError(msg) from err
 
 
-def _flat(path: Path, content: dict[Any, Any], trace: Trace) -> FlatCosts:
-    values = seconds_of(content, _FLAT, path)
-    if not all(0 <= value < _LARGEST_S for value in values.values()):
-        msg = f"{path}: must be numbers of 0 or more, below {_LARGEST_S:g}"
-        raise ConfigError(msg)
+def _flat(path: Path, content: dict[Any, Any], trace: Trace) -> start_costs.FlatCosts:
+    values = overheads.seconds_of(content, _FLAT, path)
+    for key, value in values.items():
+        if not 0 <= value < _LARGEST_S:
+            msg = f"{path}: {key}: must be 0 or more, below {_LARGEST_S:g} (got {value:g})"
+            raise ConfigError(msg)
     if "large_restart_s" in values and "large_gpus" not in values:
         msg = f"{path}: large_restart_s needs large_gpus: the size from which on it is paid"
         raise ConfigError(msg)
     values.setdefault("restart_s", 0.0)
     values.setdefault("large_restart_s", values["restart_s"])
-    return FlatCosts(gpus=trace.gpus, file=path.name, **values)
+    return start_costs.FlatCosts(gpus=trace.gpus, file=path.name, **values)

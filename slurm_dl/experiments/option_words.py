@@ -96,16 +96,14 @@ def parse_parameters(words: Iterable[str]) -> dict[str, object]:
     return pairs("-p", words, "key=value with no key twice, as promote_knob=8", parse_value)
 
 
-def completed(
-    family: Family[T], option: str, name: str, given: Mapping[str, object]
-) -> dict[str, object]:
-    """All parameters of the member *name* of *family*, the defaults filled in.
+def made(family: Family[T], option: str, name: str, given: Mapping[str, object]) -> T:
+    """The member *name* of *family*, with the parameters *given*.
 
     Raises:
-        ConfigError: Some of *given* are wrong; says all of it.
+        ConfigError: Some of them are wrong; says all of it.
     """
     whole, mistakes = family.complete(name, given)
     if mistakes:
         told = (f"{option} {'.'.join(map(str, m.loc)) or name}: {m.text}" for m in mistakes)
         raise ConfigError("; ".join(told))
-    return whole
+    return family.make(name, whole)

@@ -5,7 +5,6 @@ A trace says how long each job ran. That is taken to be on the fastest GPUs of t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -71,19 +70,12 @@ class Oracle:
         if len(kinds) == 1 or not self.gpu_speed:
             return None
         site = SitePriors(gpu_speed=dict(self.gpu_speed))
-        found: dict[tuple[int, float], F64] = {}
         rows = np.ones((len(trace), len(kinds)))
-        for row, (model, gpus) in enumerate(
-            zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)
-        ):
-            if (model, gpus) not in found:
-                profile = profiles.get(trace.models[model]) if model >= 0 else None
-                one = Shape(1, max(1, int(gpus)))
-                speeds = np.array(
-                    [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
-                )
-                found[model, gpus] = speeds / speeds.max()
-            rows[row] = found[model, gpus]
+        for model, gpus in {*zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)}:
+            profile = profiles.get(trace.models[model]) if model >= 0 else None
+            one = Shape(1, max(1, int(gpus)))
+            told = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
+            rows[(trace.model == model) & (trace.gpus == gpus)] = np.array(told) / max(told)
         return None if bool((rows == 1.0).all()) else rows
 
 
@@ -96,19 +88,12 @@ def parse_foresight(gpu_speed: str | None, error: float, due: str | None) -> Ora
     if not 0 <= error <= _LARGEST_SIGMA:
         msg = f"--estimate-error {error:g}: must be 0 to {_LARGEST_SIGMA:g}"
         raise ConfigError(msg)
-    known = Oracle(error=error)
-    if gpu_speed:
-        form = "TYPE=SPEED, each type once, as v100=4,k80=1"
-        speeds = pairs("--gpu-speed", gpu_speed.split(","), form, _speed)
-        known = dataclasses.replace(known, gpu_speed=speeds)
-    if due is not None:
-        form = (
-            "SHARE:MULTIPLE, as 0.3:1.5 for three jobs in ten, due one and a half run times after "
-            "their submission"
-        )
-        share, after = numbers("--due", due, form, _due, at=":")
-        known = dataclasses.replace(known, due_share=share, due_after=after)
-    return known
+    words = gpu_speed.split(",") if gpu_speed else ()
+    form = "TYPE=SPEED, each type once, as v100=4,k80=1"
+    speeds = pairs("--gpu-speed", words, form, _speed)
+    form = "SHARE:MULTIPLE, as 0.3:1.5: three jobs in ten, due one and a half run times later"
+    share, after = _due(0.0) if due is None else numbers("--due", due, form, _due, at=":")
+    return Oracle(gpu_speed=speeds, error=error, due_share=share, due_after=after)
 
 
 def _speed(text: str) -> float:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from slurm_dl.config.parameters import RULE, SCHEME, Family
 from slurm_dl.engine.settings import Placement
-from slurm_dl.experiments.option_words import completed, numbers, pairs, parse_value
+from slurm_dl.experiments.option_words import made, numbers, pairs, parse_value
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Profile
@@ -71,11 +71,9 @@ class PlacementSetup:
         """
         if scheme is None:
             return Placement(profiles=_profiles(self.profiles) if self.foresight.gpu_speed else {})
-        return Placement(
-            scheme=_made(SCHEME, "--place", scheme),
-            rules=tuple(_made(RULE, "--rule", rule) for rule in self.rules),
-            profiles=_profiles(self.profiles),
-        )
+        first = _made(SCHEME, "--place", scheme)
+        rules = tuple(_made(RULE, "--rule", rule) for rule in self.rules)
+        return Placement(scheme=first, rules=rules, profiles=_profiles(self.profiles))
 
     def label(self, scheme: Named | None) -> str:
         """Scheme and rules as they were asked for; empty if there is no scheme."""
@@ -92,10 +90,8 @@ def _profiles(directory: str | None) -> Mapping[str, Profile]:
 
     Kept, because each of a thousand simulations would read them again.
     """
-    shipped = shipped_profiles()
-    if directory is None:
-        return shipped
-    return site_over(shipped, load_profiles(Path(directory), reader="user"))
+    own = {} if directory is None else load_profiles(Path(directory), reader="user")
+    return site_over(shipped_profiles(), own)
 
 
 def _made(family: Family[T], option: str, asked: Named) -> T:
@@ -105,7 +101,7 @@ def _made(family: Family[T], option: str, asked: Named) -> T:
     except ValueError as err:
         msg = f"{option} {err}"
         raise ConfigError(msg) from err
-    return family.make(asked.name, completed(family, option, asked.name, asked.parameters))
+    return made(family, option, asked.name, asked.parameters)
 
 
 def parse_named(option: str, word: str) -> Named:
@@ -119,15 +115,6 @@ def parse_named(option: str, word: str) -> Named:
     words = _PARAMETER.split(given) if colon else ()
     parameters = pairs(f"{option} {safe(name, 60)}:", words, form, parse_value)
     return Named(name=name, parameters=parameters)
-
-
-def parse_scheme(word: str) -> Named | None:
-    """A scheme from the word of ``--place``; None for ``none``.
-
-    Raises:
-        ConfigError: It is no such thing.
-    """
-    return None if word.strip() == NOWHERE else parse_named("--place", word)
 
 
 def parse_contention(words: str | None) -> ContentionSpeed:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _S_PER_DAY = 86400.0
 _PLACE = 60
+_GROUPS = {
+    "size": (summary_metrics.by_size, sizes_table),
+    "user": (summary_metrics.by_user, users_table),
+}
 _RUNGS = {"skew": "by skew"}
 
 
@@ -34,7 +38,6 @@ def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]
     records = result.outcome.records
     figures = figures_of(simulated)
     del figures["too_large"]
-    groups = {"size": summary_metrics.by_size, "user": summary_metrics.by_user}
     return {
         "trace": trace.name,
         "format": trace.format,
@@ -45,7 +48,7 @@ def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]
         **figures,
         **{
             f"by_{word}": export.groups_json(group(records, gpus=shape.gpus))
-            for word, group in groups.items()
+            for word, (group, _) in _GROUPS.items()
             if word in by
         },
     }
@@ -93,10 +96,9 @@ def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator
         f"{result.wall_s:.2f} s"
     )
     yield from chosen.notes
-    if "size" in by:
-        yield sizes_table(summary_metrics.by_size(records, gpus=shape.gpus))
-    if "user" in by:
-        yield users_table(summary_metrics.by_user(records, gpus=shape.gpus))
+    for word, (group, table) in _GROUPS.items():
+        if word in by:
+            yield table(group(records, gpus=shape.gpus))
 
 
 def _lay_lines(place: str, lay: Lay) -> Text:

@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.settings import Placement, Preemption, Settings
-from slurm_dl.experiments.option_words import completed
+from slurm_dl.experiments.option_words import made
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
@@ -98,9 +98,8 @@ class PolicySpec:
     @property
     def label(self) -> str:
         """A short name, unlike that of any other wish for the same comparison."""
-        words = [self.short_label]
-        words += [f"{name}={value}" for name, value in self.parameters.items()]
-        return " ".join(words)
+        given = (f"{name}={value}" for name, value in self.parameters.items())
+        return " ".join((self.short_label, *given))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,37 +149,28 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         ConfigError: The policy, the preset or a parameter is unknown or wrong, or cannot be there.
     """
     if wish.policy == SLURM_ALONE:
-        if wish.preset or wish.parameters or wish.min_quantum_s is not None:
-            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it has nothing to set"
-            raise ConfigError(msg)
-        if not on_slurm:
-            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
+        is_set = bool(wish.preset or wish.parameters or wish.min_quantum_s is not None)
+        if is_set or not on_slurm:
+            why = "has nothing to set" if is_set else "needs --costs slurm"
+            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it {why}"
             raise ConfigError(msg)
         return Chosen(wish, None)
     reading = presets.reading_of(wish.policy, wish.preset)
-    preset = wish.preset or "none"
-    found = presets.find(preset)
+    found = presets.find(wish.preset or "none")
     if on_slurm and found.is_of_its_own:
-        msg = (
-            f"preset {preset!r} says itself when to decide and what starting costs: not on a Slurm"
-        )
+        what = "says itself when to decide and what starting costs"
+        msg = f"preset {wish.preset!r} {what}: not on a Slurm"
         raise ConfigError(msg)
-    given = {**reading.parameters, **wish.parameters}
-    whole = completed(POLICY, "-p", reading.policy, given)
     if not on_slurm and wish.min_quantum_s is not None:
         msg = "--min-quantum: it is dlschedd that leaves runs alone: it needs --costs slurm"
         raise ConfigError(msg)
+    given = {**reading.parameters, **wish.parameters}
     notes: tuple[str, ...] = ()
-    if found.knows_sizes and "sizes_gpu_s" not in wish.parameters:
-        per_job = trace.duration_s * (1.0 if whole.get("dimensions") == 1 else trace.gpus)
-        whole["sizes_gpu_s"] = tuple(_evenly(per_job).tolist())
+    if found.knows_sizes and "sizes_gpu_s" not in given:
+        per_job = trace.duration_s * (1.0 if given.get("dimensions") == 1 else trace.gpus)
+        given["sizes_gpu_s"] = _evenly(per_job).tolist()
         notes = (SIZES_FROM_TRACE,)
-    try:
-        made = POLICY.make(reading.policy, whole)
-    except ValueError as err:
-        msg = f"policy {wish.policy}: {err}"
-        raise ConfigError(msg) from err
-    return Chosen(wish, made, notes)
+    return Chosen(wish, made(POLICY, "-p", reading.policy, given), notes)
 
 
 def run(
@@ -245,11 +235,12 @@ def _on_slurm(scenario: Scenario, chosen: Chosen) -> Outcome:
 def parameters(policy: Policy | None) -> dict[str, object]:
     """What *policy* was made of, as plain values, short enough to print."""
     told: dict[str, object] = {}
-    for field_ in dataclasses.fields(policy) if policy else ():  # type: ignore[arg-type]
-        value = getattr(policy, field_.name)
+    names = [] if policy is None else [f.name for f in dataclasses.fields(policy)]  # type: ignore[arg-type]
+    for name in names:
+        value = getattr(policy, name)
         if isinstance(value, tuple):
             value = list(value) if len(value) <= _MOST else f"{len(value)} values"
-        told[field_.name] = value
+        told[name] = value
     return told
 
 

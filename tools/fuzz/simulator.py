@@ -10,7 +10,7 @@ from click import ClickException
 from slurm_dl.experiments.cluster_presets import find, is_slurm
 from slurm_dl.experiments.option_words import parse_value
 from slurm_dl.experiments.oracle import parse_foresight
-from slurm_dl.experiments.placement_choice import parse_contention, parse_scheme
+from slurm_dl.experiments.placement_choice import parse_contention, parse_named
 from slurm_dl.experiments.policy_words import parse_loads, parse_policies
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
@@ -25,7 +25,7 @@ _WORDS: tuple[Callable[[str], object], ...] = (
     lambda word: parse_foresight(None, 0.0, word),
     parse_shape,
     parse_contention,
-    parse_scheme,
+    lambda word: parse_named("--place", word),
     lambda word: parse_policies(word, {}),
 )
 

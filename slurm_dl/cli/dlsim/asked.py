@@ -14,15 +14,15 @@ from slurm_dl.experiments.grid import Cell, Experiment, Simulated
 from slurm_dl.experiments.option_words import numbers, parse_amounts
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.placement_choice import (
+    NOWHERE,
     Named,
     PlacementSetup,
     parse_contention,
     parse_named,
-    parse_scheme,
 )
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.trace import Trace
-from slurm_dl.policies.discrete_las import check_thresholds
+from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report.console import progress
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
@@ -78,7 +78,7 @@ def placement_of(
     """
     places = given["places"]
     words = (places,) if isinstance(places, str) else places or ()
-    schemes = tuple(parse_scheme(word) for word in words)
+    schemes = tuple(None if w.strip() == NOWHERE else parse_named("--place", w) for w in words)
     context = click.get_current_context()
     for name in ("rules", "profiles", "widths", "contention"):
         source = context.get_parameter_source(name)
@@ -146,12 +146,9 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
         ConfigError: They cut no service into queues.
     """
     form = "one or more numbers above 0 that increase, in GPU-seconds, such as 3600,36000"
-    return numbers("--thresholds", text, form, _edges)
-
-
-def _edges(*edges: float) -> tuple[float, ...]:
-    check_thresholds(edges)
-    return edges
+    return numbers(
+        "--thresholds", text, form, lambda *edges: DiscreteLas(thresholds_gpu_s=edges)
+    ).thresholds_gpu_s
 
 
 def parse_quanta(text: str | None) -> tuple[float, ...]:

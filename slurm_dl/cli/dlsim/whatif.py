@@ -107,8 +107,7 @@ def asked(
         ConfigError: A policy, a parameter or thresholds are wrong.
         UsageError: There is nothing to compare, or too much.
     """
-    given = parse_parameters(parameters)
-    made = [*policy_words.parse_policies(policies, given)]
+    made = [*policy_words.parse_policies(policies, parse_parameters(parameters))]
     for text in thresholds:
         edges = parse_thresholds(text)
         name = f"discrete_las {','.join(f'{edge:g}' for edge in edges)}"

@@ -193,15 +193,10 @@ def read_table(path: Path) -> dict[Any, Any]:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE + 1)
+            tree = table_of(file.read(_LARGEST_FILE + 1))
     except (OSError, UnicodeDecodeError) as err:
         msg = f"{path}: cannot be read: {err}"
         raise ConfigError(msg) from None
-    if len(text) > _LARGEST_FILE:
-        msg = f"{path}: larger than {_LARGEST_FILE} characters: this is no table of costs"
-        raise ConfigError(msg)
-    try:
-        tree = table_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         msg = f"{path}: is no YAML: {' '.join(str(err).split())}"
         raise ConfigError(msg) from None
@@ -215,13 +210,13 @@ def table_of(text: str) -> object:
     """What *text* says as YAML.
 
     Raises:
-        yaml.YAMLError: It is none, or has far more brackets than a table: PyYAML takes its time to
-            find out that they do not close.
+        yaml.YAMLError: It is none, or longer than a table, or has far more brackets: PyYAML takes
+            its time to find out that they do not close.
         ValueError: A date or a number in it is out of range.
         RecursionError: It is nested too deep.
     """
-    if text.count("[") + text.count("{") > _MOST_BRACKETS:
-        msg = f"it has more than {_MOST_BRACKETS} opening brackets"
+    if len(text) > _LARGEST_FILE or text.count("[") + text.count("{") > _MOST_BRACKETS:
+        msg = f"it has more than {_LARGEST_FILE:,} characters or {_MOST_BRACKETS} opening brackets"
         raise yaml.YAMLError(msg)
     return yaml.safe_load(text)
 
