@@ -22,10 +22,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 import slurm_dl
-from slurm_dl.experiments import cluster_presets, placement_choice, simulation_run
+from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
-from slurm_dl.experiments.simulation_run import Chosen, ClusterKind, PolicySpec, Result
+from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec, Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.recording.typed_json import to_bytes
@@ -169,7 +169,7 @@ class Experiment:
     seed: int = 0
     notes_nodes: bool = False
 
-    def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, ClusterKind]:
+    def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, Cluster]:
         """The policy and the cluster of *cell*.
 
         Args:
@@ -183,12 +183,8 @@ class Experiment:
         jobs = workload.jobs if jobs is None else jobs
         costs = None if cell.costs is None else self.costs.get(cell.costs, cell.costs)
         chosen = simulation_run.choose(cell.policy, jobs, on_slurm=cluster_presets.is_slurm(costs))
-        cluster = cluster_presets.find(costs, chosen.preset, jobs)
-        cluster = cluster_presets.with_ground(cluster, cell.policy.place, self.ground)
-        cluster.check(chosen)
-        if self.notes_nodes:
-            cluster = cluster_presets.with_nodes_noted(cluster)
-        return chosen, cluster
+        cluster = cluster_presets.find(costs, chosen.preset, jobs, cell.policy.place, self.ground)
+        return chosen, dataclasses.replace(cluster, notes_nodes=self.notes_nodes)
 
     def simulate(self, cell: Cell, progress: Callable[[float], None] = lambda _: None) -> Simulated:
         """Run one simulation.
@@ -257,16 +253,16 @@ def run(
     if not left:
         return
     at_a_time = min(processes, len(left))
-    told = progress if at_a_time == 1 else None
-    work = functools.partial(_measured, experiment, measure, told)
+    work = functools.partial(_measured, experiment, measure, progress if at_a_time == 1 else None)
     with process_pool(work, at_a_time) as pool:
         for number, found in pool(left, begin=begin):
+            cell = left[number]
             if isinstance(found, WorkFault):
-                yield left[number], dataclasses.replace(found, why=f"{left[number]}: {found.why}")
+                yield cell, dataclasses.replace(found, why=f"{cell}: {found.why}")
                 continue
             if store is not None:
-                store.put(left[number], found)
-            yield left[number], found
+                store.put(cell, found)
+            yield cell, found
 
 
 def _measured(
@@ -284,12 +280,10 @@ def all_of(found: Mapping[Cell, M | WorkFault]) -> dict[Cell, M]:
     Raises:
         WorkError: Something did; says what.
     """
-    kept: dict[Cell, M] = {}
-    for cell, value in found.items():
+    for value in found.values():
         if isinstance(value, WorkFault):
             raise WorkError(value.text)
-        kept[cell] = value
-    return kept
+    return {cell: value for cell, value in found.items() if not isinstance(value, WorkFault)}
 
 
 def figures_of(simulated: Simulated) -> Figures:
@@ -299,15 +293,14 @@ def figures_of(simulated: Simulated) -> Figures:
     """  # noqa: D205 - one list
     result, shape = simulated.result, simulated.shape
     outcome = result.outcome
-    made = simulation_run.parameters(result.chosen.made)
     return {
         "preset": result.chosen.preset,
-        "parameters": {k: list(v) if isinstance(v, tuple) else v for k, v in made.items()},
+        "parameters": simulation_run.parameters(result.chosen.made),
         "costs": result.costs,
         "notes": list(result.chosen.notes),
         "too_large": int((simulated.jobs.gpus > shape.gpus).sum()),
         **export.summary_json(summary_metrics.summarise(outcome.records, gpus=shape.gpus)),
-        **placement_choice.as_json(placement_choice.figures_of(outcome.lay)),
+        "placement": None if outcome.lay is None else outcome.lay.as_json(),
         "decisions": outcome.decisions,
         "events": outcome.events,
         "wall_s": result.wall_s,
@@ -350,9 +343,6 @@ class Store:
 
         versions.json    the versions that the figures are of
         cells/NAME.json  the figures of one simulation, there whole or not at all
-
-    Attributes:
-        path: The folder.
     """
 
     path: Path
@@ -375,10 +365,6 @@ class Store:
         elif there != here:
             msg = f"--dir {self.path}: is of {_told(there)}; here are {_told(here)}: name a new one"
             raise ConfigError(msg)
-
-    def has(self, cell: Cell) -> bool:
-        """Whether the figures of *cell* are there."""
-        return (self.path / "cells" / cell.file_name).exists()
 
     def get(self, cell: Cell) -> Any:  # noqa: ANN401 - the measure that was put
         """The figures of *cell*; None if they are not there.
@@ -405,11 +391,8 @@ class Store:
 
 
 def _versions() -> dict[str, str]:
-    return {
-        "slurm_dl": slurm_dl.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }
+    modules = {module.__name__: str(module.__version__) for module in (slurm_dl, np)}
+    return {**modules, "python": platform.python_version()}
 
 
 def _told(versions: object) -> str:

@@ -12,13 +12,13 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
+from slurm_dl.experiments.option_words import numbers, pairs
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
-from slurm_dl.text import shown
 
 _LARGEST_SIGMA: Final = 10.0
 
@@ -70,19 +70,12 @@ class Oracle:
         if len(kinds) == 1 or not self.gpu_speed:
             return None
         site = SitePriors(gpu_speed=dict(self.gpu_speed))
-        found: dict[tuple[int, float], F64] = {}
         rows = np.ones((len(trace), len(kinds)))
-        for row, (model, gpus) in enumerate(
-            zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)
-        ):
-            if (model, gpus) not in found:
-                profile = profiles.get(trace.models[model]) if model >= 0 else None
-                one = Shape(1, max(1, int(gpus)))
-                speeds = np.array(
-                    [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
-                )
-                found[model, gpus] = speeds / speeds.max()
-            rows[row] = found[model, gpus]
+        for model, gpus in {*zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)}:
+            profile = profiles.get(trace.models[model]) if model >= 0 else None
+            one = Shape(1, max(1, int(gpus)))
+            told = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
+            rows[(trace.model == model) & (trace.gpus == gpus)] = np.array(told) / max(told)
         return None if bool((rows == 1.0).all()) else rows
 
 
@@ -92,64 +85,25 @@ def parse_foresight(gpu_speed: str | None, error: float, due: str | None) -> Ora
     Raises:
         ConfigError: One of them is no such thing.
     """
-    share, after = parse_due(due)
-    return Oracle(
-        gpu_speed=parse_gpu_speed(gpu_speed),
-        error=parse_error(error),
-        due_share=share,
-        due_after=after,
-    )
-
-
-def parse_gpu_speed(words: str | None) -> dict[str, float]:
-    """Speeds from ``v100=4,k80=1``.
-
-    Raises:
-        ConfigError: A word is no TYPE=SPEED with a speed above 0, or comes twice.
-    """
-    speeds: dict[str, float] = {}
-    for word in (words or "").split(",") if words else []:
-        kind, equals, number = word.strip().partition("=")
-        try:
-            speed = float(number)
-        except ValueError:
-            speed = 0.0
-        if not (kind and equals and 0 < speed < np.inf) or kind in speeds:
-            msg = f"--gpu-speed {shown(word)}: must be TYPE=SPEED, each type once, as v100=4,k80=1"
-            raise ConfigError(msg)
-        speeds[kind] = speed
-    return speeds
-
-
-def parse_due(words: str | None) -> tuple[float, float]:
-    """Share and multiple from ``SHARE:MULTIPLE``; 0 and 2 if nothing is given.
-
-    Raises:
-        ConfigError: It is no such thing.
-    """
-    if words is None:
-        return 0.0, 2.0
-    share, colon, multiple = words.partition(":")
-    try:
-        found = float(share), float(multiple) if colon else 2.0
-    except ValueError:
-        found = -1.0, 0.0
-    if not (0 <= found[0] <= 1 and 1 <= found[1] < np.inf):
-        msg = (
-            f"--due {shown(words)}: must be SHARE:MULTIPLE, as 0.3:1.5 for three jobs in ten, due "
-            "one and a half run times after their submission"
-        )
+    if not 0 <= error <= _LARGEST_SIGMA:
+        msg = f"--estimate-error {error:g}: must be 0 to {_LARGEST_SIGMA:g}"
         raise ConfigError(msg)
-    return found
+    words = gpu_speed.split(",") if gpu_speed else ()
+    form = "TYPE=SPEED, each type once, as v100=4,k80=1"
+    speeds = pairs("--gpu-speed", words, form, _speed)
+    form = "SHARE:MULTIPLE, as 0.3:1.5: three jobs in ten, due one and a half run times later"
+    share, after = _due(0.0) if due is None else numbers("--due", due, form, _due, at=":")
+    return Oracle(gpu_speed=speeds, error=error, due_share=share, due_after=after)
 
 
-def parse_error(value: float) -> float:
-    """*value* if it can be the spread of estimates.
+def _speed(text: str) -> float:
+    speed = float(text)
+    if not 0 < speed < np.inf:
+        raise ValueError
+    return speed
 
-    Raises:
-        ConfigError: It is below 0 or far too large.
-    """
-    if not 0 <= value <= _LARGEST_SIGMA:
-        msg = f"--estimate-error {value:g}: must be 0 to {_LARGEST_SIGMA:g}"
-        raise ConfigError(msg)
-    return value
+
+def _due(share: float, after: float = 2.0) -> tuple[float, float]:
+    if not 0 <= share <= 1 <= after:
+        raise ValueError
+    return share, after

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from slurm_dl.config.parameters import parameters_of
+from slurm_dl.experiments.option_words import numbers
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import ConfigError
@@ -37,21 +37,25 @@ def parse_policies(text: str, given: Mapping[str, object]) -> tuple[PolicySpec, 
     Raises:
         ConfigError: A name is unknown, or none of the policies has one of the parameters.
     """
-    found = []
+    words = [word.strip() for word in text.split(",")]
+    named = {word.partition(":")[0] for word in words}
+    others = [name for name in registry.names() if name not in named]
+    found: list[PolicySpec] = []
     known: set[str] = set()
-    for word, is_named in _words(text):
-        name, colon, preset = word.strip().partition(":")
+    for one in (o for word in words for o in (others if word == ALL else (word,))):
+        name, colon, preset = one.partition(":")
         if not name or (colon and not preset):
-            msg = f"--policies: {shown(word)} is not NAME or NAME:PRESET; see 'dlsim policies'"
+            msg = f"--policies: {shown(one)} is not NAME or NAME:PRESET; see 'dlsim policies'"
             raise ConfigError(msg)
         try:
-            has = _settable(name, preset or None)
+            runs = presets.reading_of(name, preset or None).policy
+            has = {parameter.name for parameter in parameters_of(registry.find(runs))}
         except ConfigError:
-            if is_named:
+            if name in named:
                 raise
             has = set()
         known |= has
-        parameters = {k: v for k, v in given.items() if k in has}
+        parameters = {key: value for key, value in given.items() if key in has}
         found.append(PolicySpec(policy=name, preset=preset or None, parameters=parameters))
     for key in given:
         if key not in known:
@@ -68,34 +72,10 @@ def names_all(text: str) -> bool:
     return ALL in (word.strip() for word in text.split(","))
 
 
-def _words(text: str) -> list[tuple[str, bool]]:
-    """The words of *text*, the other policies in place of `ALL`; and whether each was named."""
-    words = text.split(",")
-    named = {word.strip().partition(":")[0] for word in words}
-    others = [(name, False) for name in registry.names() if name not in named]
-    return [w for word in words for w in (others if word.strip() == ALL else [(word, True)])]
-
-
-def _settable(policy: str, preset: str | None) -> set[str]:
-    """Names of the parameters of what *preset* runs for *policy*."""
-    reading = presets.reading_of(policy, preset)
-    return {parameter.name for parameter in parameters_of(registry.find(reading.policy))}
-
-
 def parse_loads(text: str) -> tuple[float, ...]:
     """Loads from ``0.5,1,2``.
 
     Raises:
         ConfigError: One is no number.
     """
-    loads = []
-    for word in text.split(","):
-        try:
-            load = float(word)
-        except ValueError:
-            load = math.nan
-        if not math.isfinite(load):
-            msg = f"--loads: {shown(word)} is no number; give some such as 0.5,1,2"
-            raise ConfigError(msg)
-        loads.append(load)
-    return tuple(loads)
+    return numbers("--loads", text, "numbers, such as 0.5,1,2", lambda *loads: loads)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from slurm_dl.experiments import placement_choice
 from slurm_dl.experiments.grid import Simulated, figures_of
-from slurm_dl.experiments.placement_choice import LayFigures
 from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
@@ -18,6 +16,7 @@ from slurm_dl.report import export, summary_metrics
 from slurm_dl.report.number_format import number, percent
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
 from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.simulation.outcome import Lay
 from slurm_dl.text import safe
 from slurm_dl.traces.summary import summarize
 
@@ -26,6 +25,11 @@ if TYPE_CHECKING:
 
 _S_PER_DAY = 86400.0
 _PLACE = 60
+_GROUPS = {
+    "size": (summary_metrics.by_size, sizes_table),
+    "user": (summary_metrics.by_user, users_table),
+}
+_RUNGS = {"skew": "by skew"}
 
 
 def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]:
@@ -34,18 +38,17 @@ def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]
     records = result.outcome.records
     figures = figures_of(simulated)
     del figures["too_large"]
-    groups = {"size": summary_metrics.by_size, "user": summary_metrics.by_user}
     return {
         "trace": trace.name,
         "format": trace.format,
         "cluster": str(shape),
-        "policy": result.chosen.policy,
+        "policy": result.chosen.wish.policy,
         "place": result.place,
         "seed": result.seed,
         **figures,
         **{
             f"by_{word}": export.groups_json(group(records, gpus=shape.gpus))
-            for word, group in groups.items()
+            for word, (group, _) in _GROUPS.items()
             if word in by
         },
     }
@@ -84,29 +87,28 @@ def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator
     """The figures of one simulation."""
     records = result.outcome.records
     chosen = result.chosen
-    title = f"{chosen.policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
+    title = f"{chosen.wish.policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
     yield run_tables(summary_metrics.summarise(records, gpus=shape.gpus), title=title)
-    figures = placement_choice.figures_of(result.outcome.lay)
-    if figures is not None:
-        yield _lay_lines(result.place, figures)
+    if result.outcome.lay is not None:
+        yield _lay_lines(result.place, result.outcome.lay)
     yield (
         f"{result.outcome.decisions:,} decisions at {result.outcome.events:,} instants in "
         f"{result.wall_s:.2f} s"
     )
     yield from chosen.notes
-    if "size" in by:
-        yield sizes_table(summary_metrics.by_size(records, gpus=shape.gpus))
-    if "user" in by:
-        yield users_table(summary_metrics.by_user(records, gpus=shape.gpus))
+    for word, (group, table) in _GROUPS.items():
+        if word in by:
+            yield table(group(records, gpus=shape.gpus))
 
 
-def _lay_lines(place: str, figures: LayFigures) -> Text:
+def _lay_lines(place: str, lay: Lay) -> Text:
     lines = [
         f"placed by {safe(place, _PLACE)}",
-        f"  nodes of a job       {number(figures.mean_nodes)} on average",
-        f"  skewed jobs spread   {percent(figures.skewed_spread_frac)}",
-        f"  speed of a job       {percent(figures.mean_speed)} of its best place's, on average",
+        f"  nodes of a job       {number(lay.mean_nodes)} on average",
+        f"  skewed jobs spread   {percent(lay.skewed_spread_frac)}",
+        f"  speed of a job       {percent(lay.mean_speed)} of its best place's, on average",
     ]
-    if figures.about_speeds:
-        lines.append(f"  {figures.about_speeds}")
+    if lay.rungs:
+        counts = ", ".join(f"{n:,} {_RUNGS.get(rung, rung)}" for rung, n in lay.rungs.items())
+        lines.append(f"  speeds of jobs that were spread: {counts}")
     return Text("\n".join(lines))

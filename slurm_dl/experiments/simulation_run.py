@@ -9,22 +9,21 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
 
 import numpy as np
 
 from slurm_dl.config.parameters import POLICY
-from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.experiments.oracle import Oracle
-from slurm_dl.experiments.placement_choice import Named, Placing
+from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.experiments.option_words import made
+from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.profile import Profile
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.ideal import presets
-from slurm_dl.simulation.ideal.decision_times import DecisionTimes
+from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, DecisionTimes
+from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes
 from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.ideal.start_costs import Costs
 from slurm_dl.simulation.node_journal import NodeJournal
@@ -32,7 +31,6 @@ from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
-from slurm_dl.text import shown
 
 SIZES_FROM_TRACE = "sizes: those of all jobs of the trace, which no real cluster knows beforehand"
 """Told where a preset gives them to the policy."""
@@ -40,153 +38,33 @@ SIZES_FROM_TRACE = "sizes: those of all jobs of the trace, which no real cluster
 SLURM_ALONE = "slurm"
 """The name of no policy at all: Slurm's own first in, first out with backfill."""
 
-NOTHING_MORE = Oracle()
-"""How long jobs run is known exactly, GPUs are all alike, and nothing is due."""
-
 CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
 
-Progress = Callable[[int], None]
 
-
-class ClusterKind(Protocol):
-    """A kind of simulated cluster, with what it costs to use it."""
-
-    @property
-    def name(self) -> str:
-        """The cost model as reports name it."""
-
-    @property
-    def place(self) -> str:
-        """Who puts jobs on nodes, as reports name it; empty if that is not simulated."""
-
-    def check(self, chosen: Chosen, /) -> None:
-        """Raise if the policy that was chosen cannot run here.
-
-        Raises:
-            ConfigError: It cannot; says why.
-        """
-
-    def run(
-        self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
-    ) -> Outcome:
-        """Run *trace* under the policy that was chosen.
-
-        Raises:
-            ConfigError: It cannot run here.
-            SimulationError: The policy stops time.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class Ideal:
-    """The papers' cluster with a cost model, its jobs on nodes if *placing* says where.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A simulated cluster: that of the papers, or a Slurm with dlschedd beside it or alone.
 
     Attributes:
+        costs: What starting costs on the papers' cluster, or every cost of a Slurm.
+        name: The cost model as reports name it.
+        clockwork: When the papers' cluster decides.
+        placement: By what it puts jobs on nodes; without a scheme GPUs are only counted.
+        place: Scheme and rules as reports name them; empty if there is no scheme.
+        ground: What goes with them, and what is known of the jobs.
+        failures: When nodes of a Slurm break; None: never.
         notes_nodes: Which nodes each run held is in the records, where there are nodes.
     """
 
-    costs: Costs
-    clockwork: DecisionTimes
-    placing: Placing | None = None
-    foresight: Oracle = NOTHING_MORE
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    notes_nodes: bool = False
-
-    @property
-    def name(self) -> str:
-        """See `ClusterKind`."""
-        return self.costs.name
-
-    @property
-    def place(self) -> str:
-        """See `ClusterKind`."""
-        return "" if self.placing is None else self.placing.label
-
-    def check(self, chosen: Chosen, /) -> None:
-        """See `ClusterKind`."""
-        self._policy(chosen)
-
-    @staticmethod
-    def _policy(chosen: Chosen) -> Policy:
-        if chosen.made is None:
-            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
-            raise ConfigError(msg)
-        if chosen.min_quantum_s is not None:
-            msg = "--min-quantum: it is dlschedd that leaves runs alone: it needs --costs slurm"
-            raise ConfigError(msg)
-        return chosen.made
-
-    def run(
-        self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
-    ) -> Outcome:
-        """See `ClusterKind`."""
-        policy = self._policy(chosen)
-        where = None
-        known = self.foresight.of(trace, shape, self.profiles, seed)
-        if self.placing is not None:
-            if known.rates is not None:
-                msg = "--gpu-speed: GPUs of types are counted, not placed; leave out --place"
-                raise ConfigError(msg)
-            journal = NodeJournal() if self.notes_nodes else None
-            where = self.placing.begin(trace, shape, skips=policy.skips, journal=journal)
-        return simulate(
-            trace,
-            shape,
-            policy,
-            costs=self.costs,
-            clockwork=self.clockwork,
-            whereabouts=where,
-            known=known,
-            seed=seed,
-            progress=progress,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class UnderSlurm:
-    """A Slurm that takes its time, with dlschedd's own loop beside it, or without.
-
-    Attributes:
-        notes_nodes: Which nodes each run held is in the records.
-    """
-
-    costs: SlurmCosts
+    costs: Costs | SlurmCosts
     name: str
+    clockwork: DecisionTimes = AT_EVENTS
+    placement: Placement = field(default_factory=Placement)
+    place: str = ""
+    ground: PlacementSetup = PLAIN
     failures: NodeFailures | None = None
-    foresight: Oracle = NOTHING_MORE
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
     notes_nodes: bool = False
-    place: ClassVar[str] = ""
-
-    def check(self, _: Chosen, /) -> None:
-        """See `ClusterKind`; every policy can, whether or not it was shown to on a real Slurm."""
-
-    def run(  # its progress is not told
-        self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, _: Progress, /
-    ) -> Outcome:
-        """See `ClusterKind`."""
-        known = self.foresight.of(trace, shape, self.profiles, seed)
-        if known.rates is not None:
-            msg = "--gpu-speed: on the simulated Slurm all GPUs are as fast; use other costs"
-            raise ConfigError(msg)
-        scenario = Scenario(
-            trace=trace,
-            shape=shape,
-            costs=self.costs,
-            habits=JobBehaviour(checkpoint_every_s=CHECKPOINT_EVERY_S),
-            seed=seed,
-            failures=self.failures,
-            known=known,
-            journal=NodeJournal() if self.notes_nodes else None,
-        )
-        if chosen.made is None:
-            return simulate_plain(scenario)
-        limits = Preemption()
-        if chosen.min_quantum_s is not None:
-            limits = dataclasses.replace(limits, min_quantum_s=chosen.min_quantum_s)
-        settings = Settings(partitions=frozenset({"gpu"}), preemption=limits)
-        return simulate_slurm(scenario, policy=chosen.made, settings=settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,31 +98,30 @@ class PolicySpec:
     @property
     def label(self) -> str:
         """A short name, unlike that of any other wish for the same comparison."""
-        words = [self.short_label]
-        words += [f"{name}={value}" for name, value in self.parameters.items()]
-        return " ".join(words)
+        given = (f"{name}={value}" for name, value in self.parameters.items())
+        return " ".join((self.short_label, *given))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """A wish with every default filled in.
 
     Attributes:
-        policy: The name that was asked for.
-        preset: The preset that was meant.
         made: The policy itself; None: Slurm's own order and backfill, without a daemon.
         notes: What was filled in that nobody would guess.
-        min_quantum_s: See `PolicySpec`.
     """
 
-    policy: str
-    preset: str
+    wish: PolicySpec
     made: Policy | None
     notes: tuple[str, ...] = ()
-    min_quantum_s: float | None = None
+
+    @property
+    def preset(self) -> str:
+        """The preset that was meant."""
+        return self.wish.preset or "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """One simulation and how it was made.
 
@@ -256,10 +133,10 @@ class Result:
 
     chosen: Chosen
     costs: str
+    place: str
     outcome: Outcome
+    seed: int
     wall_s: float
-    seed: int = 0
-    place: str = ""
 
 
 def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
@@ -269,105 +146,102 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         on_slurm: It is to run on a Slurm, where no preset can say when to decide.
 
     Raises:
-        ConfigError: The policy, the preset or a parameter is unknown or wrong; says all of it.
+        ConfigError: The policy, the preset or a parameter is unknown or wrong, or cannot be there.
     """
     if wish.policy == SLURM_ALONE:
-        if wish.preset or wish.parameters or wish.min_quantum_s is not None:
-            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it has nothing to set"
+        is_set = bool(wish.preset or wish.parameters or wish.min_quantum_s is not None)
+        if is_set or not on_slurm:
+            why = "has nothing to set" if is_set else "needs --costs slurm"
+            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it {why}"
             raise ConfigError(msg)
-        return Chosen(policy=wish.policy, preset="none", made=None)
+        return Chosen(wish, None)
     reading = presets.reading_of(wish.policy, wish.preset)
-    preset = wish.preset or "none"
-    found = presets.find(preset)
+    found = presets.find(wish.preset or "none")
     if on_slurm and found.is_of_its_own:
-        msg = (
-            f"preset {preset!r} says itself when to decide and what starting costs: not on a Slurm"
-        )
+        what = "says itself when to decide and what starting costs"
+        msg = f"preset {wish.preset!r} {what}: not on a Slurm"
+        raise ConfigError(msg)
+    if not on_slurm and wish.min_quantum_s is not None:
+        msg = "--min-quantum: it is dlschedd that leaves runs alone: it needs --costs slurm"
         raise ConfigError(msg)
     given = {**reading.parameters, **wish.parameters}
-    whole, mistakes = POLICY.complete(reading.policy, given)
-    if mistakes:
-        msg = "; ".join(
-            f"-p {'.'.join(str(part) for part in m.loc) or wish.policy}: {m.text}" for m in mistakes
-        )
-        raise ConfigError(msg)
     notes: tuple[str, ...] = ()
-    if found.knows_sizes and "sizes_gpu_s" not in wish.parameters:
-        per_job = trace.duration_s * (1.0 if whole.get("dimensions") == 1 else trace.gpus)
-        whole["sizes_gpu_s"] = tuple(_evenly(per_job).tolist())
+    if found.knows_sizes and "sizes_gpu_s" not in given:
+        per_job = trace.duration_s * (1.0 if given.get("dimensions") == 1 else trace.gpus)
+        given["sizes_gpu_s"] = _evenly(per_job).tolist()
         notes = (SIZES_FROM_TRACE,)
-    try:
-        made = POLICY.make(reading.policy, whole)
-    except ValueError as err:
-        msg = f"policy {wish.policy}: {err}"
-        raise ConfigError(msg) from err
-    return Chosen(
-        policy=wish.policy,
-        preset=preset,
-        made=made,
-        notes=notes,
-        min_quantum_s=wish.min_quantum_s,
-    )
+    return Chosen(wish, made(POLICY, "-p", reading.policy, given), notes)
 
 
 def run(
     chosen: Chosen,
     trace: Trace,
-    cluster: ClusterKind,
+    cluster: Cluster,
     shape: ClusterShape,
     *,
     seed: int = 0,
-    progress: Progress = lambda _: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Result:
     """Simulate, and take the time.
 
+    Args:
+        progress: Told how many jobs are done, but for those on a Slurm.
+
     Raises:
+        ConfigError: What is known of the jobs, or a job, does not go with the cluster.
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    outcome = cluster.run(trace, shape, chosen, seed, progress)
+    known = cluster.ground.foresight.of(trace, shape, cluster.placement.profiles, seed)
+    journal = NodeJournal() if cluster.notes_nodes else None
+    if isinstance(cluster.costs, SlurmCosts):
+        if known.rates is not None:
+            msg = "--gpu-speed: on the simulated Slurm all GPUs are as fast; use other costs"
+            raise ConfigError(msg)
+        scenario = Scenario(
+            trace=trace, shape=shape, costs=cluster.costs, seed=seed, failures=cluster.failures,
+            habits=JobBehaviour(checkpoint_every_s=CHECKPOINT_EVERY_S),
+            known=known, journal=journal,
+        )  # fmt: skip
+        outcome = _on_slurm(scenario, chosen)
+    else:
+        assert chosen.made is not None  # noqa: S101 - `choose` makes one where there is no Slurm
+        where = None
+        if cluster.placement.scheme is not None:
+            if known.rates is not None:
+                msg = "--gpu-speed: GPUs of types are counted, not placed; leave out --place"
+                raise ConfigError(msg)
+            where = OnNodes(
+                trace, shape, cluster.placement, skips=chosen.made.skips, journal=journal,
+                widths=cluster.ground.widths, contention=cluster.ground.contention,
+            )  # fmt: skip
+        outcome = simulate(
+            trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
+            whereabouts=where, known=known, seed=seed, progress=progress,
+        )  # fmt: skip
     wall_s = time.perf_counter() - began_s
-    return Result(
-        chosen=chosen,
-        costs=cluster.name,
-        outcome=outcome,
-        wall_s=wall_s,
-        seed=seed,
-        place=cluster.place,
-    )
+    return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)
+
+
+def _on_slurm(scenario: Scenario, chosen: Chosen) -> Outcome:
+    if chosen.made is None:
+        return simulate_plain(scenario)
+    quantum_s = chosen.wish.min_quantum_s
+    limits = Preemption() if quantum_s is None else Preemption(min_quantum_s=quantum_s)
+    settings = Settings(partitions=frozenset({"gpu"}), preemption=limits)
+    return simulate_slurm(scenario, policy=chosen.made, settings=settings)
 
 
 def parameters(policy: Policy | None) -> dict[str, object]:
-    """What *policy* was made of, short enough to print."""
-    if policy is None:
-        return {}
-    values = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}  # type: ignore[arg-type]
-    return {
-        name: f"{len(value)} values" if isinstance(value, tuple) and len(value) > _MOST else value
-        for name, value in values.items()
-    }
-
-
-def parse_parameters(words: tuple[str, ...], read: Callable[[str], object]) -> dict[str, object]:
-    """Parameters from ``key=value`` words.
-
-    Args:
-        read: A value from its text.
-
-    Raises:
-        ConfigError: A word has no ``=``, or a key comes twice.
-    """
-    parsed: dict[str, object] = {}
-    for word in words:
-        key, equals, text = word.partition("=")
-        if not equals or not key.strip():
-            msg = f"-p {shown(word)}: must be key=value, for example -p promote_knob=8"
-            raise ConfigError(msg)
-        if key.strip() in parsed:
-            msg = f"-p {key.strip()}: is given twice"
-            raise ConfigError(msg)
-        parsed[key.strip()] = read(text)
-    return parsed
+    """What *policy* was made of, as plain values, short enough to print."""
+    told: dict[str, object] = {}
+    names = [] if policy is None else [f.name for f in dataclasses.fields(policy)]  # type: ignore[arg-type]
+    for name in names:
+        value = getattr(policy, name)
+        if isinstance(value, tuple):
+            value = list(value) if len(value) <= _MOST else f"{len(value)} values"
+        told[name] = value
+    return told
 
 
 def _evenly(sizes: F64) -> F64:

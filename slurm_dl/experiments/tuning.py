@@ -72,32 +72,18 @@ class Halves:
     """A history in two halves of days.
 
     Attributes:
+        experiment: Both as workloads.
         by: The figure, a word of `whatif_history.KINDS`.
         costs: As ``--costs`` takes it.
-        seed: Of all that is drawn.
         scheme: Places the jobs; None: GPUs are only counted.
     """
 
     days: Mapping[str, DailyHistory]
+    experiment: Experiment
     shape: ClusterShape
     by: str
     costs: str | None
-    seed: int
-    scheme: Named | None = None
-    ground: PlacementSetup = PLAIN
-
-    @property
-    def experiment(self) -> Experiment:
-        """Both halves as workloads."""
-        cluster = str(self.shape)
-        return Experiment(
-            workloads={
-                name: Workload(cluster=cluster, trace=history.trace)
-                for name, history in self.days.items()
-            },
-            ground=self.ground,
-            seed=self.seed,
-        )
+    scheme: Named | None
 
     def cell(self, one: Candidate, half: str = CHOSEN_ON) -> Cell:
         """The simulation of a half under a candidate."""
@@ -168,16 +154,16 @@ def halves(
         raise ConfigError(msg)
     early = number < number[0] + days // 2
     parts = {CHOSEN_ON: early, HELD_OUT: ~early}
-    return Halves(
-        days={
-            name: whatif_history.cut(
-                whatif_history.only(trace, rows), shape,
-                warm_up=warm_up, cool_down=cool_down, block_days=block_days,
-            )
-            for name, rows in parts.items()
-        },
-        shape=shape, by=by, costs=costs, seed=seed, scheme=scheme, ground=ground,
-    )  # fmt: skip
+    cut = {
+        name: whatif_history.cut(
+            whatif_history.only(trace, rows), shape,
+            warm_up=warm_up, cool_down=cool_down, block_days=block_days,
+        )
+        for name, rows in parts.items()
+    }  # fmt: skip
+    workloads = {n: Workload(cluster=str(shape), trace=half.trace) for n, half in cut.items()}
+    whole = Experiment(workloads=workloads, ground=ground, seed=seed)
+    return Halves(days=cut, experiment=whole, shape=shape, by=by, costs=costs, scheme=scheme)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -274,7 +260,7 @@ def tuned(
 
         return tuple(sorted(((c, t.figure) for c, t in zip(unlike, tried, strict=True)), key=place))
 
-    sets = candidates(service, most=most, seed=data.seed)
+    sets = candidates(service, most=most, seed=data.experiment.seed)
     steps = [ranked([dataclasses.replace(current, thresholds_gpu_s=edges) for edges in sets])]
     for name, values in (("promote_knob", knobs), ("min_quantum_s", quanta)):
         if values:
@@ -285,7 +271,7 @@ def tuned(
     fates = [tried.fate for tried in later if tried.fate is not None]
     figures = [fate.figure(data.by) for fate in fates]
     blocks = data.days[HELD_OUT].blocks
-    _, apart = held(figures, blocks, resamples=resamples_for(1), seed=data.seed)
+    _, apart = held(figures, blocks, resamples=resamples_for(1), seed=data.experiment.seed)
     return TuningResult(
         halves=data,
         current=current,

@@ -67,6 +67,13 @@ class Lay:
         skewed = (self.skew >= SKEWED_FROM) & (self.most_nodes > 0) & (self.gpus > 1)
         return _mean((self.most_nodes > self.fewest_nodes)[skewed].astype(np.float64))
 
+    def as_json(self) -> dict[str, object]:
+        """The means, null where there is none, and the rungs."""
+        names = ("mean_nodes", "skewed_spread_frac", "mean_speed")
+        means = {name: getattr(self, name) for name in names}
+        told = {name: None if np.isnan(mean) else mean for name, mean in means.items()}
+        return {**told, "rungs": dict(self.rungs)}
+
 
 def _mean(values: F64) -> float:
     return float(values.mean()) if len(values) else float("nan")

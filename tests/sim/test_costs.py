@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_traces import make_trace
 
+from slurm_dl.experiments.cluster_presets import find, with_failures
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.ideal.start_costs import (
     FlatCosts,
@@ -155,3 +158,50 @@ def test_flat_costs_of_nonsense_are_refused(field: str, value: float) -> None:
     good = {"restart_s": 1.0, "large_restart_s": 1.0, "start_s": 1.0}
     with pytest.raises(ValueError, match=field):
         FlatCosts(gpus=np.ones(1), **{**good, field: value})
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("restart_s: -1", "restart_s: must be 0 or more"),
+        ("restart_s: 1.0e+12", "below 1e+12"),
+        ("restart_s: .nan", "0 or more"),
+        ("restart_s: soon", "restart_s: want a number (got 'soon')"),
+        ("restart_s: 5\nstrat_s: 3", "strat_s: there is no such cost; did you mean start_s"),
+        ("large_restart_s: 5", "large_restart_s needs large_gpus"),
+        ("seconds: [1, 2]\nnote: x", "unknown key"),
+        ("seconds: [2, 1]", "not decreasing"),
+        ("seconds: [1, 2", "is no YAML"),
+        ("save_s: -1", "save_s must be a finite number, 0 or more"),
+        ("- 3", "want a mapping"),
+        ("restart_s: 5\n" + "#" * 1_000_000, "more than 1,000,000 characters"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused_in_one_line(
+    table: str, says: str, tmp_path: Path
+) -> None:
+    """Whatever kind of table it is; the file is named."""
+    path = tmp_path / "costs.yaml"
+    path.write_text(table, "utf-8")
+
+    with pytest.raises(ConfigError) as err:
+        find(str(path), "none", make_trace([0], [9], [1]))
+
+    (line,) = str(err.value).splitlines()
+    assert "costs.yaml" in line
+    assert says in line
+
+
+@pytest.mark.parametrize(
+    "words", ["", "x", "90", "90:", "0:4", "90:0", "90:4:1", "nan:4", "90:inf"]
+)
+def test_node_failures_are_two_mean_times(words: str) -> None:
+    """Days and hours, on a Slurm alone."""
+    trace = make_trace([0], [9], [1])
+    slurm = find("slurm", "none", trace)
+
+    assert with_failures(slurm, "90:4").name == "slurm, nodes break every 90 d for 4 h"
+    with pytest.raises(ConfigError, match=r"--node-failures .*: must be DAYS:HOURS"):
+        with_failures(slurm, words)
+    with pytest.raises(ConfigError, match="only with --costs slurm"):
+        with_failures(find("none", "none", trace), "90:4")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from small_traces import make_trace, traces
 
 from slurm_dl.experiments import cluster_presets, simulation_run
-from slurm_dl.experiments.placement_choice import PLAIN, Named
+from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.model.job_record import Records, RunNodes
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.registry import POLICIES
@@ -30,10 +30,8 @@ def records_of(
     chosen = simulation_run.choose(
         simulation_run.PolicySpec(policy=policy), trace, on_slurm=cluster_presets.is_slurm(costs)
     )
-    cluster = cluster_presets.with_ground(
-        cluster_presets.find(costs, chosen.preset, trace), place, PLAIN
-    )
-    cluster = cluster_presets.with_nodes_noted(cluster)
+    cluster = cluster_presets.find(costs, chosen.preset, trace, place)
+    cluster = replace(cluster, notes_nodes=True)
     return simulation_run.run(chosen, trace, cluster, parse_shape(shape)).outcome.records
 
 
@@ -121,9 +119,7 @@ def test_nothing_is_noted_unless_it_is_asked_for() -> None:
     trace = make_trace([0, 0], [5, 9], [2, 2])
     chosen = simulation_run.choose(simulation_run.PolicySpec(policy="fifo"), trace)
     for costs, place in (("none", BEST_FIT), ("slurm", None)):
-        cluster = cluster_presets.with_ground(
-            cluster_presets.find(costs, "none", trace), place, PLAIN
-        )
+        cluster = cluster_presets.find(costs, "none", trace, place)
         told = simulation_run.run(chosen, trace, cluster, parse_shape("1x4")).outcome.records
         assert told.runs.nodes is None
     assert records_of("fifo", trace, "1x4", place=None).runs.nodes is None

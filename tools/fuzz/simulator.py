@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from click import ClickException
 
-from slurm_dl.cli.dlsim.asked import read_value
 from slurm_dl.experiments.cluster_presets import find, is_slurm
-from slurm_dl.experiments.oracle import parse_due, parse_gpu_speed
-from slurm_dl.experiments.placement_choice import parse_scheme
+from slurm_dl.experiments.option_words import parse_value
+from slurm_dl.experiments.oracle import parse_foresight
+from slurm_dl.experiments.placement_choice import parse_contention, parse_named
 from slurm_dl.experiments.policy_words import parse_loads, parse_policies
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
@@ -19,12 +19,13 @@ from slurm_dl.traces.format_registry import read_trace
 from tools.fuzz.target import Target, a_file, text
 
 _WORDS: tuple[Callable[[str], object], ...] = (
-    read_value,
+    parse_value,
     parse_loads,
-    parse_gpu_speed,
-    parse_due,
+    lambda word: parse_foresight(word, 0.0, None),
+    lambda word: parse_foresight(None, 0.0, word),
     parse_shape,
-    lambda word: parse_scheme(word, read_value),
+    parse_contention,
+    lambda word: parse_named("--place", word),
     lambda word: parse_policies(word, {}),
 )
 

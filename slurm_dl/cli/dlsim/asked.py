@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict, TypeVar, Unpack
 
 import click
-import yaml
 
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
-from slurm_dl.experiments import grid, placement_choice
+from slurm_dl.experiments import grid
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated
+from slurm_dl.experiments.option_words import numbers, parse_amounts
 from slurm_dl.experiments.oracle import parse_foresight
-from slurm_dl.experiments.placement_choice import Named, PlacementSetup
+from slurm_dl.experiments.placement_choice import (
+    NOWHERE,
+    Named,
+    PlacementSetup,
+    parse_contention,
+    parse_named,
+)
 from slurm_dl.experiments.process_pool import WorkFault
-from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
-from slurm_dl.policies.discrete_las import check_thresholds
+from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report.console import progress
-from slurm_dl.simulation.slurm.overheads import table_of
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.history_dump import read_dump
 
 M = TypeVar("M")
-
-_SHOWN = 40
 
 
 def run_all(
@@ -78,7 +78,7 @@ def placement_of(
     """
     places = given["places"]
     words = (places,) if isinstance(places, str) else places or ()
-    schemes = tuple(placement_choice.parse_scheme(word, read_value) for word in words)
+    schemes = tuple(None if w.strip() == NOWHERE else parse_named("--place", w) for w in words)
     context = click.get_current_context()
     for name in ("rules", "profiles", "widths", "contention"):
         source = context.get_parameter_source(name)
@@ -86,26 +86,17 @@ def placement_of(
             option = "--rule" if name == "rules" else f"--{name}"
             msg = f"{option} goes with --place: name a scheme"
             raise click.UsageError(msg)
-    ground = placement_choice.parse_ground(
-        given["rules"], given["profiles"], given["widths"], given["contention"], read_value
-    )
     foresight = parse_foresight(
         given.get("gpu_speed"), given.get("estimate_error", 0.0), given.get("due")
     )
-    return schemes, dataclasses.replace(ground, foresight=foresight)
-
-
-def read_value(text: str) -> object:
-    """The value of a parameter as YAML reads it: 8, 0.5, true, [3250, 7200].
-
-    Raises:
-        ConfigError: It is no value.
-    """
-    try:
-        return table_of(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as err:
-        msg = f"-p: {text!r} is no value, such as 8, true or [3250, 7200]"
-        raise ConfigError(msg) from err
+    profiles = given["profiles"]
+    return schemes, PlacementSetup(
+        rules=tuple(parse_named("--rule", word) for word in given["rules"]),
+        profiles=None if profiles is None else str(profiles),
+        widths=given["widths"],
+        contention=parse_contention(given["contention"]),
+        foresight=foresight,
+    )
 
 
 def check_outputs(*paths: Path | None) -> None:
@@ -154,41 +145,19 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
     Raises:
         ConfigError: They cut no service into queues.
     """
-    try:
-        found = tuple(float(word) for word in text.split(","))
-        check_thresholds(found)
-    except ValueError as err:
-        msg = (
-            f"--thresholds {text[:_SHOWN]!r}: must be one or more numbers above 0 that "
-            "increase, in GPU-seconds, such as 3600,36000"
-        )
-        raise ConfigError(msg) from err
-    return found
-
-
-def parse_numbers(text: str, option: str, *, most: float = math.inf) -> tuple[float, ...]:
-    """Numbers of 0 or more from ``0,2,8``; each once.
-
-    Raises:
-        ConfigError: One is none.
-    """
-    try:
-        found = tuple(float(word) for word in text.split(","))
-    except ValueError:
-        found = (math.nan,)
-    if not all(math.isfinite(value) and value >= 0 for value in found):
-        msg = f"{option} {text[:_SHOWN]!r}: must be numbers of 0 or more, such as 0,2,8"
-        raise ConfigError(msg)
-    if max(found) > most:
-        msg = f"{option} {text[:_SHOWN]!r}: at most {most:.0f} seconds"
-        raise ConfigError(msg)
-    return tuple(dict.fromkeys(found))
+    form = "one or more numbers above 0 that increase, in GPU-seconds, such as 3600,36000"
+    return numbers(
+        "--thresholds", text, form, lambda *edges: DiscreteLas(thresholds_gpu_s=edges)
+    ).thresholds_gpu_s
 
 
 def parse_quanta(text: str | None) -> tuple[float, ...]:
-    """Least times of a run from ``300,900``, seconds; none if nobody said.
+    """Least times of a run from ``300,900``, seconds, each once; none if nobody said.
 
     Raises:
         ConfigError: One is none.
     """
-    return () if text is None else parse_numbers(text, "--min-quantum", most=LONGEST_QUANTUM_S)
+    if text is None:
+        return ()
+    form = f"numbers of 0 or more, such as 300,900; at most {LONGEST_QUANTUM_S:.0f} seconds"
+    return parse_amounts("--min-quantum", text, form, most=LONGEST_QUANTUM_S)

@@ -14,13 +14,13 @@ from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
     placement_of,
-    read_value,
     run_all,
 )
-from slurm_dl.experiments import array_job, comparison, grid, policy_words, simulation_run
+from slurm_dl.experiments import array_job, comparison, grid, policy_words
 from slurm_dl.experiments.array_job import ArrayRequest, Folder
 from slurm_dl.experiments.comparison import Compared, Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
+from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.report import export
 from slurm_dl.report.atomic_files import write_whole
@@ -84,7 +84,7 @@ def compare(
             names = ", ".join(name for name, value in missing.items() if value is None)
             msg = f"what is compared? give {names}"
             raise click.UsageError(msg)
-        given = simulation_run.parse_parameters(parameters, read_value)
+        given = parse_parameters(parameters)
         schemes, ground = placement_of(**placed)
         specs = policy_words.with_places(policy_words.parse_policies(policies, given), schemes)
         cells = grid.product(

@@ -13,11 +13,11 @@ from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
     placement_of,
-    read_value,
     run_all,
 )
-from slurm_dl.experiments import grid, policy_words, simulation_run
+from slurm_dl.experiments import grid, policy_words
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
+from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
@@ -57,7 +57,7 @@ def report(
         msg = f"--out {out_path}: name a file that ends with .html"
         raise click.UsageError(msg)
     shape = parse_shape(cluster)
-    given = simulation_run.parse_parameters(parameters, read_value)
+    given = parse_parameters(parameters)
     schemes, ground = placement_of(**placed)
     if policies is None and not recorded:
         msg = "say what is to be shown: --policies NAME, or --recorded for what really happened"

@@ -8,9 +8,10 @@ from typing import Unpack
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import PlacementOptions, check_outputs, placement_of, read_value
+from slurm_dl.cli.dlsim.asked import PlacementOptions, check_outputs, placement_of
 from slurm_dl.experiments import cluster_presets, results, simulation_run
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
+from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
@@ -44,7 +45,7 @@ def run(
     """Run ``dlsim run``; the arguments are its options."""
     check_outputs(json_path, csv_path, plots_dir)
     shape = parse_shape(cluster)
-    given = simulation_run.parse_parameters(parameters, read_value)
+    given = parse_parameters(parameters)
     jobs = tagged(read_trace(trace, format_name), tags)
     schemes, ground = placement_of(**placed)
     spec = PolicySpec(

@@ -14,7 +14,6 @@ from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
     is_printed,
-    parse_numbers,
     parse_quanta,
     parse_thresholds,
     placement_of,
@@ -26,6 +25,7 @@ from slurm_dl.engine.settings import Preemption
 from slurm_dl.experiments import grid, tuning
 from slurm_dl.experiments.cluster_presets import is_slurm
 from slurm_dl.experiments.grid import Cell
+from slurm_dl.experiments.option_words import parse_amounts
 from slurm_dl.experiments.tuning import Candidate, Tried
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -62,7 +62,8 @@ def tune(
         raise click.UsageError(msg)
     quanta = parse_quanta(min_quanta)
     current = _current(config_path, thresholds, costs, has_quanta=bool(quanta))
-    knobs = None if promote is None else parse_numbers(promote, "--promote")
+    form = "numbers of 0 or more, such as 0,2,8"
+    knobs = None if promote is None else parse_amounts("--promote", promote, form)
     schemes, ground = placement_of(**placed)
     jobs = read_history(trace, dump, format_name)
     data = tuning.halves(

@@ -125,7 +125,7 @@ def as_json(trace: Trace, found: TuningResult) -> dict[str, object]:
         "change": range_json(found.change),
         "method": METHOD,
         "resamples": found.resamples,
-        "seed": data.seed,
+        "seed": data.experiment.seed,
         "recommended": found.is_recommended,
         "yaml": yaml_lines(found.winner, found.current),
     }

@@ -20,11 +20,11 @@ from slurm_dl.cli.dlsim.asked import (
     parse_thresholds,
     placement_of,
     read_history,
-    read_value,
     run_all,
 )
-from slurm_dl.experiments import grid, policy_words, simulation_run, whatif_history
+from slurm_dl.experiments import grid, policy_words, whatif_history
 from slurm_dl.experiments.grid import Experiment, Workload
+from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.experiments.whatif_ranking import rank
@@ -107,8 +107,7 @@ def asked(
         ConfigError: A policy, a parameter or thresholds are wrong.
         UsageError: There is nothing to compare, or too much.
     """
-    given = simulation_run.parse_parameters(parameters, read_value)
-    made = [*policy_words.parse_policies(policies, given)]
+    made = [*policy_words.parse_policies(policies, parse_parameters(parameters))]
     for text in thresholds:
         edges = parse_thresholds(text)
         name = f"discrete_las {','.join(f'{edge:g}' for edge in edges)}"

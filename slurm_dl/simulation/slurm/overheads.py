@@ -11,16 +11,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
+from slurm_dl.error_text import unknown_key
 from slurm_dl.model.errors import ConfigError
 
-_LARGEST_FILE: Final = 256 * 1024
+_LARGEST_FILE: Final = 1_000_000
 _MOST_BRACKETS: Final = 300
 
 
@@ -171,9 +172,28 @@ def read_costs(path: Path) -> SlurmCosts:
     Raises:
         ConfigError: The file cannot be read, or a key or a value is wrong; names file and key.
     """
+    tree = read_table(path)
+    name = tree.pop("preset", "production")
+    if not isinstance(name, str) or name not in PRESETS:
+        msg = f"{path}: preset: {name!r} is not one of {', '.join(PRESETS)}"
+        raise ConfigError(msg)
+    changes = seconds_of(tree, PRESETS[name].as_dict(), path)
+    try:
+        return dataclasses.replace(PRESETS[name], **changes)
+    except ValueError as err:
+        msg = f"{path}: {err}"
+        raise ConfigError(msg) from None
+
+
+def read_table(path: Path) -> dict[Any, Any]:
+    """The mapping in a YAML (or JSON) file of costs.
+
+    Raises:
+        ConfigError: The file cannot be read, or holds no mapping; names it.
+    """
     try:
         with path.open(encoding="utf-8") as file:
-            tree = table_of(file.read(_LARGEST_FILE))
+            tree = table_of(file.read(_LARGEST_FILE + 1))
     except (OSError, UnicodeDecodeError) as err:
         msg = f"{path}: cannot be read: {err}"
         raise ConfigError(msg) from None
@@ -183,46 +203,43 @@ def read_costs(path: Path) -> SlurmCosts:
     if not isinstance(tree, dict):
         msg = f"{path}: want a mapping such as 'save_s: 30', one cost in each line"
         raise ConfigError(msg)
-    name = tree.pop("preset", "production")
-    if not isinstance(name, str) or name not in PRESETS:
-        msg = f"{path}: preset: {name!r} is not one of {', '.join(PRESETS)}"
-        raise ConfigError(msg)
-    return _changed(PRESETS[name], tree, path)
+    return tree
 
 
 def table_of(text: str) -> object:
     """What *text* says as YAML.
 
     Raises:
-        yaml.YAMLError: It is none, or has far more brackets than a table: PyYAML takes its time to
-            find out that they do not close.
+        yaml.YAMLError: It is none, or longer than a table, or has far more brackets: PyYAML takes
+            its time to find out that they do not close.
         ValueError: A date or a number in it is out of range.
         RecursionError: It is nested too deep.
     """
-    if text.count("[") + text.count("{") > _MOST_BRACKETS:
-        msg = f"it has more than {_MOST_BRACKETS} opening brackets"
+    if len(text) > _LARGEST_FILE or text.count("[") + text.count("{") > _MOST_BRACKETS:
+        msg = f"it has more than {_LARGEST_FILE:,} characters or {_MOST_BRACKETS} opening brackets"
         raise yaml.YAMLError(msg)
     return yaml.safe_load(text)
 
 
-def _changed(preset: SlurmCosts, tree: Mapping[object, object], path: Path) -> SlurmCosts:
-    """*preset* with the values of *tree*."""
-    known = preset.as_dict()
-    wrong, changes = [], {}
+def seconds_of(tree: Mapping[Any, Any], known: Iterable[str], path: Path) -> dict[str, float]:
+    """The numbers of *tree*.
+
+    Raises:
+        ConfigError: A key is not *known*, or a value is no number; says all of it.
+    """
+    wrong, found = [], {}
+    names = list(known)
     for key, value in tree.items():
-        if not isinstance(key, str) or key not in known:
-            wrong.append(f"{path}: {key!s:.60}: there is no such cost; see SlurmCosts")
+        if key not in names:
+            why = unknown_key(str(key), names).replace("unknown key", "there is no such cost")
+            wrong.append(f"{path}: {key!s:.60}: {why}")
         elif isinstance(value, bool) or not isinstance(value, int | float):
             wrong.append(f"{path}: {key}: want a number (got {reprlib.repr(value)})")
         else:
             try:
-                changes[key] = float(value)
+                found[key] = float(value)
             except OverflowError:
                 wrong.append(f"{path}: {key}: the number is too large")
     if wrong:
         raise ConfigError("\n".join(wrong))
-    try:
-        return dataclasses.replace(preset, **changes)
-    except ValueError as err:
-        msg = f"{path}: {err}"
-        raise ConfigError(msg) from None
+    return found
