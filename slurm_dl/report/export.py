@@ -16,11 +16,13 @@ The names in JSON are those of `Summary`; a spread gives five of them: ``avg_`` 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64
@@ -62,6 +64,17 @@ def summary_json(summary: Summary) -> dict[str, object]:
 def groups_json(groups: Iterable[Group]) -> list[dict[str, object]]:
     """One object for each group: its ``label`` and its figures."""
     return [{"label": group.label, **summary_json(group.summary)} for group in groups]
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """*value* as JSON has it: a record by its fields, null for what is not finite."""
+    if isinstance(value, float):
+        return _finite(value)
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:

@@ -27,7 +27,7 @@ from slurm_dl.experiments import grid, policy_words, simulation_run, whatif_hist
 from slurm_dl.experiments.grid import Experiment, Workload
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
-from slurm_dl.experiments.whatif_ranking import rank
+from slurm_dl.experiments.whatif_bootstrap import rank
 from slurm_dl.report import export
 from slurm_dl.report.console import console
 from slurm_dl.simulation.cluster_shape import parse_shape
