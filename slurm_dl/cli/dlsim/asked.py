@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NotRequired, TypedDict, TypeVar, Unpack
 
@@ -13,7 +13,7 @@ import yaml
 
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
 from slurm_dl.experiments import grid, placement_choice
-from slurm_dl.experiments.grid import Cell, Experiment, Simulated
+from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Store
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkFault
@@ -31,6 +31,28 @@ M = TypeVar("M")
 _SHOWN = 40
 
 
+def run_each(
+    title: str,
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    measure: Callable[[Simulated], M],
+    processes: int | None,
+    *,
+    store: Store | None = None,
+) -> Iterator[tuple[Cell, M | WorkFault]]:
+    """See `grid.run`; with a bar of progress."""
+    done = 0
+    with progress(safe(title, 60), len(cells)) as bar:
+        ran = grid.run(
+            experiment, cells, measure, processes=processes or 1, store=store,
+            begin=lambda cell: bar.tell(safe(str(cell), 60)),
+            progress=lambda share: bar(done + share),
+        )  # fmt: skip
+        for done, found in enumerate(ran, 1):
+            bar(done)
+            yield found
+
+
 def run_all(
     title: str,
     experiment: Experiment,
@@ -39,18 +61,7 @@ def run_all(
     processes: int | None,
 ) -> dict[Cell, M | WorkFault]:
     """All *cells*, with a bar of progress."""
-    found: dict[Cell, M | WorkFault] = {}
-    with progress(safe(title, 60), len(cells)) as bar:
-
-        def begin(cell: Cell) -> None:
-            bar.tell(safe(str(cell), 60))
-
-        for cell, value in grid.run(
-            experiment, cells, measure, processes=processes or 1, begin=begin,
-            progress=lambda share: bar(len(found) + share),
-        ):  # fmt: skip
-            found[cell] = value
-            bar(len(found))
+    found = dict(run_each(title, experiment, cells, measure, processes))
     return {cell: found[cell] for cell in cells}
 
 
