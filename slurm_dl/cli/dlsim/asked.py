@@ -6,11 +6,12 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpack
 
 import click
 import yaml
 
+from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
 from slurm_dl.experiments import grid, placement_choice
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Store
@@ -20,11 +21,15 @@ from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import check_thresholds
-from slurm_dl.report.console import progress
+from slurm_dl.report import export
+from slurm_dl.report.console import console, progress
 from slurm_dl.simulation.slurm.overheads import table_of
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.history_dump import read_dump
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 M = TypeVar("M")
 
@@ -138,6 +143,21 @@ def check_outputs(*paths: Path | None) -> None:
 def is_printed(json_path: Path | None) -> bool:
     """Whether the value of ``--json`` means standard output."""
     return json_path is not None and str(json_path) == "-"
+
+
+def report(told: dict[str, object], json_path: Path | None, text: Iterator[RenderableType]) -> None:
+    """Print *told* as JSON, or *text* and write *told* to a file."""
+    if is_printed(json_path):
+        print_json(told)
+        return
+    out = console()
+    for part in text:
+        if isinstance(part, str):
+            click.echo(part)
+        else:
+            out.print(part)
+    if json_path is not None:
+        export.write_json(json_path, told)
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:

@@ -42,10 +42,10 @@ def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator
         )
 
 
-def head_lines(
+def lines(
     trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
-) -> Iterator[str]:
-    """The history, what is left out of it, and which days count."""
+) -> Iterator[RenderableType]:
+    """All of it for people."""
     costs = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
     yield from read_lines_of(trace, shape, history.too_large)
     yield f"on {shape}, costs {costs}"
@@ -61,9 +61,12 @@ def head_lines(
     notes = ((row.label, note) for row in ranking.rows for note in row.fate.notes)
     yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(notes))
     yield ""
+    yield _ranked_table(ranking)
+    yield ""
+    yield from _verdict_lines(ranking, history)
 
 
-def ranked_table(ranking: Ranking) -> RenderableType:
+def _ranked_table(ranking: Ranking) -> RenderableType:
     """Policies in their order, 80 columns wide."""
     kind = KINDS[ranking.by]
     unit = unit_of(row.own.value for row in ranking.rows) if kind.is_time else _ONE
@@ -90,7 +93,7 @@ def ranked_table(ranking: Ranking) -> RenderableType:
     return table((Column(title="policy", folds=True), *columns), rows)
 
 
-def verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
+def _verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
     """What the history shows, a sentence for each policy, and what the ranges are."""
     first = safe(ranking.first, _NAME)
     for row in ranking.rows:
