@@ -376,10 +376,6 @@ class Store:
             msg = f"--dir {self.path}: is of {_told(there)}; here are {_told(here)}: name a new one"
             raise ConfigError(msg)
 
-    def has(self, cell: Cell) -> bool:
-        """Whether the figures of *cell* are there."""
-        return (self.path / "cells" / cell.file_name).exists()
-
     def get(self, cell: Cell) -> Any:  # noqa: ANN401 - the measure that was put
         """The figures of *cell*; None if they are not there.
 
