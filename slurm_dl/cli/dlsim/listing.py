@@ -9,8 +9,7 @@ from typing import Any, Final
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlctl.policies import all_policies, parameter_lines, told, wrapped
-from slurm_dl.json_types import JsonObject
+from slurm_dl.cli.dlctl.policies import Described, all_policies, parameter_lines, told, wrapped
 from slurm_dl.policies.policy_text import PREEMPTS
 from slurm_dl.report import export
 from slurm_dl.report.number_format import duration, number
@@ -148,13 +147,13 @@ def preset_json(name: str, preset: Preset) -> dict[str, Any]:
     return {"name": name, **told.pop("clockwork"), **told}
 
 
-def _policy_lines(policy: JsonObject) -> Iterator[str]:
+def _policy_lines(policy: Described) -> Iterator[str]:
     if policy["error"] is not None:
-        yield from wrapped(str(policy["error"]), _WIDTH, f"{policy['name']}: ")
+        yield from wrapped(policy["error"], _WIDTH, f"{policy['name']}: ")
         return
     where = "Slurm and simulator" if policy["on_slurm"] else "simulator only"
     tiers = "?" if policy["tiers"] is None else policy["tiers"]
-    displaced = PREEMPTS[str(policy["preempts"])]
+    displaced = PREEMPTS[policy["preempts"]]
     head = f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
     yield from wrapped(head, _WIDTH)
     yield from parameter_lines(policy, _WIDTH, "  -p ")
