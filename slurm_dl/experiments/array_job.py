@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 import time
@@ -50,8 +51,8 @@ exec "$1" -I -c 'from slurm_dl.cli.dlsim.command import main; main()' \\
     sweep-cell "$2" "$SLURM_ARRAY_TASK_ID"
 """
 
-_POLLS_S: Final = (0.5, 15.0)
-"""The first pause between two looks, and the longest."""
+_POLL_S: Final = 15.0
+"""The longest pause between two looks."""
 
 _SETTLE_S: Final = 10.0
 """How long a result may take to be seen here after its task has left the queue."""
@@ -178,11 +179,9 @@ class Folder:
     def tasks_of(self, cells: Collection[Cell]) -> dict[int, list[Cell]]:
         """*cells* by the task that runs them."""
         wanted = {cell.file_name for cell in cells}
-        tasks: dict[int, list[Cell]] = {}
-        for index, cell in enumerate(self.cells):
-            if cell.file_name in wanted:
-                tasks.setdefault(index % self.tasks, []).append(cell)
-        return dict(sorted(tasks.items()))
+        shares = ((task, self.cells[task :: self.tasks]) for task in range(self.tasks))
+        named = {task: [c for c in share if c.file_name in wanted] for task, share in shares}
+        return {task: share for task, share in named.items() if share}
 
     def run_task(self, task: int) -> list[str]:
         """Run the share of *task*, 0 is the first, that has no result; why cells failed.
@@ -308,42 +307,28 @@ def wait(
             and the array goes on.
     """
     slurm = Slurm(environ=environ, timeout_s=_SQUEUE_S)
-    gone_s: float | None = None
-    silent = ""
-    for now_s in _polls(within_s):
-        missing = folder.missing()
+    began_s, gone_s, silent = time.monotonic(), math.inf, ""
+    while missing := folder.missing():
         progress(len(folder.cells) - len(missing))
-        if not missing:
-            return folder.gathered()
+        waited_s = time.monotonic() - began_s
+        if waited_s >= within_s:
+            msg = (
+                f"{len(missing)} of {len(folder.cells)} results are not there after {within_s:g} s"
+                f"{silent}; the array goes on, and --on slurm --dir {folder.path} --resume gathers"
+                " it"
+            )
+            raise ClusterError(msg)
         try:
             left = _queued(folder.submitted(), slurm) & set(folder.tasks_of(missing))
         except ClusterError as err:
             silent = f" (Slurm is silent: {err})"
-            continue
-        silent = ""
-        if left:
-            gone_s = None
-        elif gone_s is None:
-            gone_s = now_s
-        elif now_s - gone_s >= _SETTLE_S:
-            raise ClusterError("\n".join(_failures(folder, missing)))
-    if not (missing := folder.missing()):
-        return folder.gathered()
-    msg = (
-        f"{len(missing)} of {len(folder.cells)} results are not there after {within_s:g} s{silent};"
-        f" the array goes on, and --on slurm --dir {folder.path} --resume gathers it"
-    )
-    raise ClusterError(msg)
-
-
-def _polls(within_s: float) -> Iterator[float]:
-    """Instants at which to look, as seconds since the first; slower and slower."""
-    began_s = time.monotonic()
-    pause_s, longest_s = _POLLS_S
-    while (now_s := time.monotonic() - began_s) < within_s:
-        yield now_s
-        time.sleep(min(pause_s, max(0.0, within_s - (time.monotonic() - began_s))))
-        pause_s = min(pause_s * 1.2, longest_s)
+        else:
+            silent, gone_s = "", math.inf if left else min(gone_s, waited_s)
+            if waited_s - gone_s >= _SETTLE_S:
+                raise ClusterError("\n".join(_failures(folder, missing)))
+        time.sleep(min(_POLL_S, 0.5 + waited_s / 10, within_s - waited_s))
+    progress(len(folder.cells))
+    return folder.gathered()
 
 
 def _failures(folder: Folder, missing: Collection[Cell]) -> Iterator[str]:

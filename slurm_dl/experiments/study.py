@@ -254,34 +254,28 @@ class StudyRow:
         workloads: How many were asked for.
         done: On how many it ran.
         unfinished: Jobs that did not come to an end, all workloads together.
-        jct: Mean JCT over that of `BEST` at no cost, on the workloads where both ran.
-        preemptions: Mean over the workloads.
-        p99: 99th percentile of the JCT over that of `USUAL` under the same costs.
-        largest: The same of the largest JCT.
-        preempted: The same of preemptions; NaN where `USUAL` has none.
+        means: ``preemptions``; ``jct``: mean JCT over that of `BEST` at no cost, on the workloads
+            where both ran; ``p99``, ``largest`` (JCT) and ``preempted``: over those of `USUAL`
+            under the same costs.
     """
 
     key: StudyKey
     workloads: int
     done: int
     unfinished: int
-    jct: Mean
-    preemptions: Mean
-    p99: Mean
-    largest: Mean
-    preempted: Mean
+    means: Mapping[str, Mean]
 
     def as_json(self) -> dict[str, object]:
         """As plain values."""
-        means = ("jct", "preemptions", "p99", "largest", "preempted")
-        counts = ("workloads", "done", "unfinished")
         return {
             "trace": self.key.trace.name,
             "costs": self.key.costs,
             "policy": self.key.policy,
             "tags": self.key.tags,
-            **{name: getattr(self, name) for name in counts},
-            **{name: getattr(self, name).as_json() for name in means},
+            "workloads": self.workloads,
+            "done": self.done,
+            "unfinished": self.unfinished,
+            **{name: mean.as_json() for name, mean in self.means.items()},
         }
 
 
@@ -291,27 +285,29 @@ Found = Mapping[tuple[StudyKey, int], Figures]
 
 def row_of(key: StudyKey, seeds: int, found: Found) -> StudyRow:
     """The row of *key*."""
-    done = [seed for seed in range(seeds) if (key, seed) in found]
+    ran = {seed: found[key, seed] for seed in range(seeds) if (key, seed) in found}
+    unknown = Mean(math.nan, math.nan)
 
-    def held(name: str, policy: str, costs: str) -> Mean:
+    def over(name: str, policy: str, costs: str) -> Mean:
         base = StudyKey(trace=key.trace, policy=policy, costs=costs)
-        both = [seed for seed in done if (base, seed) in found]
-        values, against = (column([found[one, seed] for seed in both], name) for one in (key, base))
-        unknown = Mean(math.nan, math.nan)
+        both = [seed for seed in ran if (base, seed) in found]
+        values = column([ran[seed] for seed in both], name)
+        against = column([found[base, seed] for seed in both], name)
         return bootstrap_interval.paired_ratio(values, against) if both else unknown
 
-    figures = [found[key, seed] for seed in done]
-    preemptions = column(figures, "preemptions")
+    preemptions = column(list(ran.values()), "preemptions")
     return StudyRow(
         key=key,
         workloads=seeds,
-        done=len(done),
-        unfinished=sum(one["jobs"] - one["finished"] for one in figures),
-        jct=held("avg_jct_s", BEST, NONE),
-        preemptions=bootstrap_interval.mean(preemptions) if done else Mean(math.nan, math.nan),
-        p99=held("p99_jct_s", USUAL, key.costs),
-        largest=held("max_jct_s", USUAL, key.costs),
-        preempted=held("preemptions", USUAL, key.costs),
+        done=len(ran),
+        unfinished=sum(one["jobs"] - one["finished"] for one in ran.values()),
+        means={
+            "jct": over("avg_jct_s", BEST, NONE),
+            "preemptions": bootstrap_interval.mean(preemptions) if ran else unknown,
+            "p99": over("p99_jct_s", USUAL, key.costs),
+            "largest": over("max_jct_s", USUAL, key.costs),
+            "preempted": over("preemptions", USUAL, key.costs),
+        },
     )
 
 

@@ -9,12 +9,11 @@ with fewer queues does.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from slurm_dl.experiments import whatif_history
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.experiments.simulation_run import PolicySpec
-from slurm_dl.experiments.whatif_bootstrap import Interval, held, resamples_for
+from slurm_dl.experiments.whatif_bootstrap import PairedFigure, held, resamples_for
 from slurm_dl.experiments.whatif_history import DAY_S, DailyHistory, Fate
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
@@ -67,23 +66,35 @@ class Candidate:
         return "; ".join(words)
 
 
+class Tried(NamedTuple):
+    """A candidate on one of the halves.
+
+    Attributes:
+        figure: Less is better; NaN if jobs did not finish.
+        fate: Of the jobs; None if it was on the days chosen on.
+    """
+
+    figure: float
+    fate: Fate | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Halves:
     """A history in two halves of days.
 
     Attributes:
-        experiment: Both as workloads.
         by: The figure, a word of `whatif_history.KINDS`.
         costs: As ``--costs`` takes it.
         scheme: Places the jobs; None: GPUs are only counted.
+        experiment: Both halves as workloads.
     """
 
     days: Mapping[str, DailyHistory]
-    experiment: Experiment
     shape: ClusterShape
     by: str
     costs: str | None
     scheme: Named | None
+    experiment: Experiment
 
     def cell(self, one: Candidate, half: str = CHOSEN_ON) -> Cell:
         """The simulation of a half under a candidate."""
@@ -100,31 +111,13 @@ class Halves:
         )
         return Cell(policy=policy, workload=half, costs=self.costs)
 
-    @property
-    def measure(self) -> Callable[[Simulated], Tried]:
+    def measure(self, simulated: Simulated) -> Tried:
         """For `grid.run`."""
-        return functools.partial(_tried, dict(self.days), self.by)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tried:
-    """A candidate on one of the halves.
-
-    Attributes:
-        figure: Less is better; NaN if jobs did not finish.
-        fate: Of the jobs; None if it was on the days chosen on.
-    """
-
-    figure: float
-    fate: Fate | None
-
-
-def _tried(days: Mapping[str, DailyHistory], by: str, simulated: Simulated) -> Tried:
-    history = days[simulated.cell.workload]
-    fate = whatif_history.fate_of(history, simulated)
-    (value,) = fate.figure(by).of(np.ones((1, history.blocks)))
-    is_judged = simulated.cell.workload == HELD_OUT
-    return Tried(math.nan if fate.unfinished else float(value), fate if is_judged else None)
+        history = self.days[simulated.cell.workload]
+        fate = whatif_history.fate_of(history, simulated)
+        (value,) = fate.figure(self.by).of(np.ones((1, history.blocks)))
+        is_judged = simulated.cell.workload == HELD_OUT
+        return Tried(math.nan if fate.unfinished else float(value), fate if is_judged else None)
 
 
 def halves(
@@ -153,17 +146,20 @@ def halves(
         )
         raise ConfigError(msg)
     early = number < number[0] + days // 2
-    parts = {CHOSEN_ON: early, HELD_OUT: ~early}
-    cut = {
+    halves = {
         name: whatif_history.cut(
-            whatif_history.only(trace, rows), shape,
+            trace.of_jobs(np.flatnonzero(rows)), shape,
             warm_up=warm_up, cool_down=cool_down, block_days=block_days,
         )
-        for name, rows in parts.items()
+        for name, rows in ((CHOSEN_ON, early), (HELD_OUT, ~early))
     }  # fmt: skip
-    workloads = {n: Workload(cluster=str(shape), trace=half.trace) for n, half in cut.items()}
-    whole = Experiment(workloads=workloads, ground=ground, seed=seed)
-    return Halves(days=cut, experiment=whole, shape=shape, by=by, costs=costs, scheme=scheme)
+    workloads = {
+        name: Workload(cluster=str(shape), trace=history.trace) for name, history in halves.items()
+    }
+    experiment = Experiment(workloads=workloads, ground=ground, seed=seed)
+    return Halves(
+        days=halves, shape=shape, by=by, costs=costs, scheme=scheme, experiment=experiment
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -174,11 +170,10 @@ class TuningResult:
         steps: Candidates and their figure on the days chosen on, the best first; those of the
             promotion and of the least time of a run, if there are any, last.
         chosen: The figures of what is in use and of the winner on those days.
-        later: The same on the days held out.
-        difference: The winner's figure less that of what is in use on the days held out.
-        change: The same as a share of the latter; None where that may be 0.
-        is_whole: All jobs held out finished under both.
-        resamples: How many for the range of it.
+        later: The same on the days held out; NaN if jobs did not finish.
+        held: The winner's figure on the days held out, against that of what is in use.
+        resamples: How many for the ranges of it.
+        costs: The cost model.
     """
 
     halves: Halves
@@ -187,21 +182,14 @@ class TuningResult:
     winner: Candidate
     chosen: tuple[float, float]
     later: tuple[float, float]
-    difference: Interval
-    change: Interval | None
-    is_whole: bool
+    held: PairedFigure
     resamples: int
     costs: str
 
     @property
-    def judged(self) -> Interval:
-        """The difference in the unit that the judgement goes by."""
-        return self.change or self.difference
-
-    @property
     def is_recommended(self) -> bool:
         """Whether the days held out show that the winner is better."""
-        return self.is_whole and not self.judged.has_zero and self.judged.high < 0
+        return not math.isnan(sum(self.later)) and self.held.judged.high < 0
 
     @property
     def gain(self) -> float:
@@ -244,34 +232,37 @@ def tuned(
         ConfigError: The policy cannot run there; told before anything runs.
     """
     data.experiment.ready(data.cell(current))
-    trace = data.days[CHOSEN_ON].trace
+    trace, seed = data.days[CHOSEN_ON].trace, data.experiment.seed
     service = trace.duration_s * (trace.gpus if current.dimensions != 1 else 1.0)
     if knobs is None:
         knobs = (current.promote_knob / 2, 2 * current.promote_knob) if current.promote_knob else ()
 
-    def ranked(several: Sequence[Candidate]) -> tuple[tuple[Candidate, float], ...]:
-        unlike = list(dict.fromkeys((current, *several)))
-        tried = run([data.cell(one) for one in unlike])
+    def place(pair: tuple[Candidate, float]) -> tuple[float, bool, int, Candidate]:
+        one, value = pair
+        worst = math.inf if math.isnan(value) else value
+        return worst, one != current, len(one.thresholds_gpu_s), one
 
-        def place(pair: tuple[Candidate, float]) -> tuple[float, bool, int, Candidate]:
-            one, value = pair
-            worst = math.inf if math.isnan(value) else value
-            return worst, one != current, len(one.thresholds_gpu_s), one
-
-        return tuple(sorted(((c, t.figure) for c, t in zip(unlike, tried, strict=True)), key=place))
-
-    sets = candidates(service, most=most, seed=data.experiment.seed)
-    steps = [ranked([dataclasses.replace(current, thresholds_gpu_s=edges) for edges in sets])]
-    for name, values in (("promote_knob", knobs), ("min_quantum_s", quanta)):
+    steps: list[tuple[tuple[Candidate, float], ...]] = []
+    winner = current
+    tries = (
+        ("thresholds_gpu_s", candidates(service, most=most, seed=seed)),
+        ("promote_knob", knobs),
+        ("min_quantum_s", quanta),
+    )
+    for name, values in tries:
         if values:
-            best = steps[-1][0][0]
-            steps.append(ranked([best, *(_changed(best, name, value) for value in values)]))
-    winner, scores = steps[-1][0][0], dict(steps[-1])
+            changed: list[dict[str, Any]] = [{name: value} for value in values]
+            several = (dataclasses.replace(winner, **change) for change in changed)
+            unlike = list(dict.fromkeys((current, winner, *several)))
+            tried = run([data.cell(one) for one in unlike])
+            found = zip(unlike, (one.figure for one in tried), strict=True)
+            steps.append(tuple(sorted(found, key=place)))
+            winner = steps[-1][0][0]
+    scores = dict(steps[-1])
     later = run([data.cell(one, HELD_OUT) for one in (current, winner)])
     fates = [tried.fate for tried in later if tried.fate is not None]
     figures = [fate.figure(data.by) for fate in fates]
-    blocks = data.days[HELD_OUT].blocks
-    _, apart = held(figures, blocks, resamples=resamples_for(1), seed=data.experiment.seed)
+    blocks, resamples = data.days[HELD_OUT].blocks, resamples_for(1)
     return TuningResult(
         halves=data,
         current=current,
@@ -279,16 +270,10 @@ def tuned(
         winner=winner,
         chosen=(scores[current], scores[winner]),
         later=(later[0].figure, later[1].figure),
-        difference=apart.difference,
-        change=apart.change,
-        is_whole=not any(fate.unfinished for fate in fates),
-        resamples=resamples_for(1),
+        held=held(figures, blocks, resamples=resamples, seed=seed)[1],
+        resamples=resamples,
         costs=fates[0].costs,
     )
-
-
-def _changed(best: Candidate, name: str, value: float) -> Candidate:
-    return dataclasses.replace(best, **{name: value})  # type: ignore[arg-type]
 
 
 def levels(service: F64) -> tuple[float, ...]:
@@ -302,12 +287,7 @@ def levels(service: F64) -> tuple[float, ...]:
     upto = np.cumsum(ordered) / ordered.sum()
     by_service = ordered[np.searchsorted(upto, _BY_SERVICE)]
     found = np.concatenate([by_jobs, by_service]).tolist()
-    return tuple(sorted({_rounded(value) for value in found}))
-
-
-def _rounded(value: float) -> float:
-    digits = 1 - math.floor(math.log10(value))
-    return round(value, digits) if digits > 0 else float(round(value, digits))
+    return tuple(sorted({float(f"{value:.1e}") for value in found}))
 
 
 def candidates(service: F64, *, most: int, seed: int) -> tuple[tuple[float, ...], ...]:

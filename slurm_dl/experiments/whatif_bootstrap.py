@@ -1,4 +1,4 @@
-"""How sure a figure of a history is: a bootstrap over its days, paired by day.
+"""Policies in the order of one figure of a history, and how sure it is: a bootstrap over its days.
 
 Days are resampled whole, as jobs of one day are not independent of each other. Two policies are
 held against each other on the same resamples. An interval is BCa (Efron, "Better bootstrap
@@ -17,18 +17,18 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from slurm_dl.experiments.bootstrap_interval import LEVEL, t_quantile
-from slurm_dl.experiments.whatif_figures import ROUNDING, Figure
+from slurm_dl.experiments.whatif_history import KINDS, ROUNDING, Fate, Figure
 from slurm_dl.model.jobs import F64, I64
 
 FEWEST_DAYS: Final = 10
 """With fewer that have jobs nothing is told."""
 
-FEWEST_RESAMPLES: Final = 2000
+_FEWEST_RESAMPLES: Final = 2000
 _BEYOND: Final = 20
 """Resamples that are to lie beyond an interval."""
 
@@ -36,6 +36,8 @@ _AT_ONCE: Final = 500
 _OWN, _LESS, _CHANGE = range(3)
 _LEAST: Final = (0.0, -math.inf, -1.0)
 """Of a figure, a difference and a change."""
+
+Verdict = Literal["first", "better", "worse", "no difference shown", "too few days", "unfinished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +82,20 @@ class PairedFigure:
     @property
     def judged(self) -> Interval:
         """What is judged by: the change, where there is one."""
-        return self.difference if self.change is None else self.change
+        return self.change or self.difference
 
 
 def resamples_for(differences: int) -> int:
     """How many resamples suffice for so many differences."""
-    return max(FEWEST_RESAMPLES, round(_BEYOND * differences / (1 - LEVEL)))
+    return max(_FEWEST_RESAMPLES, round(_BEYOND * differences / (1 - LEVEL)))
 
 
-def first_level(differences: int) -> float:
-    """The level of the intervals at the first step of Holm's correction."""
+def _level(differences: int) -> float:
+    """The level of intervals at the step of Holm's correction with so many differences left."""
     return 1 - (1 - LEVEL) / max(1, differences)
 
 
-def held(
-    figures: Sequence[Figure],
-    days: int,
-    *,
-    resamples: int,
-    seed: int,
-    tick: Callable[[], None] = lambda: None,
-) -> list[PairedFigure]:
+def held(figures: Sequence[Figure], days: int, *, resamples: int, seed: int) -> list[PairedFigure]:
     """Each of *figures* held against the first.
 
     At each step of Holm's correction the intervals have the level for as many differences as are
@@ -109,89 +104,72 @@ def held(
     Args:
         days: Of which the figures are functions.
         seed: Of NumPy's default generator.
-        tick: Called now and then while it works.
     """
-    drawn = _Resamples(figures, days, resamples, seed, tick)
-    whole = drawn.paired(LEVEL)
-    made = dict(enumerate(whole))
+    paired = _resampled(figures, days, resamples, seed)
+    made = paired(LEVEL)
     left = set(range(1, len(figures)))
     while left:
-        step = drawn.paired(first_level(len(left)))
+        step = paired(_level(len(left)))
         shown = {number for number in left if not step[number].judged.has_zero} or left
         for number in shown:
-            made[number] = dataclasses.replace(step[number], own=whole[number].own)
+            made[number] = dataclasses.replace(step[number], own=made[number].own)
         left -= shown
-    return [made[number] for number in range(len(figures))]
+    return made
 
 
-class _Resamples:
-    """Resamples of days, and intervals of any level from them."""
+def _resampled(
+    figures: Sequence[Figure], days: int, resamples: int, seed: int
+) -> Callable[[float], list[PairedFigure]]:
+    """What gives each figure with intervals of a level; NaN for too few days with jobs."""
+    from scipy import stats  # noqa: PLC0415 - slow to import
 
-    def __init__(
-        self,
-        figures: Sequence[Figure],
-        days: int,
-        resamples: int,
-        seed: int,
-        tick: Callable[[], None],
-    ) -> None:
-        from scipy import stats  # noqa: PLC0415 - slow to import
+    values = _values(figures, np.arange(days), days)
 
-        has = np.stack([figure.has_jobs(days) for figure in figures])
-        self._days = np.stack([has.sum(axis=1), *[(has & has[0]).sum(axis=1)] * 2])
-        self._values = _values(figures, np.arange(days), days)
-        self._drawn = None
-        if days < FEWEST_DAYS:
-            return
+    def statistic(drawn: I64, axis: int) -> F64:  # noqa: ARG001 - it is the last
+        found = _values(figures, drawn, days)
+        # A resample without jobs counts as the whole.
+        whole = values.reshape(*values.shape, *[1] * (drawn.ndim - 1))
+        return np.where(np.isnan(found), whole, found)
 
-        def statistic(drawn: I64, axis: int) -> F64:  # noqa: ARG001 - it is the last
-            tick()
-            found = _values(figures, drawn, days)
-            # A resample without jobs counts as the whole.
-            whole = self._values.reshape(*self._values.shape, *[1] * (drawn.ndim - 1))
-            return np.where(np.isnan(found), whole, found)
-
-        self._bootstrap = functools.partial(
-            stats.bootstrap, (np.arange(days),), statistic, batch=_AT_ONCE, vectorized=True
-        )
+    bootstrap = functools.partial(
+        stats.bootstrap, (np.arange(days),), statistic, batch=_AT_ONCE, vectorized=True
+    )
+    has = np.stack([figure.has_jobs(days) for figure in figures])
+    busy = np.stack([has.sum(axis=1), *[(has & has[0]).sum(axis=1)] * 2])
+    drawn = None
+    if days >= FEWEST_DAYS:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # NaN where all resamples are equal
-            self._drawn = self._bootstrap(
-                n_resamples=resamples, random_state=np.random.default_rng(seed), method="percentile"
-            )
+            rng = np.random.default_rng(seed)
+            drawn = bootstrap(n_resamples=resamples, random_state=rng, method="percentile")
 
-    def paired(self, level: float) -> list[PairedFigure]:
-        """Each figure with intervals of this level; NaN for too few days with jobs."""
-        low = high = np.full(self._values.shape, np.nan)
+    def paired(level: float) -> list[PairedFigure]:
+        low = high = np.full(values.shape, np.nan)
         has_share = False
-        if self._drawn is not None:
+        if drawn is not None:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                bca = self._bootstrap(
-                    n_resamples=0,
-                    bootstrap_result=self._drawn,
-                    confidence_level=level,
-                    method="BCa",
+                bca = bootstrap(
+                    n_resamples=0, bootstrap_result=drawn, confidence_level=level, method="BCa"
                 ).confidence_interval
-            has_share = bool((self._drawn.bootstrap_distribution[_OWN, 0] > 0).all())
-            is_enough = self._days >= FEWEST_DAYS
-            days = np.maximum(self._days, FEWEST_DAYS)
-            t = np.array([[t_quantile(int(n) - 1, level) for n in row] for row in days])
-            half = t * self._drawn.standard_error * np.sqrt(days / (days - 1))
-            low = np.where(is_enough, np.fmin(bca.low, self._values - half), np.nan)
-            high = np.where(is_enough, np.fmax(bca.high, self._values + half), np.nan)
+            n = np.maximum(busy, FEWEST_DAYS)
+            t = np.vectorize(t_quantile)(n - 1, level)
+            half = t * drawn.standard_error * np.sqrt(n / (n - 1))
+            low = np.where(busy >= FEWEST_DAYS, np.fmin(bca.low, values - half), np.nan)
+            high = np.where(busy >= FEWEST_DAYS, np.fmax(bca.high, values + half), np.nan)
+            has_share = bool((drawn.bootstrap_distribution[_OWN, 0] > 0).all())
             if has_share:
                 # Ranges of a quotient alone hold too seldom.
-                first = self._values[_OWN, 0]
+                first = values[_OWN, 0]
                 low[_CHANGE] = np.minimum(low[_CHANGE], low[_LESS] / first)
                 high[_CHANGE] = np.maximum(high[_CHANGE], high[_LESS] / first)
             low = np.maximum(low, np.array(_LEAST)[:, None])
-        own, less, change = (
-            [Interval(*ends) for ends in zip(*columns, strict=True)]
-            for columns in zip(self._values.tolist(), low.tolist(), high.tolist(), strict=True)
-        )
+        ends = np.stack([values, low, high], axis=-1).tolist()
+        own, less, change = ([Interval(*one) for one in row] for row in ends)
         shares = change if has_share else [None] * len(own)
         return [PairedFigure(*each) for each in zip(own, less, shares, strict=True)]
+
+    return paired
 
 
 def _values(figures: Sequence[Figure], drawn: I64, days: int) -> F64:
@@ -208,3 +186,112 @@ def _values(figures: Sequence[Figure], drawn: I64, days: int) -> F64:
     less[np.abs(less) <= ROUNDING * np.maximum(np.abs(own), np.abs(own[0]))] = 0.0
     change = less / np.where(own[0] > 0, own[0], np.nan)
     return np.stack([own, less, change]).reshape(3, len(figures), *drawn.shape[:-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedPolicy:
+    """One policy.
+
+    Attributes:
+        label: The policy as it was asked for.
+        fate: What became of the jobs.
+        own: The figure by which policies are ranked, with its 95 % interval.
+        difference: It less that of the first policy, with an interval of Holm's correction; None
+            for the first.
+        change: The same as a share of the first's figure; None also where that may be 0.
+        by_block: ``(blocks,)`` the figure of each block of days by itself; NaN without jobs.
+        better_on: Blocks on which it is less than the first's by more than rounding; None for the
+            first.
+        compared_on: Blocks on which both have the figure.
+        verdict: What the history shows.
+    """
+
+    label: str
+    fate: Fate
+    own: Interval
+    difference: Interval | None
+    change: Interval | None
+    by_block: tuple[float, ...]
+    better_on: int | None
+    compared_on: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """All policies, the best first; those that left jobs undone last.
+
+    Attributes:
+        by: The figure, a word of `KINDS`.
+        first: The policy that the others are held against.
+        level: Of the intervals at the first step of Holm's correction, a share of 1.
+        resamples: How many.
+        seed: Of the resamples.
+    """
+
+    by: str
+    first: str
+    rows: tuple[RankedPolicy, ...]
+    level: float
+    resamples: int
+    seed: int
+
+
+def rank(fates: Sequence[tuple[str, Fate]], *, by: str, seed: int) -> Ranking:
+    """Rank policies.
+
+    Args:
+        fates: By label, of the same history; the others are held against the first.
+        by: A word of `KINDS`.
+        seed: Of the resamples.
+    """
+    first, base = fates[0]
+    days, resamples = len(base.days), resamples_for(len(fates) - 1)
+    figures = [fate.figure(by) for _, fate in fates]
+    each = [figure.of(np.eye(days)) for figure in figures]
+    rows = []
+    for (label, fate), found, by_block in zip(
+        fates, held(figures, days, resamples=resamples, seed=seed), each, strict=True
+    ):
+        both = np.isfinite(by_block) & np.isfinite(each[0])
+        less = int((by_block < each[0] * (1 - ROUNDING))[both].sum())
+        is_first = fate is base
+        rows.append(
+            RankedPolicy(
+                label=label,
+                fate=fate,
+                own=dataclasses.replace(found.own, high=min(found.own.high, KINDS[by].most)),
+                difference=None if is_first else found.difference,
+                change=None if is_first else found.change,
+                by_block=tuple(by_block.tolist()),
+                better_on=None if is_first else less,
+                compared_on=int(both.sum()),
+                verdict=verdict_of(fate, base, None if is_first else found.judged),
+            )
+        )
+    rows.sort(key=lambda row: (row.fate.unfinished > 0, np.nan_to_num(row.own.value, nan=np.inf)))
+    return Ranking(
+        by=by,
+        first=first,
+        rows=tuple(rows),
+        level=_level(len(fates) - 1),
+        resamples=resamples,
+        seed=seed,
+    )
+
+
+def verdict_of(fate: Fate, base: Fate, held: Interval | None) -> Verdict:
+    """What the history shows of a policy.
+
+    Args:
+        held: Its figure less that of *base*, in whatever unit; None if it is *base*.
+    """
+    if fate.unfinished or (held is not None and base.unfinished):
+        return "unfinished"
+    if held is None:
+        return "first"
+    if not held.is_known:
+        return "too few days"
+    if held.has_zero:
+        return "no difference shown"
+    return "better" if held.high < 0 else "worse"

@@ -2,7 +2,8 @@
 
 A simulation begins with an empty cluster and ends without new jobs, and neither is so at a site.
 So the jobs of the first and the last days are simulated with the others and are not counted. A
-job belongs to the day, in UTC, on which it was submitted.
+job belongs to the day, in UTC, on which it was submitted. Figures are functions of how often each
+day is drawn. Shapes: d days, b resamples.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.experiments.grid import Simulated
-from slurm_dl.experiments.whatif_figures import Figure, Percentile, Ratio
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.trace import Trace
@@ -27,36 +27,115 @@ HOUR_S: Final = 3600.0
 MOST_DAYS: Final = 3660
 """Ten years."""
 
+ROUNDING: Final = 1e-9
+"""Relative; a simulation adds up times in another order under another policy."""
+
 _MOST_EDGE: Final = 7
 _EDGE_SHARE: Final = 10
 _NO_EDGE_BELOW: Final = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, eq=False)
+class Ratio:
+    """A sum over another, such as a mean over jobs.
+
+    Attributes:
+        above: ``(d,)`` of each day.
+        below: ``(d,)`` of each day, 0 or more.
+        jobs: ``(d,)`` jobs of each day; None: *below* is 0 where there is none.
+    """
+
+    above: F64
+    below: F64
+    jobs: F64 | None = None
+
+    def of(self, weights: F64, /) -> F64:
+        """``(b,)`` the figure of each resample; NaN where it has no job.
+
+        Args:
+            weights: ``(b, d)`` how often each day is drawn.
+        """
+        with np.errstate(invalid="ignore"):
+            ratio: F64 = (weights @ self.above) / (weights @ self.below)
+        return ratio
+
+    def has_jobs(self, _days: int, /) -> Bool:
+        """``(d,)`` of each of so many days, whether jobs of it are in the figure."""
+        return (self.below if self.jobs is None else self.jobs) > 0
+
+
+class Percentile:
+    """The smallest value that at least so many percent of the jobs do not exceed.
+
+    The 50th of an even number of jobs is the mean of the middle two, as in all reports.
+    """
+
+    __slots__ = ("_day", "_percent", "_values")
+
+    def __init__(self, values: F64, day: I64, percent: int) -> None:
+        """Sort once for all resamples.
+
+        Args:
+            values: ``(n,)`` of each job.
+            day: ``(n,)`` its day, from 0.
+            percent: 1 to 100.
+        """
+        order = np.argsort(values, kind="stable")
+        self._values, self._day, self._percent = values[order], day[order], percent
+
+    def of(self, weights: F64, /) -> F64:
+        """See `Ratio`."""
+        return np.array([self._one(row) for row in weights])
+
+    def has_jobs(self, days: int, /) -> Bool:
+        """See `Ratio`."""
+        return np.bincount(self._day, minlength=days) > 0
+
+    def _one(self, weights: F64) -> float:
+        upto = np.cumsum(weights[self._day].astype(np.int64))
+        total = int(upto[-1]) if len(upto) else 0
+        if not total:
+            return math.nan
+        if self._percent == 50:  # noqa: PLR2004 - the median
+            ranks = [(total + 1) // 2, total // 2 + 1]
+        else:
+            ranks = [-(-total * self._percent // 100)]
+        return float(self._values[np.searchsorted(upto, ranks)].mean())
+
+
+Figure = Ratio | Percentile
+"""A figure of the jobs of some days."""
+
+
+@dataclass(frozen=True, slots=True)
 class FigureKind:
     """A figure that policies can be held against each other by; less is better.
 
     Attributes:
         title: What tables call it.
+        column: Of `Fate`: the value of each job.
+        percent: Which percentile of them; 0: the mean.
         is_time: It is in seconds.
         most: It can't be more, and never less than 0.
     """
 
     title: str
+    column: str
+    percent: int = 0
     is_time: bool = True
     most: float = math.inf
 
 
 KINDS: Final = {
-    "mean-jct": FigureKind(title="mean JCT"),
-    "p50-jct": FigureKind(title="median JCT"),
-    "p95-jct": FigureKind(title="p95 JCT"),
-    "p99-jct": FigureKind(title="p99 JCT"),
-    "mean-queue": FigureKind(title="mean queueing"),
-    "p95-queue": FigureKind(title="p95 queueing"),
-    "lost": FigureKind(title="GPU-hours lost a day", is_time=False),
-    "mean-rho": FigureKind(title="mean rho", is_time=False),
-    "unfair": FigureKind(title="share of jobs treated unfairly", is_time=False, most=1.0),
+    "mean-jct": FigureKind("mean JCT", "jct_s"),
+    "p50-jct": FigureKind("median JCT", "jct_s", 50),
+    "p95-jct": FigureKind("p95 JCT", "jct_s", 95),
+    "p99-jct": FigureKind("p99 JCT", "jct_s", 99),
+    "mean-queue": FigureKind("mean queueing", "queue_s"),
+    "p95-queue": FigureKind("p95 queueing", "queue_s", 95),
+    "lost": FigureKind("GPU-hours lost a day", "lost_gpu_s", is_time=False),
+    "mean-rho": FigureKind("mean rho", "rho", is_time=False),
+    "unfair": FigureKind("share of jobs treated unfairly", "unfair", is_time=False, most=1.0),
 }
 """By the word of ``--by``."""
 
@@ -97,6 +176,11 @@ class DailyHistory:
         """``(n,)`` whether the job is counted."""
         return self.block >= 0
 
+    @property
+    def jobs_counted(self) -> int:
+        """How many of the jobs are counted."""
+        return int(self.is_counted.sum())
+
     def date_of(self, block: int) -> date:
         """The first day of a block."""
         return datetime.fromtimestamp(self.first_s + block * self.block_days * DAY_S, UTC).date()
@@ -133,42 +217,29 @@ class Fate:
         """Jobs that did not come to an end."""
         return int(np.isnan(self.jct_s).sum())
 
+    @property
+    def unfair(self) -> F64:
+        """``(m,)`` 1 for a job treated unfairly, else 0; NaN where rho is."""
+        return np.where(np.isnan(self.rho), np.nan, self.rho > UNFAIR_RHO)
+
     def figure(self, word: str) -> Figure:
         """The figure that *word* of `KINDS` means; times in seconds."""
-        match word:
-            case "mean-jct":
-                return self._mean(self.jct_s)
-            case "mean-queue":
-                return self._mean(self.queue_s)
-            case "mean-rho":
-                return self._mean(self.rho)
-            case "unfair":
-                return self._mean(
-                    np.where(np.isnan(self.rho), np.nan, (self.rho > UNFAIR_RHO).astype(np.float64))
-                )
-            case "lost":
-                jobs = self._sums(np.ones(len(self.block)))
-                return Ratio(self._sums(self.lost_gpu_s) / HOUR_S, self.days, jobs)
-            case "p50-jct" | "p95-jct" | "p99-jct" | "p95-queue":
-                percent, _, column = word.removeprefix("p").partition("-")
-                values = self.jct_s if column == "jct" else self.queue_s
-                known = ~np.isnan(values)
-                return Percentile(values[known], self.block[known], int(percent))
-            case _:
-                msg = f"no figure {word!r}"
-                raise ValueError(msg)
+        kind = KINDS[word]
+        values: F64 = getattr(self, kind.column)
+        known = ~np.isnan(values)
+        values, block = values[known], self.block[known]
+        if kind.percent:
+            return Percentile(values, block, kind.percent)
+        jobs = np.bincount(block, minlength=len(self.days)).astype(np.float64)
+        sums = np.bincount(block, weights=values, minlength=len(self.days)).astype(np.float64)
+        if word == "lost":
+            return Ratio(sums / HOUR_S, self.days, jobs)
+        return Ratio(sums, jobs)
 
     def values(self) -> dict[str, float]:
         """Every figure of `KINDS` over all days."""
         once = np.ones((1, len(self.days)))
         return {word: float(self.figure(word).of(once)[0]) for word in KINDS}
-
-    def _sums(self, column: F64) -> F64:
-        return np.bincount(self.block, weights=column, minlength=len(self.days)).astype(np.float64)
-
-    def _mean(self, column: F64) -> Ratio:
-        known = ~np.isnan(column)
-        return Ratio(self._sums(np.where(known, column, 0.0)), self._sums(known.astype(np.float64)))
 
 
 def cut(
@@ -194,7 +265,7 @@ def cut(
     if not fits.any():
         msg = f"{trace.name}: no job asks for at most the {shape.gpus} GPUs of the cluster"
         raise ConfigError(msg)
-    kept = only(trace, fits)
+    kept = trace.of_jobs(np.flatnonzero(fits))
     number = np.floor(kept.submit_s / DAY_S).astype(np.int64)
     first = int(number[0])
     days = int(number[-1]) - first + 1
@@ -229,13 +300,6 @@ def cut(
 def edge_days(days: int) -> int:
     """Days at either end of so many that are not counted if nobody says."""
     return 0 if days < _NO_EDGE_BELOW else min(_MOST_EDGE, max(1, days // _EDGE_SHARE))
-
-
-def only(trace: Trace, rows: Bool) -> Trace:
-    """The jobs of *trace* at *rows*, ``(n,)`` bool."""
-    if rows.all():
-        return trace
-    return trace.of_jobs(rows.nonzero()[0])
 
 
 def fate_of(history: DailyHistory, simulated: Simulated) -> Fate:

@@ -16,11 +16,13 @@ The names in JSON are those of `Summary`; a spread gives five of them: ``avg_`` 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64
@@ -33,35 +35,37 @@ from slurm_dl.text import escaped
 _FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet takes for the beginning of a formula."""
 
+_NAMES = {"lost_gpu_s": "gpu_s_lost", "lost_by_cause_gpu_s": "gpu_s_lost_by"}
+"""Names in JSON that are not those of `Summary`."""
+
 
 def summary_json(summary: Summary) -> dict[str, object]:
     """The figures under the names above, ready for `json.dumps` with ``allow_nan=False``."""
-    causes = {cause: _finite(lost) for cause, lost in summary.lost_by_cause_gpu_s.items()}
-    return {
-        "jobs": summary.jobs,
-        "finished": summary.finished,
-        "completed": summary.completed,
-        **_spread("jct_s", summary.jct_s),
-        **_spread("queue_s", summary.queue_s),
-        **_spread("wait_s", summary.wait_s),
-        **_spread("slowdown", summary.slowdown),
-        **_spread("bounded_slowdown", summary.bounded_slowdown),
-        **_spread("rho", summary.rho),
-        "unfair_frac": _finite(summary.unfair_frac),
-        "jain": _finite(summary.jain),
-        "makespan_s": _finite(summary.makespan_s),
-        "utilisation_frac": _finite(summary.utilisation_frac),
-        "service_gpu_s": _finite(summary.service_gpu_s),
-        "preemptions": summary.preemptions,
-        "promotions": summary.promotions,
-        "gpu_s_lost": _finite(summary.lost_gpu_s),
-        "gpu_s_lost_by": causes,
-    }
+    told: dict[str, object] = {}
+    for name, value in plain(summary).items():
+        if isinstance(getattr(summary, name), Spread):
+            del value["count"]
+            value["avg"] = value.pop("mean")
+            told |= {f"{part}_{name}": one for part, one in value.items()}
+        else:
+            told[_NAMES.get(name, name)] = value
+    return told
 
 
 def groups_json(groups: Iterable[Group]) -> list[dict[str, object]]:
     """One object for each group: its ``label`` and its figures."""
     return [{"label": group.label, **summary_json(group.summary)} for group in groups]
+
+
+def plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """*value* as JSON has it: a record by its fields, null for what is not finite."""
+    if isinstance(value, float):
+        return _finite(value)
+    if dataclasses.is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def write_json(path: Path, data: Mapping[str, object]) -> None:
@@ -111,16 +115,6 @@ def write_jobs_csv(path: Path, records: Records) -> None:
         ConfigError: The file cannot be written.
     """
     write_whole(path, jobs_csv(records).encode("utf-8"))
-
-
-def _spread(name: str, spread: Spread) -> dict[str, float | None]:
-    return {
-        f"avg_{name}": _finite(spread.mean),
-        f"median_{name}": _finite(spread.median),
-        f"p95_{name}": _finite(spread.p95),
-        f"p99_{name}": _finite(spread.p99),
-        f"max_{name}": _finite(spread.max),
-    }
 
 
 def _finite(value: float) -> float | None:

@@ -23,7 +23,7 @@ from slurm_dl.experiments import grid
 from slurm_dl.experiments.grid import Experiment, Workload
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
 from slurm_dl.experiments.simulation_run import PolicySpec
-from slurm_dl.experiments.whatif_bootstrap import Interval
+from slurm_dl.experiments.whatif_bootstrap import Interval, Ranking, rank, verdict_of
 from slurm_dl.experiments.whatif_history import (
     DAY_S,
     KINDS,
@@ -33,7 +33,6 @@ from slurm_dl.experiments.whatif_history import (
     edge_days,
     fate_of,
 )
-from slurm_dl.experiments.whatif_ranking import Ranking, rank, verdict_of
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, PairedFigure, held
-from slurm_dl.experiments.whatif_figures import Figure, Percentile, Ratio
+from slurm_dl.experiments.whatif_history import Figure, Percentile, Ratio
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.report.distribution import spread
 

@@ -18,7 +18,7 @@ from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON
 from slurm_dl.config.parameters import POLICY, parameters_of
 from slurm_dl.error_text import written
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry
 from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words, unit_of
@@ -29,6 +29,10 @@ from slurm_dl.text import safe
 _MOST_VALUES: Final = 8
 _LONGEST: Final = 10_000
 _TITLE: Final = 12
+_OF_ABOUT: Final = ("row", "level", "fallback", "formula", "starves", "idles")
+
+Described = dict[str, Any]
+"""A policy as plain values; see `described`."""
 
 
 def _completions(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -93,15 +97,15 @@ def _unknown(name: str, names: tuple[str, ...]) -> str:
     return f"no policy {safe(name, 60)!r}; {there}"
 
 
-def all_policies() -> list[JsonObject]:
+def all_policies() -> list[Described]:
     """Each policy as plain values, by name; see `described`."""
     return [described(name) for name in registry.names()]
 
 
-def described(name: str) -> JsonObject:
+def described(name: str) -> Described:
     """What there is to know of a policy, as plain values.
 
-    ``error`` says why it cannot be used; null if it can.
+    ``error`` says why it cannot be used, and then the rest is empty; null if it can.
     """
     try:
         kind: Any = registry.find(name)
@@ -109,63 +113,36 @@ def described(name: str) -> JsonObject:
         dataclasses.replace(POLICY, why_not=lambda _: "").check(name)
         return {"name": name, "error": None, **_values(kind)}
     except (ConfigError, ValueError, AttributeError) as err:
-        return {"name": name, "error": str(err), **_NOTHING}
+        known = _values(registry.find("fifo")) | {"tiers": None}
+        empty = {key: None if value is None else type(value)() for key, value in known.items()}
+        return {"name": name, "error": str(err), **empty}
 
 
-def _values(kind: Any) -> JsonObject:  # noqa: ANN401 - a class of a site
-
+def _values(kind: Any) -> Described:  # noqa: ANN401 - a class of a site
     about = kind.about
-    parameters: list[Json] = [
-        {
-            "name": p.name,
-            "meaning": p.meaning,
-            "default": plain(p.default),
-            "required": p.default is dataclasses.MISSING,
-            "unit": unit_of(p.name),
-        }
-        for p in parameters_of(kind)
-    ]
     return {
         "rule": (kind.__doc__ or "").partition("\n")[0],
-        "row": str(about.row),
+        **{name: str(getattr(about, name)) for name in _OF_ABOUT},
         "source": str(kind.source),
-        "level": str(about.level),
         "needs": [str(need) for need in about.needs],
         "interpretation": str(kind.interpretation),
-        "fallback": str(about.fallback),
-        "formula": str(about.formula),
-        "starves": str(about.starves),
-        "idles": str(about.idles),
         "trusts": [str(said) for said in about.trusts],
         "preempts": str(kind.preempts),
         "skips": bool(kind.skips),
         "tiers": _tiers(kind),
         "on_slurm": bool(runs_on_slurm(kind)),
         "module": str(kind.__module__),
-        "parameters": parameters,
+        "parameters": [
+            {
+                "name": p.name,
+                "meaning": p.meaning,
+                "default": plain(p.default),
+                "required": p.default is dataclasses.MISSING,
+                "unit": unit_of(p.name),
+            }
+            for p in parameters_of(kind)
+        ],
     }
-
-
-_NOTHING: Final[JsonObject] = {
-    "rule": "",
-    "row": "",
-    "source": "",
-    "level": "",
-    "needs": [],
-    "interpretation": "",
-    "fallback": "",
-    "formula": "",
-    "starves": "",
-    "idles": "",
-    "trusts": [],
-    "preempts": "",
-    "skips": False,
-    "tiers": None,
-    "on_slurm": False,
-    "module": "",
-    "parameters": [],
-}
-"""What is known of a policy that cannot be loaded."""
 
 
 def _tiers(kind: Any) -> int | None:  # noqa: ANN401 - a class of a site
@@ -191,22 +168,15 @@ def plain(value: object) -> Json:
             return str(value)
 
 
-def _cells(policy: JsonObject) -> list[str]:
-    needs = policy["needs"]
-    assert isinstance(needs, list)  # noqa: S101 - narrows the type
-    rule = policy["rule"] if policy["error"] is None else f"cannot be used: {policy['error']}"
-    runs = "Slurm" if policy["on_slurm"] else "dlsim"
-    return [
-        str(policy["name"]),
-        str(policy["row"]) or "-",
-        str(policy["level"]) or "-",
-        runs if policy["error"] is None else "-",
-        ", ".join(map(str, needs)) or "-",
-        str(rule),
-    ]
+def _cells(policy: Described) -> list[str]:
+    error = policy["error"]
+    rule = policy["rule"] if error is None else f"cannot be used: {error}"
+    runs = "" if error is not None else "Slurm" if policy["on_slurm"] else "dlsim"
+    cells = (policy["row"], policy["level"], runs, ", ".join(policy["needs"]))
+    return [policy["name"], *(cell or "-" for cell in cells), rule]
 
 
-def lines(policy: JsonObject, width: int) -> Iterator[str]:
+def lines(policy: Described, width: int) -> Iterator[str]:
     """All of a policy for people.
 
     Args:
@@ -227,11 +197,8 @@ def lines(policy: JsonObject, width: int) -> Iterator[str]:
     yield from parameter_lines(policy, width, "  ")
 
 
-def _facts(policy: JsonObject) -> dict[str, str]:
-    needs, trusts = policy["needs"], policy["trusts"]
-    assert isinstance(needs, list)  # noqa: S101 - narrows the type
-    assert isinstance(trusts, list)  # noqa: S101 - narrows the type
-    level = str(policy["level"])
+def _facts(policy: Described) -> dict[str, str]:
+    level = policy["level"]
     facts = {
         "Source": policy["source"],
         "Row": policy["row"],
@@ -239,29 +206,26 @@ def _facts(policy: JsonObject) -> dict[str, str]:
         "Runs": "on Slurm and in dlsim" if policy["on_slurm"] else "in dlsim only",
         "Formula": policy["formula"],
         "Read as": policy["interpretation"],
-        "Needs": "; ".join(need_in_words(str(n)) for n in needs) or "nothing beyond the queue",
+        "Needs": "; ".join(need_in_words(n) for n in policy["needs"]) or "nothing beyond the queue",
         "Without it": policy["fallback"],
-        "Preempts": PREEMPTS[str(policy["preempts"])],
+        "Preempts": PREEMPTS[policy["preempts"]],
         "Passing": "jobs behind one that does not fit may start before it"
         if policy["skips"]
         else "a job that does not fit blocks all jobs behind it",
         "Starves": policy["starves"] or "no job",
         "Idle GPUs": policy["idles"] or "none that a waiting job could use",
-        "Trusts": "; ".join(map(str, trusts)) or "nothing that jobs say of themselves",
+        "Trusts": "; ".join(policy["trusts"]) or "nothing that jobs say of themselves",
     }
-    return {title: str(text) for title, text in facts.items() if text}
+    return {title: text for title, text in facts.items() if text}
 
 
-def parameter_lines(policy: JsonObject, width: int, indent: str) -> Iterator[str]:
+def parameter_lines(policy: Described, width: int, indent: str) -> Iterator[str]:
     """Each parameter with its default, unit and meaning.
 
     Args:
         indent: Before the name of each.
     """
-    parameters = policy["parameters"]
-    assert isinstance(parameters, list)  # noqa: S101 - narrows the type
-    for p in parameters:
-        assert isinstance(p, dict)  # noqa: S101 - narrows the type
+    for p in policy["parameters"]:
         unit = f", {p['unit']}" if p["unit"] else ""
         default = "required" if p["required"] else f"default {told(p['default'])}"
         text = f"{p['name']} ({default}{unit}): {p['meaning']}"

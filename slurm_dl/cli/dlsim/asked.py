@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpack
 
 import click
 
+from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
 from slurm_dl.experiments import grid
-from slurm_dl.experiments.grid import Cell, Experiment, Simulated
+from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Store
 from slurm_dl.experiments.option_words import numbers, parse_amounts
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.placement_choice import (
@@ -23,12 +24,38 @@ from slurm_dl.experiments.placement_choice import (
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.report.console import progress
+from slurm_dl.report import export
+from slurm_dl.report.console import console, progress
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.history_dump import read_dump
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 M = TypeVar("M")
+
+
+def run_each(
+    title: str,
+    experiment: Experiment,
+    cells: Sequence[Cell],
+    measure: Callable[[Simulated], M],
+    processes: int | None,
+    *,
+    store: Store | None = None,
+) -> Iterator[tuple[Cell, M | WorkFault]]:
+    """See `grid.run`; with a bar of progress."""
+    done = 0
+    with progress(safe(title, 60), len(cells)) as bar:
+        ran = grid.run(
+            experiment, cells, measure, processes=processes or 1, store=store,
+            begin=lambda cell: bar.tell(safe(str(cell), 60)),
+            progress=lambda share: bar(done + share),
+        )  # fmt: skip
+        for done, found in enumerate(ran, 1):
+            bar(done)
+            yield found
 
 
 def run_all(
@@ -39,18 +66,7 @@ def run_all(
     processes: int | None,
 ) -> dict[Cell, M | WorkFault]:
     """All *cells*, with a bar of progress."""
-    found: dict[Cell, M | WorkFault] = {}
-    with progress(safe(title, 60), len(cells)) as bar:
-
-        def begin(cell: Cell) -> None:
-            bar.tell(safe(str(cell), 60))
-
-        for cell, value in grid.run(
-            experiment, cells, measure, processes=processes or 1, begin=begin,
-            progress=lambda share: bar(len(found) + share),
-        ):  # fmt: skip
-            found[cell] = value
-            bar(len(found))
+    found = dict(run_each(title, experiment, cells, measure, processes))
     return {cell: found[cell] for cell in cells}
 
 
@@ -118,6 +134,21 @@ def check_outputs(*paths: Path | None) -> None:
 def is_printed(json_path: Path | None) -> bool:
     """Whether the value of ``--json`` means standard output."""
     return json_path is not None and str(json_path) == "-"
+
+
+def report(told: dict[str, object], json_path: Path | None, text: Iterator[RenderableType]) -> None:
+    """Print *told* as JSON, or *text* and write *told* to a file."""
+    if is_printed(json_path):
+        print_json(told)
+        return
+    out = console()
+    for part in text:
+        if isinstance(part, str):
+            click.echo(part)
+        else:
+            out.print(part)
+    if json_path is not None:
+        export.write_json(json_path, told)
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:

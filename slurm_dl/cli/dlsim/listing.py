@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlctl.policies import all_policies, parameter_lines, plain, told
-from slurm_dl.json_types import JsonObject
+from slurm_dl.cli.dlctl.policies import Described, all_policies, parameter_lines, told, wrapped
 from slurm_dl.policies.policy_text import PREEMPTS
+from slurm_dl.report import export
 from slurm_dl.report.number_format import duration, number
 from slurm_dl.simulation.ideal.presets import PRESETS, Preset
 from slurm_dl.text import safe
@@ -24,6 +21,7 @@ from slurm_dl.traces.summary import QUANTILES, TraceSummary, summarize
 _WIDTH: Final = 80
 _MOST_SIZES: Final = 12
 _S_PER_DAY: Final = 86_400.0
+_OF_ALL: Final = ("tick_s", "round_s", "start_s", "restart_s", "large_restart_s", "large_gpus")
 
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """A space at which no line is broken; a plain one once it is printed."""
@@ -72,23 +70,14 @@ def _show_formats(*, as_json: bool) -> None:
 
 def summary_json(summary: TraceSummary) -> dict[str, object]:
     """The summary as plain values; the keys are those of `docs/evaluate/simulator.md`."""
+    # A trace whose jobs all come at once asks for no number of GPUs in particular: null.
+    told: dict[str, object] = export.plain(summary)
     return {
-        "name": summary.name,
-        "format": summary.format,
-        "jobs": summary.jobs,
-        "gpu_hours": summary.gpu_hours,
-        "span_s": summary.span_s,
-        # A trace whose jobs all come at once asks for no number of GPUs in particular.
-        "mean_gpus": summary.mean_gpus if math.isfinite(summary.mean_gpus) else None,
-        "users": summary.users,
-        "models": summary.models,
-        "duration_s": {
-            f"{share:g}": value for share, value in zip(QUANTILES, summary.duration_s, strict=True)
-        },
+        **told,
+        "duration_s": dict(zip(map("{:g}".format, QUANTILES), summary.duration_s, strict=True)),
         "jobs_by_gpus": [{"gpus": gpus, "jobs": jobs} for gpus, jobs in summary.jobs_by_gpus],
         "endings": dict(summary.endings),
         "lines_left_out": summary.lines_left_out,
-        "left_out": [dataclasses.asdict(kind) for kind in summary.left_out],
     }
 
 
@@ -120,7 +109,8 @@ def summary_lines(summary: TraceSummary) -> Iterator[str]:
         "left out": f"{summary.lines_left_out:,} lines",
     }
     for title, text in rows.items():
-        yield from _wrapped(text, first=f"{title:<11}", rest=" " * 11)
+        for line in wrapped(text, _WIDTH, f"{title:<11}", " " * 11):
+            yield line.replace(_TOGETHER, " ")
     for kind in summary.left_out:
         yield f"  {kind.lines:,}: {kind.reason}"
         for example in kind.examples:
@@ -132,6 +122,8 @@ def summary_lines(summary: TraceSummary) -> Iterator[str]:
 def policies_command(*, as_json: bool) -> None:
     """List the policies with their parameters, and the presets with what they set.
 
+    'dlctl policies show NAME' says more of a policy.
+
     \b
     Example:
       dlsim policies
@@ -142,94 +134,40 @@ def policies_command(*, as_json: bool) -> None:
         print_json({"policies": policies, "presets": presets})
         return
     for policy in policies:
-        for line in _policy_lines(policy):
-            click.echo(line)
-        click.echo()
-    click.echo("Presets: --preset NAME, or NAME:PRESET in --policies")
-    click.echo()
+        click.echo("\n".join([*_policy_lines(policy), ""]))
+    click.echo("Presets: --preset NAME, or NAME:PRESET in --policies\n")
     for preset in presets:
-        for line in _preset_lines(preset):
-            click.echo(line)
+        click.echo("\n".join([*_preset_lines(preset), ""]))
 
 
-def preset_json(name: str, preset: Preset) -> dict[str, object]:
+def preset_json(name: str, preset: Preset) -> dict[str, Any]:
     """What a preset sets, as plain values; seconds."""
-    large = preset.large_gpus if math.isfinite(preset.large_gpus) else None
-    return {
-        "name": name,
-        "about": preset.about,
-        "readings": {
-            policy: {
-                "policy": reading.policy,
-                "parameters": {k: plain(v) for k, v in reading.parameters.items()},
-            }
-            for policy, reading in preset.readings.items()
-        },
-        "tick_s": preset.clockwork.tick_s,
-        "round_s": preset.clockwork.round_s,
-        "charges": preset.charges,
-        "start_s": preset.start_s,
-        "restart_s": preset.restart_s,
-        "large_restart_s": preset.large_restart_s,
-        "large_gpus": large,
-        "knows_sizes": preset.knows_sizes,
-    }
+    told: dict[str, Any] = export.plain(preset)
+    del told["others"]
+    return {"name": name, **told.pop("clockwork"), **told}
 
 
-def _policy_lines(policy: JsonObject) -> Iterator[str]:
+def _policy_lines(policy: Described) -> Iterator[str]:
     if policy["error"] is not None:
-        yield from _wrapped(str(policy["error"]), first=f"{policy['name']}: ", rest="  ")
+        yield from wrapped(policy["error"], _WIDTH, f"{policy['name']}: ")
         return
     where = "Slurm and simulator" if policy["on_slurm"] else "simulator only"
-    displaced = PREEMPTS[str(policy["preempts"])]
     tiers = "?" if policy["tiers"] is None else policy["tiers"]
+    displaced = PREEMPTS[policy["preempts"]]
     head = f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
-    yield from _wrapped(head, first="", rest="  ")
-    yield from _wrapped(f"Source: {policy['source']}")
-    if policy["interpretation"]:
-        yield from _wrapped(f"Read as: {policy['interpretation']}")
-    if not policy["skips"]:
-        yield from _wrapped("A job that does not fit blocks all jobs behind it.")
+    yield from wrapped(head, _WIDTH)
     yield from parameter_lines(policy, _WIDTH, "  -p ")
 
 
-def _preset_lines(preset: Mapping[str, object]) -> Iterator[str]:
-    yield from _wrapped(f"{preset['name']}: {preset['about']}", first="", rest="  ")
-    readings = preset["readings"]
-    for policy, reading in readings.items() if isinstance(readings, dict) else []:
-        values = ", ".join(f"{k} {told(v)}" for k, v in reading["parameters"].items())
-        yield from _wrapped(
-            f"{policy}: runs {reading['policy']}" + (f" with {values}" if values else "")
-        )
-    if text := _clock_and_costs(preset):
-        yield from _wrapped(f"all policies: {text}")
-    yield ""
-
-
-def _clock_and_costs(preset: Mapping[str, object]) -> str:
-    told = []
-    if preset["tick_s"]:
-        told.append(f"changes of order at multiples of {preset['tick_s']:g} s")
-    if preset["round_s"]:
-        told.append(f"decides every {preset['round_s']:g} s")
-    if preset["charges"] == "muri":
-        told.append("running jobs pay a measured start overhead at every event")
-    if preset["start_s"]:
-        told.append(f"a first start costs {preset['start_s']:g} s")
-    if preset["restart_s"]:
-        told.append(f"a restart costs {preset['restart_s']:g} s")
-    if preset["large_restart_s"] and preset["large_gpus"] is not None:
-        told.append(f"{preset['large_restart_s']:g} s for more than {preset['large_gpus']:g} GPUs")
-    return "; ".join(told)
-
-
-def _wrapped(text: str, *, first: str = "  ", rest: str = "    ") -> list[str]:
-    # Text of plugins is a stranger's.
-    lines = textwrap.wrap(
-        safe(text, 10_000),
-        _WIDTH,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_on_hyphens=False,
-    )
-    return [line.replace(_TOGETHER, " ") for line in lines]
+def _preset_lines(preset: Mapping[str, Any]) -> Iterator[str]:
+    yield from wrapped(f"{preset['name']}: {preset['about']}", _WIDTH)
+    for policy, reading in preset["readings"].items():
+        values = [f"{name} {told(value)}" for name, value in reading["parameters"].items()]
+        text = ", ".join([f"{policy}: runs {reading['policy']}", *values])
+        yield from wrapped(text, _WIDTH, "  ", "    ")
+    given = {name: preset[name] for name in _OF_ALL}
+    values = [f"{name} {told(value)}" for name, value in given.items() if value]
+    if preset["charges"] != "restart":
+        values.append(f"charges {preset['charges']}")
+    if values:
+        yield from wrapped(f"all policies: {', '.join(values)}", _WIDTH, "  ", "    ")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,24 +10,23 @@ from typing import Final
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import check_outputs
+from slurm_dl.cli.dlsim.asked import check_outputs, run_each
 from slurm_dl.experiments import grid, policy_words
 from slurm_dl.experiments import study as studies
-from slurm_dl.experiments.grid import Cell, Experiment, Figures, Store
+from slurm_dl.experiments.grid import Cell, Store
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.experiments.study import (
     BEST,
     NONE,
     TRACES,
     USUAL,
-    StudyKey,
     StudyRow,
     StudyTrace,
     knows_run_times,
 )
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
-from slurm_dl.report.number_format import duration, number
+from slurm_dl.report.number_format import number
 from slurm_dl.text import safe
 from slurm_dl.traces.made_tags import parse_sd
 
@@ -37,7 +34,6 @@ _BESIDE: Final = 5
 """Traces in one table."""
 
 _RULE: Final = "---"
-_TOLD_EVERY_S: Final = 30.0
 
 
 def study(
@@ -68,13 +64,10 @@ def study(
     if refused and policies not in (None, policy_words.ALL):
         raise ConfigError("; ".join(refused.values()))
     order = studies.in_order([k for k in keys if (k.policy, k.costs) not in refused], seeds)
-    cells = {pair[0].cell(pair[1]): pair for pair in order}
+    cells = {key.cell(seed): (key, seed) for key, seed in order}
+    ran = run_each("study", experiment, tuple(cells), grid.figures_of, processes, store=store)
+    failed, is_whole = ({}, True) if show else _failures(ran)
     found = {pair: kept for cell, pair in cells.items() if (kept := store.get(cell)) is not None}
-    failed: dict[str, str] = {}
-    is_whole = show or _run(
-        experiment, store, cells, processes=processes or 1, found=found, failed=failed
-    )
-    found = {pair: found[pair] for pair in order if pair in found}
     rows = [studies.row_of(key, seeds, found) for key in dict.fromkeys(key for key, _ in order)]
     if json_path:
         export.write_json(json_path, studies.as_json(rows, found, failed))
@@ -87,6 +80,19 @@ def study(
         raise click.Abort
     if failed:
         raise SystemExit(EXIT_FAILED)
+
+
+def _failures(ran: Iterator[tuple[Cell, object]]) -> tuple[dict[str, str], bool]:
+    """Run all of it; why cells failed, and whether it was not ended by Ctrl-C."""
+    failed = {}
+    try:
+        for cell, value in ran:
+            if isinstance(value, WorkFault):
+                failed[str(cell)] = value.why
+                click.echo(f"dlsim study: {safe(f'failed: {value.why}', 1000)}", err=True)
+    except KeyboardInterrupt:
+        return failed, False
+    return failed, True
 
 
 def _each(words: tuple[str, ...], option: str) -> tuple[str, ...]:
@@ -122,88 +128,6 @@ def _policies(words: str | None) -> tuple[str, ...]:
     if words == policy_words.ALL:
         return studies.all_policies()
     return tuple(dict.fromkeys(word.strip() for word in words.split(",")))
-
-
-def _run(
-    experiment: Experiment,
-    store: Store,
-    cells: dict[Cell, tuple[StudyKey, int]],
-    *,
-    processes: int,
-    found: dict[tuple[StudyKey, int], Figures],
-    failed: dict[str, str],
-) -> bool:
-    """Run the *cells* that are not *found*, which get there, and tell of it on standard error.
-
-    Returns:
-        False if Ctrl-C ended it.
-    """
-    waiting = [cell for cell, pair in cells.items() if pair not in found]
-    left = _TimeLeft()
-    for pair, figures in found.items():
-        left.add(pair[0], figures["wall_s"])
-    tell = _teller(len(cells))
-    ran = grid.run(experiment, tuple(waiting), grid.figures_of, processes=processes, store=store)
-    try:
-        for cell, value in ran:
-            waiting.remove(cell)
-            if isinstance(value, WorkFault):
-                failed[str(cell)] = value.why
-                click.echo(f"dlsim study: {safe(f'failed: {value.why}', 1000)}", err=True)
-            else:
-                found[cells[cell]] = value
-                left.add(cells[cell][0], value["wall_s"])
-            tell(len(waiting), lambda: sum(left.of(cells[c][0]) for c in waiting) / processes)
-    except KeyboardInterrupt:
-        return False
-    if sys.stderr.isatty():
-        click.echo(err=True)
-    return True
-
-
-class _TimeLeft:
-    """Mean time of the simulations that are done, by trace, costs and policy."""
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, ...], tuple[float, int]] = {}
-
-    def add(self, key: StudyKey, wall_s: float) -> None:
-        """A simulation took *wall_s*."""
-        for kind in self._kinds(key):
-            total_s, count = self._seen.get(kind, (0.0, 0))
-            self._seen[kind] = (total_s + wall_s, count + 1)
-
-    def of(self, key: StudyKey) -> float:
-        """Seconds of one more; if none is like it, the mean of all."""
-        for kind in self._kinds(key):
-            total_s, count = self._seen.get(kind, (0.0, 0))
-            if count:
-                return total_s / count
-        return 0.0
-
-    @staticmethod
-    def _kinds(key: StudyKey) -> tuple[tuple[str, ...], ...]:
-        whole = (key.trace.name, key.costs, key.policy)
-        return whole, whole[:2], whole[:1], ()
-
-
-def _teller(total: int) -> Callable[[int, Callable[[], float]], None]:
-    """What tells how many of *total* are left, and for about how long; not too often."""
-    is_terminal = sys.stderr.isatty()
-    told_s = -math.inf
-
-    def tell(waiting: int, left_s: Callable[[], float]) -> None:
-        nonlocal told_s
-        every_s = 1.0 if is_terminal else _TOLD_EVERY_S
-        if waiting and time.monotonic() - told_s < every_s:
-            return
-        told_s = time.monotonic()
-        text = f"{total - waiting} of {total} simulations, about {duration(left_s())} left"
-        click.echo(
-            f"\r{text}   " if is_terminal else f"dlsim study: {text}", err=True, nl=not is_terminal
-        )
-
-    return tell
 
 
 # The tables, in Markdown.
@@ -252,14 +176,15 @@ def _name(policy: str, tags: str) -> str:
 def _mean_cell(row: StudyRow) -> str:
     if not row.done:
         return "-"
-    half = f" ±{row.jct.half:.2f}" if math.isfinite(row.jct.half) else ""
-    return f"{number(row.jct.value)}{half} ({row.preemptions.value:,.0f}){_marks(row)}"
+    jct, preemptions = row.means["jct"], row.means["preemptions"]
+    half = f" ±{jct.half:.2f}" if math.isfinite(jct.half) else ""
+    return f"{number(jct.value)}{half} ({preemptions.value:,.0f}){_marks(row)}"
 
 
 def _tail_cell(row: StudyRow) -> str:
     if not row.done:
         return "-"
-    ratios = (row.p99, row.largest, row.preempted)
+    ratios = (row.means[name] for name in ("p99", "largest", "preempted"))
     return f"{', '.join(number(ratio.value) for ratio in ratios)}{_marks(row)}"
 
 

@@ -8,16 +8,15 @@ from typing import Unpack
 
 import click
 
-from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
-    is_printed,
     parse_quanta,
     parse_thresholds,
     placement_of,
     read_history,
+    report,
     run_all,
 )
 from slurm_dl.config.loading import load
@@ -29,7 +28,7 @@ from slurm_dl.experiments.option_words import parse_amounts
 from slurm_dl.experiments.tuning import Candidate, Tried
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.report import atomic_files, export
+from slurm_dl.report import atomic_files
 from slurm_dl.simulation.cluster_shape import parse_shape
 
 
@@ -79,14 +78,7 @@ def tune(
         return [found[cell] for cell in cells]
 
     result = tuning.tuned(data, current, run, most=most, knobs=knobs, quanta=quanta)
-    told = tune_text.as_json(jobs, result)
-    if is_printed(json_path):
-        print_json(told)
-    else:
-        for line in tune_text.lines(jobs, result):
-            click.echo(line)
-        if json_path is not None:
-            export.write_json(json_path, told)
+    report(tune_text.as_json(jobs, result), json_path, tune_text.lines(jobs, result))
     if out is not None and result.is_recommended:
         atomic_files.write_whole(out, tune_text.yaml_lines(result.winner, current).encode())
     elif out is not None:

@@ -10,16 +10,16 @@ from typing import Unpack
 
 import click
 
-from slurm_dl.cli.commandline import EXIT_FAILED, print_json
+from slurm_dl.cli.commandline import EXIT_FAILED
 from slurm_dl.cli.dlsim import whatif_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
-    is_printed,
     parse_quanta,
     parse_thresholds,
     placement_of,
     read_history,
+    report,
     run_all,
 )
 from slurm_dl.experiments import grid, policy_words, whatif_history
@@ -27,9 +27,7 @@ from slurm_dl.experiments.grid import Experiment, Workload
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
-from slurm_dl.experiments.whatif_ranking import rank
-from slurm_dl.report import export
-from slurm_dl.report.console import console
+from slurm_dl.experiments.whatif_bootstrap import rank
 from slurm_dl.simulation.cluster_shape import parse_shape
 
 _MOST_POLICIES = 100
@@ -73,19 +71,8 @@ def whatif(
     found = grid.all_of(run_all("what if", experiment, cells, measure, processes))
     fates = [(cell.policy.short_label, fate) for cell, fate in found.items()]
     ranking = rank(fates, by=by, seed=seed)
-    told = whatif_text.as_json(jobs, history, shape, ranking)
-    if is_printed(json_path):
-        print_json(told)
-    else:
-        for line in whatif_text.head_lines(jobs, history, shape, ranking):
-            click.echo(line)
-        out = console()
-        out.print(whatif_text.ranked_table(ranking))
-        out.print()
-        for line in whatif_text.verdict_lines(ranking, history):
-            click.echo(line)
-        if json_path is not None:
-            export.write_json(json_path, told)
+    told = (jobs, history, shape, ranking)
+    report(whatif_text.as_json(*told), json_path, whatif_text.lines(*told))
     if any(row.fate.unfinished for row in ranking.rows):
         raise SystemExit(EXIT_FAILED)
 

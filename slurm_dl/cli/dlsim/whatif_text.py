@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from rich.console import RenderableType
 
 from slurm_dl.experiments.results import read_lines
-from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval
+from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, Ranking
 from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
-from slurm_dl.experiments.whatif_ranking import RankedPolicy, Ranking
 from slurm_dl.model.trace import Trace
+from slurm_dl.report import export
 from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
 from slurm_dl.report.terminal_table import Column, table
 from slurm_dl.simulation.cluster_shape import ClusterShape
@@ -22,23 +22,35 @@ METHOD: Final = "BCa bootstrap over days (Efron 1987), at least Student's"
 
 _NAME: Final = 26
 _ONE: Final = TimeUnit("", 1.0)
+_SAID: Final = {
+    "first": "what the others are held against",
+    "unfinished": "not compared: under it or under {first} jobs never finished",
+    "too few days": "too few days with jobs to tell it from the first",
+    "no difference shown": "no difference to {first} that this history can show",
+}
+_OF_FATE: Final = ("costs", "notes", "unfinished", "preemptions")
+_OF_ROW: Final = ("verdict", "difference", "change", "better_on", "compared_on", "by_block")
 
 
-def head_lines(
-    trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
-) -> Iterator[str]:
-    """The history, what is left out of it, and which days count."""
-    costs = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
+def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
+    """What was read, and what is left out of it."""
     yield from read_lines(trace)
-    if history.too_large:
+    if too_large:
         yield (
-            f"left out {history.too_large:,} jobs that ask for more than the {shape.gpus} GPUs "
-            "of the cluster"
+            f"left out {too_large:,} jobs that ask for more than the {shape.gpus} GPUs of the "
+            "cluster"
         )
+
+
+def lines(
+    trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
+) -> Iterator[RenderableType]:
+    """All of it for people."""
+    costs = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
+    yield from read_lines_of(trace, shape, history.too_large)
     yield f"on {shape}, costs {costs}"
-    counted = int(history.is_counted.sum())
     yield (
-        f"{counted:,} jobs of {history.counted_days} days count; those of the first "
+        f"{history.jobs_counted:,} jobs of {history.counted_days} days count; those of the first "
         f"{history.warm_up} and the last {history.cool_down} are simulated beside them"
     )
     if costs == "none":
@@ -49,33 +61,31 @@ def head_lines(
     notes = ((row.label, note) for row in ranking.rows for note in row.fate.notes)
     yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(notes))
     yield ""
+    yield _ranked_table(ranking)
+    yield ""
+    yield from _verdict_lines(ranking, history)
 
 
-def unit_for(ranking: Ranking) -> TimeUnit:
-    """The unit of the figure in tables."""
-    if not KINDS[ranking.by].is_time:
-        return _ONE
-    return unit_of(row.own.value for row in ranking.rows)
-
-
-def ranked_table(ranking: Ranking) -> RenderableType:
+def _ranked_table(ranking: Ranking) -> RenderableType:
     """Policies in their order, 80 columns wide."""
-    unit = unit_for(ranking)
+    kind = KINDS[ranking.by]
+    unit = unit_of(row.own.value for row in ranking.rows) if kind.is_time else _ONE
     titles = (
-        f"{KINDS[ranking.by].title} {unit.sign}".rstrip(),
+        f"{kind.title} {unit.sign}".rstrip(),
         "95 % range",
         "to the\nfirst",
         "range of the\ndifference",
         "less\non",
     )
     columns = (Column(title=title, right=True, folds=True) for title in titles)
+    in_unit: Callable[[float], str] = lambda value: number(value / unit.in_s)  # noqa: E731
     rows = [
         (
             safe(row.label, 2 * _NAME),
-            number(row.own.value / unit.in_s),
-            _ends(row.own, unit),
-            signed(row.change),
-            signed_ends(row.change),
+            in_unit(row.own.value),
+            ends(row.own, in_unit),
+            signed(row.change.value if row.change else math.nan),
+            ends(row.change, signed),
             NONE if row.better_on is None else f"{row.better_on}/{row.compared_on}",
         )
         for row in ranking.rows
@@ -83,12 +93,17 @@ def ranked_table(ranking: Ranking) -> RenderableType:
     return table((Column(title="policy", folds=True), *columns), rows)
 
 
-def verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
+def _verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
     """What the history shows, a sentence for each policy, and what the ranges are."""
-    title = KINDS[ranking.by].title
     first = safe(ranking.first, _NAME)
     for row in ranking.rows:
-        yield f"{safe(row.label, 2 * _NAME)}: {_sentence(row, title, first)}"
+        said = _SAID.get(row.verdict, "").format(first=first)
+        if row.difference and not said:
+            by, write = (row.change, percent) if row.change else (row.difference, number)
+            word = "less" if row.verdict == "better" else "more"
+            size = f"{KINDS[ranking.by].title} {write(abs(by.value))}"
+            said = f"{row.verdict}: {size} {word} than {first}"
+        yield f"{safe(row.label, 2 * _NAME)}: {said}"
     days = "days" if history.block_days == 1 else f"blocks of {history.block_days} days"
     yield ""
     yield f"ranges: {METHOD},"
@@ -102,52 +117,23 @@ def verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
         yield f"fewer than {FEWEST_DAYS} {days} can show nothing"
 
 
-def _sentence(row: RankedPolicy, title: str, first: str) -> str:
-    match row.verdict:
-        case "first":
-            return "what the others are held against"
-        case "unfinished":
-            own = f"{row.fate.unfinished:,} jobs never finished" if row.fate.unfinished else ""
-            return f"not compared: {own or f'jobs never finished under {first}'}"
-        case "too few days":
-            return "too few days with jobs to tell it from the first"
-        case "no difference shown":
-            return f"no difference to {first} that this history can show"
-        case _:
-            word = "less" if row.verdict == "better" else "more"
-            if row.change is None:
-                by = NONE if row.difference is None else number(abs(row.difference.value))
-                return f"{row.verdict}: {title} {by} {word} than {first}"
-            low, high = sorted((abs(row.change.low), abs(row.change.high)))
-            return (
-                f"{row.verdict}: {title} {percent(abs(row.change.value))} {word} than {first} "
-                f"({percent(low)} to {percent(high)})"
-            )
-
-
-def _ends(found: Interval, unit: TimeUnit) -> str:
-    if not found.is_known:
+def ends(found: Interval | None, write: Callable[[float], str]) -> str:
+    """The ends of an interval."""
+    if found is None or not found.is_known:
         return NONE
-    return f"{number(found.low / unit.in_s)} to {number(found.high / unit.in_s)}"
+    return f"{write(found.low)} to {write(found.high)}"
 
 
-def signed(change: Interval | None) -> str:
+def signed(share: float) -> str:
     """A change as a percentage with its sign."""
-    return NONE if change is None or math.isnan(change.value) else f"{100 * change.value:+.1f}%"
-
-
-def signed_ends(change: Interval | None) -> str:
-    """The range of a change."""
-    if change is None or not change.is_known:
-        return NONE
-    return f"{100 * change.low:+.1f}% to {100 * change.high:+.1f}%"
+    return NONE if math.isnan(share) else f"{100 * share:+.1f}%"
 
 
 def as_json(
     trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
 ) -> dict[str, object]:
     """All of it as plain values; the keys are those of `docs/evaluate/what-if.md`."""
-    return {
+    told: dict[str, object] = export.plain({
         "trace": trace.name,
         "format": trace.format,
         "cluster": str(shape),
@@ -158,50 +144,30 @@ def as_json(
         "resamples": ranking.resamples,
         "seed": ranking.seed,
         "level_of_differences": ranking.level,
-        "policies": [_row_json(row) for row in ranking.rows],
+        "policies": [
+            {
+                "policy": row.label,
+                **{name: getattr(row.fate, name) for name in _OF_FATE},
+                "figure": row.own,
+                **{name: getattr(row, name) for name in _OF_ROW},
+                "figures": row.fate.values(),
+            }
+            for row in ranking.rows
+        ],
         "block_from": [str(history.date_of(block)) for block in range(history.blocks)],
-    }
+    })  # fmt: skip
+    return told
 
 
 def days_json(history: DailyHistory) -> dict[str, object]:
     """The days and jobs of a history."""
     return {
         "jobs": len(history.trace),
-        "jobs_counted": int(history.is_counted.sum()),
+        "jobs_counted": history.jobs_counted,
         "jobs_too_large": history.too_large,
         "days": history.days,
         "warm_up_days": history.warm_up,
         "cool_down_days": history.cool_down,
         "blocks": history.blocks,
         "block_days": history.block_days,
-    }
-
-
-def range_json(found: Interval | None) -> dict[str, float | None] | None:
-    """A figure and its interval."""
-    if found is None:
-        return None
-    return {"value": finite(found.value), "low": finite(found.low), "high": finite(found.high)}
-
-
-def finite(value: float) -> float | None:
-    """*value*, or None for what JSON has no word for."""
-    return value if math.isfinite(value) else None
-
-
-def _row_json(row: RankedPolicy) -> dict[str, object]:
-    return {
-        "policy": row.label,
-        "costs": row.fate.costs,
-        "notes": list(row.fate.notes),
-        "verdict": row.verdict,
-        "figure": range_json(row.own),
-        "difference": range_json(row.difference),
-        "change": range_json(row.change),
-        "better_on": row.better_on,
-        "compared_on": row.compared_on,
-        "unfinished": row.fate.unfinished,
-        "preemptions": row.fate.preemptions,
-        "figures": {name: finite(value) for name, value in row.values.items()},
-        "by_block": [finite(value) for value in row.by_block],
     }
