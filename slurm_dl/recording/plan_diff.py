@@ -9,14 +9,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from slurm_dl.json_types import Json
 from slurm_dl.model.handover import Run
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover, Plan
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.recording.typed_json import to_plain
@@ -74,40 +70,6 @@ def preempted(plan: Plan) -> frozenset[Run]:
         if isinstance(action, OpenHandover)
         for victim in action.handover.victims
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contrast:
-    """What another policy would have planned on the same snapshot.
-
-    Attributes:
-        gains: Jobs that would hold GPUs by it and not by the recorded plan.
-        loses: The other way round.
-        moved: Jobs whose rank differs.
-        farthest: Most ranks that one of them moved.
-        preempted: Runs it begins to take GPUs back from.
-        preempted_then: Those of the recorded plan.
-    """
-
-    gains: frozenset[JobId]
-    loses: frozenset[JobId]
-    moved: int
-    farthest: int
-    preempted: frozenset[Run]
-    preempted_then: frozenset[Run]
-
-    @classmethod
-    def of(cls, then: Plan, now: Plan) -> Contrast:
-        """*now* against *then*, both of one snapshot."""
-        moves = np.abs(now.rank.astype(np.int64) - then.rank)
-        return cls(
-            gains=now.target - then.target,
-            loses=then.target - now.target,
-            moved=int((moves > 0).sum()),
-            farthest=int(moves.max(initial=0)),
-            preempted=preempted(now),
-            preempted_then=preempted(then),
-        )
 
 
 def _canonical(value: Json) -> str:

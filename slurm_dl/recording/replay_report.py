@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,16 +18,14 @@ import numpy as np
 
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.decide import decide
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import JsonObject, as_list, number
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Run
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Plan
 from slurm_dl.policies.base import Policy
 from slurm_dl.recording.cycles_file import RecordedCycle, RecordingError, Setup
 from slurm_dl.recording.plan_diff import (
-    Contrast,
     Difference,
     count_actions,
     differences,
@@ -112,9 +110,9 @@ class Replayed:
     """One recorded cycle, decided upon once more.
 
     Attributes:
-        plan: What is planned now.
-        policy: By whom.
-        then: What was planned then; None if nobody knows and nobody asked.
+        plan: The plan of now.
+        policy: The policy that made it.
+        then: The recorded plan; None if it is not known and not needed.
     """
 
     recorded: RecordedCycle
@@ -134,15 +132,32 @@ class Replayed:
         found = differences(self.then, self.plan, self.recorded.snapshot)
         return list(itertools.islice(found, MOST_PER_CYCLE))
 
-    def contrast(self) -> Contrast | None:
-        """The plans side by side; None if there is only one."""
-        return Contrast.of(self.then, self.plan) if self.then is not None else None
-
-    def counts(self) -> tuple[int, int, int]:
-        """Jobs in the snapshot, of which running, of which pending."""
+    def as_object(self) -> JsonObject:
+        """For ``--json``."""
         state = self.recorded.snapshot.jobs.state
         running = np.isin(state, (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING))
-        return len(state), int(running.sum()), int((state == JobState.PENDING).sum())
+        content: JsonObject = {
+            "line": self.recorded.line,
+            "now_s": self.recorded.snapshot.now_s,
+            "jobs": len(state),
+            "running": int(running.sum()),
+            "waiting": int((state == JobState.PENDING).sum()),
+            "actions": dict(sorted(count_actions(self.plan).items())),
+            "differences": [d._asdict() for d in self.differences()],
+        }
+        if self.then is None:
+            return content
+        moves = np.abs(self.plan.rank.astype(np.int64) - self.then.rank)
+        content |= {
+            "equal": self.is_equal,
+            "target_gained": [*sorted(self.plan.target - self.then.target)],
+            "target_lost": [*sorted(self.then.target - self.plan.target)],
+            "ranks_moved": int((moves > 0).sum()),
+            "farthest_move": int(moves.max(initial=0)),
+            "preempted": [*sorted(run.job_id for run in preempted(self.plan))],
+            "preempted_then": [*sorted(run.job_id for run in preempted(self.then))],
+        }
+        return content
 
 
 def replayed(
@@ -159,15 +174,13 @@ def replayed(
             to compare with.
     """
     setup: Setup | None = None
-    policy: Policy | None = None
-    before: Policy | None = None
     for recorded in cycles:
-        if policy is None or before is None or recorded.setup is not setup:
+        if recorded.setup is not setup:
             setup = recorded.setup
             policy, before = choice.make(setup), setup.make()
         then = recorded.plan
         if then is None and choice.is_other:
-            # What was planned follows from the snapshot and from what was in force.
+            # The recorded plan follows from the snapshot and from what was in force.
             then = decide(recorded.snapshot, before, setup.settings)
         if then is None and compared:
             msg = f"{path}:{recorded.line}: no plan was recorded, there is nothing to compare with"
@@ -176,126 +189,88 @@ def replayed(
         yield Replayed(recorded=recorded, plan=plan, policy=policy, then=then)
 
 
-@dataclass(slots=True)
 class ReplaySummary:
     """All cycles together.
 
     Attributes:
         cycles: How many there were.
         different: In how many the plans differ.
-        first_s, last_s: Instants of the first and the last, epoch seconds.
-        policies: Names of the policies, in their order.
-        actions: Actions planned, by kind.
-        preempted: Runs that hand-overs would be begun for; each once, however often it is planned.
-        preempted_then: The same by the other plans.
-        gained, lost: Jobs in the target of one side only, summed over the cycles.
-        moved: Ranks that differ, summed over the cycles.
     """
 
-    cycles: int = 0
-    different: int = 0
-    first_s: float = 0.0
-    last_s: float = 0.0
-    policies: dict[str, None] = field(default_factory=dict)
-    actions: Counter[str] = field(default_factory=Counter)
-    preempted: set[Run] = field(default_factory=set)
-    preempted_then: set[Run] = field(default_factory=set)
-    gained: int = 0
-    lost: int = 0
-    moved: int = 0
+    def __init__(self) -> None:
+        self.cycles = self.different = 0
+        self._instants_s: list[float] = []
+        self._policies: dict[str, None] = {}
+        self._actions: Counter[str] = Counter()
+        self._sums: Counter[str] = Counter()
+        # Each run once, however often its preemption is planned.
+        self._preempted: tuple[set[Run], set[Run]] = (set(), set())
 
-    def add(self, cycle: Replayed) -> None:
-        """Take one more cycle in."""
-        now_s = cycle.recorded.snapshot.now_s
-        self.first_s = now_s if not self.cycles else self.first_s
-        self.last_s = now_s
+    def add(self, cycle: Replayed) -> JsonObject:
+        """Take one more cycle in; returns it as plain values."""
+        row = cycle.as_object()
         self.cycles += 1
-        self.different += not cycle.is_equal
-        self.policies.setdefault(cycle.policy.name)
-        self.actions += count_actions(cycle.plan)
-        self.preempted |= preempted(cycle.plan)
-        contrast = cycle.contrast()
-        if contrast is not None:
-            self.preempted_then |= contrast.preempted_then
-            self.gained += len(contrast.gains)
-            self.lost += len(contrast.loses)
-            self.moved += contrast.moved
-
-    def lines(self, choice: ReplayPolicy, *, compared: bool) -> Iterator[str]:
-        """In words."""
-        span = duration(self.last_s - self.first_s)
-        yield f"{self.cycles} cycles over {span} with {', '.join(self.policies)}"
-        preempted = counted(len(self.preempted), "run")
-        yield f"planned: {_counted(self.actions)}; {preempted} to be preempted"
-        if choice.is_other:
-            yield (
-                f"against the recorded policy: {self.gained} times a job is in the target that was "
-                f"not, {self.lost} times the other way round; {self.moved} ranks differ; "
-                f"{counted(len(self.preempted_then), 'run')} to be preempted by the recorded policy"
-            )
-        if compared or choice.is_other:
-            yield (
-                f"{self.different} of {self.cycles} plans differ"
-                if self.different
-                else "all plans are equal to the byte"
-            )
+        self.different += not row.get("equal", True)
+        now_s = cycle.recorded.snapshot.now_s
+        self._instants_s = [*self._instants_s[:1], now_s]
+        self._policies.setdefault(cycle.policy.name)
+        self._actions += count_actions(cycle.plan)
+        for runs, plan in zip(self._preempted, (cycle.plan, cycle.then), strict=True):
+            runs.update(preempted(plan) if plan is not None else ())
+        for name in ("target_gained", "target_lost"):
+            self._sums[name] += len(as_list(row.get(name)))
+        self._sums["ranks_moved"] += int(number(row.get("ranks_moved")))
+        return row
 
     def as_object(self) -> JsonObject:
         """For ``--json``."""
+        now, then = map(len, self._preempted)
         return {
             "cycles": self.cycles,
             "different": self.different,
-            "first_s": self.first_s,
-            "last_s": self.last_s,
-            "policies": list(self.policies),
-            "actions": dict(sorted(self.actions.items())),
-            "preempted_runs": len(self.preempted),
-            "preempted_runs_then": len(self.preempted_then),
-            "target_gained": self.gained,
-            "target_lost": self.lost,
-            "ranks_moved": self.moved,
+            "first_s": self._instants_s[0] if self.cycles else 0.0,
+            "last_s": self._instants_s[-1] if self.cycles else 0.0,
+            "policies": list(self._policies),
+            "actions": dict(sorted(self._actions.items())),
+            "preempted_runs": now,
+            "preempted_runs_then": then,
+            **self._sums,
         }
 
+    def lines(self, choice: ReplayPolicy, *, compared: bool) -> Iterator[str]:
+        """In words."""
+        now, then = (counted(len(runs), "run") for runs in self._preempted)
+        span = duration(self._instants_s[-1] - self._instants_s[0])
+        yield f"{self.cycles} cycles over {span} with {', '.join(self._policies)}"
+        yield f"planned: {_counted(self._actions)}; {now} to be preempted"
+        if choice.is_other:
+            yield (
+                f"against the recorded policy: {self._sums['target_gained']} times a job is in the "
+                f"target that was not, {self._sums['target_lost']} times the other way round; "
+                f"{self._sums['ranks_moved']} ranks differ; {then} to be preempted by the recorded "
+                "policy"
+            )
+        if compared or choice.is_other:
+            differ = f"{self.different} of {self.cycles} plans differ"
+            yield differ if self.different else "all plans are equal to the byte"
 
-def line_of(cycle: Replayed, choice: ReplayPolicy) -> str:
-    """One cycle in one line."""
-    jobs, running, waiting = cycle.counts()
-    when = _instant(cycle.recorded.snapshot.now_s)
-    line = f"{when}  {jobs:>6} {running:>7} {waiting:>7}  {_counted(count_actions(cycle.plan))}"
-    contrast = cycle.contrast() if choice.is_other else None
-    if contrast is None:
-        return line
-    return (
-        f"{line}; target +{len(contrast.gains)} -{len(contrast.loses)}, "
-        f"{contrast.moved} ranks moved (by {contrast.farthest} at most), "
-        f"preempts {len(contrast.preempted)} (then {len(contrast.preempted_then)})"
+
+def line_of(row: JsonObject, choice: ReplayPolicy) -> str:
+    """One cycle, as `Replayed.as_object` has it, in one line."""
+    actions = row["actions"]
+    assert isinstance(actions, dict)  # noqa: S101 - narrows the type
+    line = (
+        f"{_instant(number(row['now_s']))}  {row['jobs']:>6} {row['running']:>7} "
+        f"{row['waiting']:>7}  {_counted(actions)}"
     )
-
-
-def as_object(cycle: Replayed) -> JsonObject:
-    """One cycle for ``--json``."""
-    jobs, running, waiting = cycle.counts()
-    content: JsonObject = {
-        "line": cycle.recorded.line,
-        "now_s": cycle.recorded.snapshot.now_s,
-        "jobs": jobs,
-        "running": running,
-        "waiting": waiting,
-        "actions": dict(sorted(count_actions(cycle.plan).items())),
-        "differences": [d._asdict() for d in cycle.differences()],
-    }
-    contrast = cycle.contrast()
-    if contrast is not None:
-        content |= {
-            "equal": cycle.is_equal,
-            "target_gained": _ids(contrast.gains),
-            "target_lost": _ids(contrast.loses),
-            "ranks_moved": contrast.moved,
-            "farthest_move": contrast.farthest,
-            "preempted": _ids(run.job_id for run in contrast.preempted),
-            "preempted_then": _ids(run.job_id for run in contrast.preempted_then),
-        }
-    return content
+    if not choice.is_other or "equal" not in row:
+        return line
+    names = ("target_gained", "target_lost", "preempted", "preempted_then")
+    gained, lost, stopped, stopped_then = (len(as_list(row[name])) for name in names)
+    return (
+        f"{line}; target +{gained} -{lost}, {row['ranks_moved']} ranks moved "
+        f"(by {row['farthest_move']} at most), preempts {stopped} (then {stopped_then})"
+    )
 
 
 def _instant(now_s: float) -> str:
@@ -305,9 +280,5 @@ def _instant(now_s: float) -> str:
         return f"{now_s:<19.13g}"  # No calendar reaches so far; a simulated clock may.
 
 
-def _counted(actions: Counter[str]) -> str:
+def _counted(actions: Mapping[str, object]) -> str:
     return ", ".join(f"{kind} {n}" for kind, n in sorted(actions.items())) or "nothing"
-
-
-def _ids(jobs: Iterable[JobId]) -> list[Json]:
-    return list(sorted(jobs))  # noqa: C413 - of the type that JSON has

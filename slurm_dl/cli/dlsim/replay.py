@@ -58,13 +58,13 @@ def replay_command(
     cycles: list[Json] = []
     with Recording(file) as recording, _bar(recording.size) as bar:
         for cycle in report.replayed(recording, choice, path=file, compared=diff):
-            summary.add(cycle)
+            row = summary.add(cycle)
             if as_json:
-                cycles.append(report.as_object(cycle))
+                cycles.append(row)
             else:
                 if summary.cycles == 1:
                     bar.say(report.HEADER)
-                bar.say(report.line_of(cycle, choice))
+                bar.say(report.line_of(row, choice))
                 for found in cycle.differences() if diff else ():
                     bar.say(f"  {file}:{cycle.recorded.line}: {safe(str(found), 500)}")
             bar.reach(recording.read_bytes)
