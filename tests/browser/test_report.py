@@ -12,8 +12,9 @@ import pytest
 from browser.shown import Show, Shown
 from patience import eventually
 from playwright.sync_api import expect
+from report_cases import life, records_of
 
-from slurm_dl.model.job_record import Records, RunNodes, Runs
+from slurm_dl.model.job_record import Records, RunNodes
 from slurm_dl.report.html import page
 from slurm_dl.report.html.page_data import Schedule, Subject, page_data
 
@@ -27,31 +28,11 @@ HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>"
 
 def records(rows: list[tuple[str, int, float, list[tuple[float, float]]]]) -> Records:
     """Jobs from (user, GPUs, submission, runs); a job ends with its last run."""
-    users = tuple(sorted({row[0] for row in rows}))
-    runs = sorted((end, i, start) for i, row in enumerate(rows) for start, end in row[3])
-    gpus = np.array([float(row[1]) for row in rows])
-    job = np.array([i for _, i, _ in runs], dtype=np.int32)
-    spent = [sum(end - start for start, end in row[3]) for row in rows]
-    return Records(
-        job_id=tuple(f"job-{i}" for i in range(len(rows))),
-        user=np.array([users.index(row[0]) for row in rows], dtype=np.int32),
-        users=users,
-        gpus=gpus,
-        submit_s=np.array([row[2] for row in rows]),
-        start_s=np.array([row[3][0][0] for row in rows]),
-        end_s=np.array([row[3][-1][1] for row in rows]),
-        alone_s=np.array(spent),
-        service_gpu_s=np.array(spent) * gpus,
-        preemptions=np.array([len(row[3]) - 1 for row in rows], dtype=np.int32),
-        promotions=np.zeros(len(rows), dtype=np.int32),
-        success=np.ones(len(rows), dtype=np.bool_),
-        runs=Runs(
-            job=job,
-            start_s=np.array([start for _, _, start in runs]),
-            end_s=np.array([end for end, _, _ in runs]),
-            gpus=gpus[job],
-        ),
-    )
+    lives = [
+        life(submit, *runs, user=user, gpus=gpus, alone=sum(end - start for start, end in runs))
+        for user, gpus, submit, runs in rows
+    ]
+    return replace(records_of(lives), job_id=tuple(f"job-{i}" for i in range(len(rows))))
 
 
 FIRST = records(
@@ -97,26 +78,12 @@ def visible(shown: Shown) -> float:
 
 def jobs(count: int, *, gpus: int) -> Records:
     """Many short jobs, one after the other on each GPU."""
-    rng = np.random.default_rng(1)
-    lengths = rng.integers(1, 100, count).astype(float)
-    lane = np.arange(count) % gpus
-    ends = np.zeros(count)
-    for i in range(gpus):
-        ends[lane == i] = np.cumsum(lengths[lane == i])
-    order = np.argsort(ends - lengths, kind="stable")
-    start_s, end_s = (ends - lengths)[order], ends[order]
-    none = np.zeros(count, dtype=np.int32)
-    by_end = np.argsort(end_s, kind="stable")
-    return Records(
-        job_id=tuple(map(str, range(count))), user=none, users=("ada",), gpus=np.ones(count),
-        submit_s=start_s, start_s=start_s, end_s=end_s, alone_s=lengths[order],
-        service_gpu_s=lengths[order], preemptions=none, promotions=none,
-        success=np.ones(count, dtype=np.bool_),
-        runs=Runs(
-            job=by_end.astype(np.int32), start_s=start_s[by_end], end_s=end_s[by_end],
-            gpus=np.ones(count),
-        ),
-    )  # fmt: skip
+    lengths = np.random.default_rng(1).integers(1, 100, (-(-count // gpus), gpus)).astype(float)
+    ends = np.cumsum(lengths, axis=0)
+    starts = (ends - lengths).ravel().tolist()
+    runs = sorted(zip(starts, ends.ravel().tolist(), strict=True), key=lambda run: run[0])
+    lives = [life(start, (start, end), alone=end - start) for start, end in runs[:count]]
+    return replace(records_of(lives), job_id=tuple(map(str, range(count))))
 
 
 def test_it_loads_in_silence(show: Show) -> None:
@@ -497,14 +464,7 @@ def test_a_single_job_with_long_names_is_told_in_a_narrow_window(show: Show) -> 
 
 def test_an_empty_schedule_is_a_page(show: Show) -> None:
     """No job, no mark, no complaint."""
-    none = np.zeros(0)
-    ints = np.zeros(0, dtype=np.int32)
-    empty = Records(
-        job_id=(), user=ints, users=(), gpus=none, submit_s=none, start_s=none, end_s=none,
-        alone_s=none, service_gpu_s=none, preemptions=ints, promotions=ints,
-        success=np.zeros(0, dtype=np.bool_),
-    )  # fmt: skip
-    shown = show(html(empty))
+    shown = show(html(records([])))
 
     assert shown.number("marks") == 0
     assert shown.complaints == []

@@ -32,6 +32,7 @@ from slurm_dl.policies.las import Las
 from slurm_dl.policies.registry import POLICIES
 from slurm_dl.simulation.ideal.presets import PRESETS
 from slurm_dl.traces import FORMATS, read_trace
+from tools.fit_traces import main as fit_traces
 
 Eventually = Callable[..., object]
 
@@ -77,20 +78,16 @@ def timeless(value: Any) -> Any:  # noqa: ANN401
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "traces", "generate", "policies"])
-def test_every_command_has_help_with_an_example(command: str) -> None:
-    result = dlsim(command, "--help")
-
-    assert result.exit_code == 0
-    assert f"dlsim {command} " in result.stdout
-    assert "Example" in result.stdout
-
-
-def test_the_cell_command_is_not_listed() -> None:
-    result = dlsim("--help")
-
-    assert "sweep-cell" not in result.stdout
-    assert all(f"\n  {c} " in result.stdout for c in ("run", "compare", "generate"))
+def test_every_command_is_listed_and_has_help_with_an_example() -> None:
+    """But the one that is for the tasks of an array."""
+    listed = dlsim("--help").stdout
+    assert "sweep-cell" not in listed
+    for command in ("run", "compare", "traces", "generate", "policies"):
+        assert f"\n  {command} " in listed
+        result = dlsim(command, "--help")
+        assert result.exit_code == 0
+        assert f"dlsim {command} " in result.stdout
+        assert "Example" in result.stdout
 
 
 EXAMPLES = re.findall(
@@ -155,63 +152,85 @@ def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
     assert {p.name for p in plots.iterdir()} >= {"jct.png", "over_time.png"}
 
 
-def test_run_ends_with_1_if_jobs_did_not_finish() -> None:
-    result = dlsim("run", SIXTY, "--cluster", "1x1", "--policy", "srtf", "-q")
-
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert "jobs did not finish: " in result.stderr
-    assert "30 ask for more than the 1 GPUs there are\n" in result.stderr
+PLACED = "run --policy fifo --place "
 
 
-PLACED = ("--policy", "fifo")
+def profiles_in(folder: Path, text: str, names: str) -> Path:
+    """A site's profiles of the models called *names*, each of this text."""
+    folder.mkdir(mode=0o700)
+    for name in names.split():
+        (folder / f"{name}.yaml").write_text(f"name: {name}\n{text}\n", "utf-8")
+        (folder / f"{name}.yaml").chmod(0o600)
+    return folder
 
 
 @pytest.mark.parametrize(
-    ("command", "args", "said"),
+    ("words", "said"),
     [
-        ("run", ["--policy", "nope"], "no policy 'nope'"),
-        ("run", ["--policy", "fifo", "--preset", "nope"], "preset 'nope' is unknown"),
-        ("run", ["--policy", "fifo", "-p", "x"], "must be key=value"),
-        ("run", ["--policy", "las", "-p", "quantum_s=-1"], "quantum_s"),
-        ("run", ["--policy", "las", "-p", "quantum=1"], "did you mean quantum_s?"),
-        ("run", ["--policy", "fifo", "--costs", "/nonexistent"], "--costs /nonexistent"),
-        ("run", [], "--policy"),
-        ("run", [*PLACED, "--place", "nope"], "--place nope: must be one of best_fit, "),
-        ("run", [*PLACED, "--place", "best_fit:x=1"], "x: unknown key"),
-        ("run", [*PLACED, "--place", "best_fit:x"], "must be NAME or NAME:KEY=VALUE"),
-        ("run", [*PLACED, "--place", "best_fit:x=1,x=2"], "no key twice"),
-        ("run", [*PLACED, "--place", "consolidate:skew_threshold=2"], "from 0 to 1 (got 2.0)"),
-        ("run", [*PLACED, "--place", "consolidate:skew_threshold=[1"], "is no value"),
-        ("run", [*PLACED, "--place", "best_fit", "--rule", "nope"], "--rule nope: must be one of"),
-        ("run", [*PLACED, "--rule", "small_apart"], "--rule goes with --place"),
-        ("run", [*PLACED, "--widths", "fewest"], "--widths goes with --place"),
-        ("run", [*PLACED, "--place", "none", "--contention", "9"], "--contention goes with"),
-        ("run", [*PLACED, "--place", "best_fit", "--contention", "0"], "NETWORK or NETWORK:PCIE"),
-        ("run", [*PLACED, "--place", "best_fit", "--contention", "nan"], "NETWORK or NETWORK:"),
-        ("run", [*PLACED, "--place", "best_fit", "--contention", "5:"], "NETWORK or NETWORK:PCIE"),
-        ("run", [*PLACED, "--place", "best_fit", "--contention", "inf"], "NETWORK or NETWORK:"),
-        ("run", [*PLACED, "--place", "best_fit", "--profiles", "/nonexistent"], "does not exist"),
-        ("run", ["--policy", "fifo_skip", "--place", "best_fit", "--costs", "slurm"], "--place: "),
-        ("compare", ["--policies", "nope"], "no policy 'nope'"),
-        ("compare", ["--policies", "fifo", "--place", "nope"], "--place nope: must be one of"),
-        ("compare", ["--policies", "fifo", *("--place", "best_fit") * 2], "is given twice"),
-        ("compare", ["--policies", "fifo", "--place", "none", "--rule", "x"], "--rule goes with"),
-        ("compare", ["--policies", "fifo:nope"], "preset 'nope' is unknown"),
-        ("compare", ["--policies", "fifo", "-p", "x"], "must be key=value"),
-        ("compare", ["--policies", "las", "-p", "quantum_s=-1"], "quantum_s"),
-        ("compare", ["--policies", "las", "-p", "quantum=1"], "they have dimensions, quantum_s"),
-        ("compare", ["--policies", "fifo", "--costs", "/nonexistent"], "--costs /nonexistent"),
-        ("compare", [], "what is compared? give --policies"),
+        ("run --policy nope", "no policy 'nope'"),
+        ("run --policy fifo --preset nope", "preset 'nope' is unknown"),
+        ("run --policy fifo -p x", "must be key=value"),
+        ("run --policy las -p quantum_s=-1", "quantum_s"),
+        ("run --policy las -p quantum=1", "did you mean quantum_s?"),
+        ("run --policy fifo --costs /nonexistent", "--costs /nonexistent"),
+        ("run", "--policy"),
+        (f"{PLACED}nope", "--place nope: must be one of best_fit, "),
+        (f"{PLACED}best_fit:x=1", "x: unknown key"),
+        (f"{PLACED}best_fit:x", "must be NAME or NAME:KEY=VALUE"),
+        (f"{PLACED}best_fit:x=1,x=2", "no key twice"),
+        (f"{PLACED}consolidate:skew_threshold=2", "from 0 to 1 (got 2.0)"),
+        (f"{PLACED}consolidate:skew_threshold=[1", "is no value"),
+        (f"{PLACED}best_fit --rule nope", "--rule nope: must be one of"),
+        ("run --policy fifo --rule small_apart", "--rule goes with --place"),
+        ("run --policy fifo --widths fewest", "--widths goes with --place"),
+        (f"{PLACED}none --contention 9", "--contention goes with"),
+        *(
+            (f"{PLACED}best_fit --contention {link}", "NETWORK or NETWORK:PCIE")
+            for link in ("0", "nan", "5:", "inf")
+        ),
+        (f"{PLACED}best_fit --profiles /nonexistent", "does not exist"),
+        ("run --policy fifo_skip --place best_fit --costs slurm", "--place: "),
+        ("compare --policies nope", "no policy 'nope'"),
+        ("compare --policies fifo --place nope", "--place nope: must be one of"),
+        ("compare --policies fifo --place best_fit --place best_fit", "is given twice"),
+        ("compare --policies fifo --place none --rule x", "--rule goes with"),
+        ("compare --policies fifo:nope", "preset 'nope' is unknown"),
+        ("compare --policies fifo -p x", "must be key=value"),
+        ("compare --policies las -p quantum_s=-1", "quantum_s"),
+        ("compare --policies las -p quantum=1", "they have dimensions, quantum_s"),
+        ("compare --policies fifo --costs /nonexistent", "--costs /nonexistent"),
+        ("compare", "what is compared? give --policies"),
+        ("compare --policies fifo,fifo", "fifo is given twice"),
+        ("compare --policies fifo --loads 0", "--loads: 0 is"),
+        ("compare --policies fifo --seeds 0", "--seeds"),
+        ("compare --policies fifo -j 0", "-j"),
+        ("compare --policies fifo --plot x.gif", "--plot x.gif"),
+        ("compare --policies fifo --costs none --costs none", "none is given twice"),
+        (
+            "compare --policies fifo --costs none --costs slurm --loads 1,2 --plot x.png",
+            "too much for one picture",
+        ),
+        ("compare --policies fifo --dir x", "--dir is for --on slurm"),
+        ("compare --policies fifo --resume", "--resume is for --on slurm"),
+        ("compare --policies fifo --on slurm", "needs --dir"),
+        ("compare --policies fifo --on slurm --dir x -j 2", "-j is for --on local"),
+        ("compare --on slurm --dir x --resume", "TRACE stands in the folder"),
+        ("compare --policies fifo --on slurm --dir x --time 1\x002", "--time: "),
     ],
 )
-def test_mistakes_are_one_line_and_status_2(command: str, args: list[str], said: str) -> None:
+def test_mistakes_are_one_line_and_status_2(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is read or written."""
+    monkeypatch.chdir(tmp_path)
+    command, *args = (word.replace("\0", "\n") for word in words.split(" "))
     result = dlsim(command, SIXTY, "--cluster", "2x4", *args)
 
     assert result.exit_code == 2
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
+    assert not list(tmp_path.iterdir())
 
 
 def test_run_puts_jobs_on_nodes(tmp_path: Path) -> None:
@@ -248,38 +267,30 @@ def test_run_puts_jobs_on_nodes(tmp_path: Path) -> None:
 
 
 def test_a_sites_profiles_stand_before_the_shipped_ones(tmp_path: Path) -> None:
-    """With next to no skew the models that are skewed are slowed down no more."""
-    profiles, out = tmp_path / "profiles", tmp_path / "o.json"
-    profiles.mkdir(mode=0o700)
-    words = ["run", SIXTY, "--cluster", "4x4", "--policy", "discrete_las", "--place", "best_fit"]
-    for name in ("vgg11", "vgg16", "vgg19", "alexnet"):
-        (profiles / f"{name}.yaml").write_text(f"name: {name}\nskew: 0.01\n", "utf-8")
-        (profiles / f"{name}.yaml").chmod(0o600)
+    """With next to no skew the models that are skewed are slowed down no more.
 
-    dlsim(*words, "--json", out, "-q")
-    shipped = told(out)["placement"]
+    Where a profile says what its jobs send, --contention limits it.
+    """
+    out = tmp_path / "o.json"
+
+    def placement(*words: object) -> dict[str, Any]:
+        ran = ("--cluster", "4x4", "--policy", "discrete_las", "--place", "best_fit", *words)
+        result = dlsim("run", SIXTY, *ran, "--json", out, "-q")
+        assert result.exit_code == 0, result.stderr
+        found: dict[str, Any] = told(out)["placement"]
+        return found
+
+    even = profiles_in(tmp_path / "even", "skew: 0.01", "vgg11 vgg16 vgg19 alexnet")
+    shipped, ours = placement(), placement("--profiles", even)
     assert shipped["skewed_spread_frac"] > 0
-    result = dlsim(*words, "--profiles", profiles, "--json", out, "-q")
-    assert result.exit_code == 0, result.stderr
-    assert told(out)["placement"]["mean_speed"] > shipped["mean_speed"]
-    assert told(out)["placement"]["skewed_spread_frac"] is None
-
-
-def test_a_full_link_makes_jobs_slower(tmp_path: Path) -> None:
-    """Where a profile says what its jobs send, --contention limits it."""
-    profiles, out = tmp_path / "profiles", tmp_path / "o.json"
-    profiles.mkdir(mode=0o700)
-    for name in ("resnet50", "resnet101", "resnet152", "inception3", "inception4", "googlenet"):
-        text = f"name: {name}\nskew: 0.05\nload: {{network_mb_s: 500}}\n"
-        (profiles / f"{name}.yaml").write_text(text, "utf-8")
-        (profiles / f"{name}.yaml").chmod(0o600)
-    words = ["run", SIXTY, "--cluster", "4x4", "--policy", "discrete_las", "--place", "best_fit"]
-
-    speeds = []
-    for link in ("100000", "500"):
-        dlsim(*words, "--profiles", profiles, "--contention", link, "--json", out, "-q")
-        speeds.append(told(out)["placement"]["mean_speed"])
-    assert speeds[1] < speeds[0] - 0.001
+    assert ours["mean_speed"] > shipped["mean_speed"]
+    assert ours["skewed_spread_frac"] is None
+    busy = profiles_in(
+        tmp_path / "busy", "skew: 0.05\nload: {network_mb_s: 500}",
+        "resnet50 resnet101 resnet152 inception3 inception4 googlenet",
+    )  # fmt: skip
+    free, full = (placement("--profiles", busy, "--contention", n) for n in ("100000", "500"))
+    assert full["mean_speed"] < free["mean_speed"] - 0.001
 
 
 # compare
@@ -369,9 +380,6 @@ e,700,20,1,ada,,COMPLETED
 """
 
 
-TWO_COSTS = ("--costs", "none", "--costs", "slurm")
-
-
 class Faulty(Las):
     """A policy with a fault."""
 
@@ -393,7 +401,7 @@ def test_compare_of_all_has_both_costs_and_survives_a_fault(
 
     result = dlsim(
         *("compare", trace, "--cluster", "1x8", "--policies", "fifo,all", "-j", processes),
-        *(*TWO_COSTS, "--json", out, "--csv", lines),
+        *("--costs", "none", "--costs", "slurm", "--json", out, "--csv", lines),
         *("--plot", tmp_path / "c.png"),
     )
 
@@ -453,111 +461,62 @@ def test_compare_over_loads_and_seeds_is_the_same_in_processes(tmp_path: Path) -
     assert not multiprocessing.active_children()
 
 
-def test_compare_ends_with_1_and_says_where_jobs_did_not_finish() -> None:
-    """No figure is the best then: a mean over fewer jobs is another figure."""
+def test_jobs_that_did_not_finish_are_told_and_end_with_1() -> None:
+    """No figure of a comparison is the best then: a mean over fewer jobs is another figure."""
+    alone = dlsim("run", SIXTY, "--cluster", "1x1", "--policy", "srtf", "-q")
+    assert (alone.exit_code, alone.stdout) == (1, "")
+    assert "jobs did not finish: " in alone.stderr
+    assert "30 ask for more than the 1 GPUs there are\n" in alone.stderr
+
     words = ["compare", SIXTY, "--policies", "fifo_skip,srtf", "--seeds", "2", "--cluster"]
-
-    result = dlsim(*words, "1x2")
-    whole = dlsim(*words, "2x4")
-
+    result, whole = dlsim(*words, "1x2"), dlsim(*words, "2x4")
     assert (result.exit_code, whole.exit_code) == (1, 0)
     lines = result.stderr.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("dlsim compare: fifo_skip, load 1, seed 0: ")
     assert all("want more than the 2 GPUs there are" in line for line in lines)
     assert "finished" in result.stdout
-    marked = [
-        [line for line in r.stdout.splitlines() if "±" in line and "* " in line]
-        for r in (result, whole)
-    ]
-    assert marked[0] == []
-    assert marked[1] != []
+    best = re.compile(r"±.*\* |\* .*±")
+    assert [bool(best.search(r.stdout)) for r in (result, whole)] == [False, True]
 
 
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        (["--policies", "fifo,fifo"], "fifo is given twice"),
-        (["--policies", "fifo", "--loads", "0"], "--loads: 0 is"),
-        (["--policies", "fifo", "--seeds", "0"], "--seeds"),
-        (["--policies", "fifo", "-j", "0"], "-j"),
-        (["--policies", "fifo", "--plot", "x.gif"], "--plot x.gif"),
-        (["--policies", "fifo", "--costs", "none", "--costs", "none"], "none is given twice"),
-        (
-            ["--policies", "fifo", *TWO_COSTS, "--loads", "1,2", "--plot", "x.png"],
-            "too much for one picture",
-        ),
-        (["--policies", "fifo", "--dir", "x"], "--dir is for --on slurm"),
-        (["--policies", "fifo", "--resume"], "--resume is for --on slurm"),
-        (["--policies", "fifo", "--on", "slurm"], "needs --dir"),
-        (["--policies", "fifo", "--on", "slurm", "--dir", "x", "-j", "2"], "-j is for --on local"),
-        (["--on", "slurm", "--dir", "x", "--resume"], "TRACE stands in the folder"),
-        (
-            ["--policies", "fifo", "--on", "slurm", "--dir", "x", "--time", "1\n2"],
-            "--time: ",
-        ),
-    ],
-)
-def test_options_that_cannot_be_are_refused(
-    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is read or written."""
-    monkeypatch.chdir(tmp_path)
-    result = dlsim("compare", SIXTY, "--cluster", "2x4", *args)
-
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert not list(tmp_path.iterdir())
+ON_SLURM = ("compare", "--on", "slurm", "--dir")
 
 
-def test_resume_wants_a_folder_with_a_sweep(tmp_path: Path) -> None:
-    result = dlsim("compare", "--on", "slurm", "--dir", tmp_path, "--resume")
-
-    assert result.exit_code == 2
-    assert f"{tmp_path}/experiment.json: No such file" in result.stderr
-
-
-def test_slurm_is_needed_for_a_sweep_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Said in a line; the folder stays, for --resume where Slurm is."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    folder = tmp_path / "sweep"
-    words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo", "--on", "slurm"]
-
-    result = dlsim(*words, "--dir", folder)
-
-    assert result.exit_code == 1
-    assert re.search("sbatch .*not in PATH", result.stderr)
-    again = dlsim(*words, "--dir", folder)
-    assert "holds a sweep already" in again.stderr
+def swept(folder: Path, tasks: int) -> Result:
+    """What is gathered once the tasks of the array have run."""
+    for task in range(tasks):
+        assert dlsim("sweep-cell", folder, task).exit_code == 0
+    gathered = dlsim(*ON_SLURM, folder, "--resume")
+    assert gathered.exit_code == 0, gathered.stderr
+    assert dlsim("sweep-cell", folder, tasks).exit_code == 2
+    return gathered
 
 
-def test_a_task_of_a_sweep_writes_its_results(
+def test_a_sweep_on_slurm_is_gathered_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command that the array's tasks run; --resume then finds all there and needs no Slurm."""
+    """Its tasks compute what is computed here; that Slurm is away is said, the folder stays."""
     monkeypatch.setenv("PATH", str(tmp_path))
     folder = tmp_path / "sweep"
+    absent = dlsim(*ON_SLURM, tmp_path, "--resume")
+    assert absent.exit_code == 2
+    assert f"{tmp_path}/experiment.json: No such file" in absent.stderr
     words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,srtf", "--seeds", "2"]
-    dlsim(*words, "--on", "slurm", "--dir", folder)
+    away = dlsim(*words, "--on", "slurm", "--dir", folder)
+    assert away.exit_code == 1
+    assert re.search("sbatch .*not in PATH", away.stderr)
+    assert "holds a sweep already" in dlsim(*words, "--on", "slurm", "--dir", folder).stderr
 
-    for task in range(4):
-        assert dlsim("sweep-cell", folder, task).exit_code == 0
-    gathered = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume")
-
-    assert gathered.exit_code == 0, gathered.stderr
-    assert gathered.stdout == dlsim(*words).stdout
-    assert dlsim("sweep-cell", folder, 4).exit_code == 2
+    assert swept(folder, 4).stdout == dlsim(*words).stdout
 
 
 def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the tasks of an array compute from the folder alone is what is computed here."""
+    """Whatever becomes of the profiles; --resume takes nothing else."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    folder, profiles = tmp_path / "sweep", tmp_path / "mine"
-    profiles.mkdir(mode=0o700)
-    (profiles / "vgg16.yaml").write_text("name: vgg16\nskew: 0.9\n", "utf-8")
-    (profiles / "vgg16.yaml").chmod(0o600)
+    folder, profiles = tmp_path / "sweep", profiles_in(tmp_path / "mine", "skew: 0.9", "vgg16")
     words = [
         *("compare", SIXTY, "--cluster", "4x4@2", "--policies", "discrete_las"),
         *("--place", "none", "--place", "consolidate:skew_threshold=0.5"),
@@ -569,14 +528,9 @@ def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
     dlsim(*words, "--on", "slurm", "--dir", folder)
     (profiles / "vgg16.yaml").write_text("name: vgg16\nskew: 0.1\n", "utf-8")
 
-    for task in range(2):
-        assert dlsim("sweep-cell", folder, task).exit_code == 0
-    gathered = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume")
-
-    assert gathered.exit_code == 0, gathered.stderr
-    assert gathered.stdout == expected.stdout
+    assert swept(folder, 2).stdout == expected.stdout
     for option, value in (("--place", "best_fit"), ("--tags", "0.7")):
-        again = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume", option, value)
+        again = dlsim(*ON_SLURM, folder, "--resume", option, value)
         assert again.exit_code == 2
         assert f"{option} stands in the folder" in again.stderr
 
@@ -702,37 +656,28 @@ def test_traces_tells_what_is_in_a_trace_and_what_was_left_out() -> None:
     assert summary["duration_s"]["0.5"] == pytest.approx(float(np.median(trace.duration_s)))
 
 
-def test_traces_lists_the_formats() -> None:
+def test_traces_lists_the_formats_and_refuses_what_is_none() -> None:
+    """Jobs that all come at once have no demand: no division by 0, no Infinity in JSON."""
     words = dlsim("traces", "--formats").stdout
     known = json.loads(dlsim("traces", "--formats", "--json").stdout)["formats"]
-
     assert [line.split()[0] for line in words.splitlines()] == list(FORMATS)
     assert {k["name"]: k["about"] for k in known} == {f.name: f.about for f in FORMATS.values()}
 
-
-def test_jobs_that_all_come_at_once_have_no_demand() -> None:
-    """No division by 0, and no Infinity in JSON."""
     path = TRACES / "muri" / "trace1_pr.csv"
-
     assert "all jobs come at once" in dlsim("traces", path).stdout
     assert json.loads(dlsim("traces", path, "--json").stdout)["mean_gpus"] is None
 
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
+    refused: list[tuple[list[object], str]] = [
         ([], "give a TRACE, or --formats alone"),
         ([SIXTY, "--formats"], "give a TRACE, or --formats alone"),
         (["/nonexistent"], "does not exist"),
         ([SIXTY, "--format", "nope"], "trace format 'nope' is unknown"),
         ([ROOT / "LICENSE"], "begins like no format that is known"),
-    ],
-)
-def test_what_is_no_trace_is_refused(args: list[object], said: str) -> None:
-    result = dlsim("traces", *args)
-
-    assert result.exit_code == 2
-    assert said in result.stderr
+    ]
+    for args, said in refused:
+        result = dlsim("traces", *args)
+        assert result.exit_code == 2
+        assert said in result.stderr
 
 
 # generate
@@ -765,54 +710,37 @@ def test_generate_writes_a_trace_that_can_be_run(tmp_path: Path) -> None:
 
 
 def test_generate_after_a_trace_or_a_fit_of_it(tmp_path: Path) -> None:
-    """Both are the same workload."""
-    words = ["generate", "--jobs", "50", "--load", "1", "--cluster", "4x4"]
-    trace = TRACES / "tiresias-derived" / "itp10.csv"
-    fit = tmp_path / "fit.json"
-    subprocess.run(
-        [sys.executable, "-m", "tools.fit_traces", trace, "--out", fit],
-        check=True,
-        capture_output=True,
-    )
+    """Both are the same workload; one job alone has no load."""
+    words = ["generate", "--load", "1", "--cluster", "8x8", "--jobs"]
+    trace, fit = TRACES / "tiresias-derived" / "itp10.csv", tmp_path / "fit.json"
+    fit_traces([str(trace), "--out", str(fit)])
 
-    one = dlsim(*words, "--like", trace, "--out", tmp_path / "a.csv")
-    two = dlsim(*words, "--like", fit, "--out", tmp_path / "b.csv")
+    one = dlsim(*words, 50, "--like", trace, "--out", tmp_path / "a.csv")
+    two = dlsim(*words, 50, "--like", fit, "--out", tmp_path / "b.csv")
 
     assert (one.exit_code, two.exit_code) == (0, 0), one.stderr + two.stderr
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+    single = dlsim(*words, 1, "--like", "itp", "--out", tmp_path / "c.csv", "--json")
+    assert json.loads(single.stdout)["offered_load"] is None
 
 
-def test_one_made_job_has_no_load(tmp_path: Path) -> None:
-    words = ["generate", "--like", "itp", "--jobs", "1", "--load", "1", "--cluster", "8x8"]
-
-    result = dlsim(*words, "--out", tmp_path / "a.csv", "--json")
-
-    assert json.loads(result.stdout)["offered_load"] is None
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"--like": "nope"}, "--like nope: must be philly, itp or a file"),
-        ({"--like": str(ROOT / "LICENSE")}, "begins like no format"),
-        ({"--load": "0"}, "--load"),
-        ({"--load": "5000"}, "load must be 0.001 to 1000"),
-        ({"--jobs": "0"}, "--jobs"),
-        ({"--cluster": "8by8"}, "is not NODESxGPUS"),
-        ({"--out": "/nonexistent/x.csv"}, "/nonexistent/x.csv: cannot be written"),
-    ],
-)
-def test_what_cannot_be_generated_is_refused(
-    changed: dict[str, str], said: str, tmp_path: Path
-) -> None:
-    words = {"--like": "itp", "--jobs": "5", "--load": "1", "--cluster": "8x8"}
-    words |= {"--out": str(tmp_path / "a.csv")} | changed
-
-    result = dlsim("generate", *(part for pair in words.items() for part in pair))
-
-    assert result.exit_code == 2
-    assert said in result.stderr
-    assert not list(tmp_path.iterdir())
+def test_what_cannot_be_generated_is_refused(tmp_path: Path) -> None:
+    sound = {"--like": "itp", "--jobs": "5", "--load": "1", "--cluster": "8x8"}
+    sound["--out"] = str(tmp_path / "a.csv")
+    for option, value, said in (
+        ("--like", "nope", "--like nope: must be philly, itp or a file"),
+        ("--like", str(ROOT / "LICENSE"), "begins like no format"),
+        ("--load", "0", "--load"),
+        ("--load", "5000", "load must be 0.001 to 1000"),
+        ("--jobs", "0", "--jobs"),
+        ("--cluster", "8by8", "is not NODESxGPUS"),
+        ("--out", "/nonexistent/x.csv", "/nonexistent/x.csv: cannot be written"),
+    ):
+        words = {**sound, option: value}
+        result = dlsim("generate", *(part for pair in words.items() for part in pair))
+        assert result.exit_code == 2
+        assert said in result.stderr
+        assert not list(tmp_path.iterdir())
 
 
 # policies

@@ -25,7 +25,6 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 ROOT = Path(__file__).parents[2]
 DAY_S = 86_400
-FROM = ("--from-sacct", "dump.txt", "--cluster", "1x1")
 T0 = 1_767_225_600
 """Midnight of 2026-01-01, UTC."""
 
@@ -33,26 +32,17 @@ T0 = 1_767_225_600
 def dump(days: int = 20, short: int = 12) -> str:
     """A site of one GPU: each day a job of six hours, and short ones behind it."""
     lines = [HEADER]
-
-    def job(number: int, submit_s: int, took_s: int) -> None:
-        values = {
-            "JobID": str(number),
-            "User": "ann",
-            "Account": "vision",
-            "Submit": str(submit_s),
-            "Start": str(submit_s + 10),
-            "End": str(submit_s + 10 + took_s),
-            "State": "COMPLETED",
-            "ElapsedRaw": str(took_s),
-            "ReqTRES": "cpu=1,gres/gpu=1",
-            "AllocTRES": "cpu=1,gres/gpu=1",
-        }
-        lines.append("|".join(values[name] for name in FIELDS))
-
+    fixed = {"User": "ann", "Account": "vision", "State": "COMPLETED"}
+    fixed |= dict.fromkeys(("ReqTRES", "AllocTRES"), "cpu=1,gres/gpu=1")
     for day in range(days):
-        job(1000 * day + 1, T0 + day * DAY_S, 21_600)
-        for n in range(short):
-            job(1000 * day + 2 + n, T0 + day * DAY_S + 60 + 30 * n, 600 + 47 * ((7 * n) % short))
+        begin_s = T0 + day * DAY_S
+        jobs = [(begin_s, 21_600)]
+        jobs += [(begin_s + 60 + 30 * n, 600 + 47 * ((7 * n) % short)) for n in range(short)]
+        for number, (submit_s, took_s) in enumerate(jobs, start=1000 * day + 1):
+            start_s = submit_s + 10
+            times = {"Submit": submit_s, "Start": start_s, "End": start_s + took_s}
+            values = {**fixed, **times, "JobID": number, "ElapsedRaw": took_s}
+            lines.append("|".join(str(values[name]) for name in FIELDS))
     return "\n".join(lines) + "\n"
 
 
@@ -116,7 +106,14 @@ def test_from_a_dump_to_a_recommendation(site: Path, command: Command) -> None:
 
 
 def test_a_dump_is_made_into_a_history(site: Path, command: Command) -> None:
-    """What is left out is told with its line, and the file is the owner's alone."""
+    """By a command for a shell; what is left out is told with its line, the file is the owner's."""
+    asked = command("sim", "history", "--sacct-command", "--since", "2026-01-01", "--anonymous")
+    assert (asked.returncode, asked.stdout.count("\n")) == (0, 1)
+    words = shlex.split(asked.stdout)
+    assert words[2] == "sacct"
+    (fields,) = [word for word in words if word.startswith("--format=")]
+    assert not {"User", "Account", "JobName"} & set(fields.removeprefix("--format=").split(","))
+
     with (site / "dump.txt").open("a", encoding="utf-8") as file:
         file.write("9|ann\n")
         file.write("7_[0-4]|ann|vision|1767225600|None|1767225700|COMPLETED|0||gres/gpu=1\n")
@@ -133,44 +130,33 @@ def test_a_dump_is_made_into_a_history(site: Path, command: Command) -> None:
     assert "ann" not in (site / "history.txt").read_text("utf-8")
 
 
-def test_the_sacct_command_is_one_for_a_shell(command: Command) -> None:
-    done = command("sim", "history", "--sacct-command", "--since", "2026-01-01", "--anonymous")
-
-    assert done.returncode == 0
-    assert done.stdout.count("\n") == 1
-    words = shlex.split(done.stdout)
-    assert words[2] == "sacct"
-    (fields,) = [word for word in words if word.startswith("--format=")]
-    assert not {"User", "Account", "JobName"} & set(fields.removeprefix("--format=").split(","))
-
-
 @pytest.mark.parametrize(
-    ("args", "status", "said"),
+    ("words", "said"),
     [
-        (("whatif", "--cluster", "1x1"), 2, "give a TRACE or --from-sacct DUMP"),
-        (("whatif", "dump.txt", *FROM), 2, "give a TRACE"),
-        (("whatif", "dump.txt", "--cluster", "1x1", "--policies", "fifo"), 2, "nothing to compare"),
-        (("whatif", "dump.txt", "--cluster", "1x1", "--policies", "fifo,fufo"), 2, "fufo"),
-        (("whatif", "dump.txt", "--cluster", "1x1", "--thresholds", "9,3"), 2, "GPU-seconds"),
-        (("whatif", "dump.txt", "--cluster", "0x1"), 2, "0x1"),
-        (("whatif", *FROM, "--warm-up", "20"), 2, "none is left"),
-        (("whatif", "dump.txt", "--cluster", "1x1", "--json", "no/x"), 2, "there is no directory"),
-        (("whatif", "--from-sacct", "bad.txt", "--cluster", "1x1"), 2, "--sacct-command"),
-        (("tune", "dump.txt", "--cluster", "1x1", "--thresholds", "x"), 2, "--thresholds"),
-        (("tune", "dump.txt", "--cluster", "1x1", "--promote", "-1"), 2, "--promote"),
-        (("tune", *FROM, "--config", "las.yaml"), 2, "policy.order is las"),
-        (("history", "--from-sacct", "dump.txt"), 2, "OUT"),
-        (("history", "--from-sacct", "dump.txt", "--since", "2026-01-01", "x"), 2, "whole dump"),
-        (("history", "--from-sacct", "bad.txt", "x"), 2, "bad.txt:1: no column JobID"),
-        (("history", "--sacct-command", "--since", "2026-01-01", "x"), 2, "leave OUT away"),
+        ("whatif --cluster 1x1", "give a TRACE or --from-sacct DUMP"),
+        ("whatif dump.txt --from-sacct dump.txt --cluster 1x1", "give a TRACE"),
+        ("whatif dump.txt --cluster 1x1 --policies fifo", "nothing to compare"),
+        ("whatif dump.txt --cluster 1x1 --policies fifo,fufo", "fufo"),
+        ("whatif dump.txt --cluster 1x1 --thresholds 9,3", "GPU-seconds"),
+        ("whatif dump.txt --cluster 0x1", "0x1"),
+        ("whatif --from-sacct dump.txt --cluster 1x1 --warm-up 20", "none is left"),
+        ("whatif dump.txt --cluster 1x1 --json no/x", "there is no directory"),
+        ("whatif --from-sacct bad.txt --cluster 1x1", "--sacct-command"),
+        ("tune dump.txt --cluster 1x1 --thresholds x", "--thresholds"),
+        ("tune dump.txt --cluster 1x1 --promote -1", "--promote"),
+        ("tune --from-sacct dump.txt --cluster 1x1 --config las.yaml", "policy.order is las"),
+        ("history --from-sacct dump.txt", "OUT"),
+        ("history --from-sacct dump.txt --since 2026-01-01 x", "whole dump"),
+        ("history --from-sacct bad.txt x", "bad.txt:1: no column JobID"),
+        ("history --sacct-command --since 2026-01-01 x", "leave OUT away"),
     ],
-)  # fmt: skip
-def test_mistakes_are_named(site: Path, args: tuple[str, ...], status: int, said: str) -> None:
+)
+def test_mistakes_are_named(site: Path, words: str, said: str) -> None:
     (site / "bad.txt").write_text("a|b\n1|2\n", "utf-8")
     (site / "las.yaml").write_text("manage: {partitions: [g]}\npolicy: {order: las}\n", "utf-8")
-    done = dlsim(*args)
+    done = dlsim(*words.split())
 
-    assert (done.exit_code, done.stdout) == (status, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert not (site / "x").exists()
@@ -229,22 +215,18 @@ def alike(printed: Sequence[str], shown: Sequence[str]) -> bool:
     The ends of ranges do, between processors.
     """
     number = re.compile(r"-?\d+\.(\d+)")
-    for one, other in zip(printed, shown, strict=True):
-        if number.sub("#", one) != number.sub("#", other):
-            return False
-        for mine, theirs in zip(number.finditer(one), number.finditer(other), strict=True):
-            step = 10.0 ** -len(theirs[1])
-            if (
-                len(mine[1]) != len(theirs[1])
-                or abs(float(mine[0]) - float(theirs[0])) > 1.5 * step
-            ):
-                return False
-    return True
+    one, other = "\n".join(printed), "\n".join(shown)
+    return number.sub("#", one) == number.sub("#", other) and all(
+        len(mine[1]) == len(theirs[1])
+        and abs(float(mine[0]) - float(theirs[0])) <= 1.5 * 10.0 ** -len(theirs[1])
+        for mine, theirs in zip(number.finditer(one), number.finditer(other), strict=True)
+    )
 
 
 @pytest.mark.usefixtures("site")
 def test_the_page_shows_what_is_printed() -> None:
     """One command after the other, line by line; dots stand for lines that are left away."""
+    assert {typed.split()[0] for typed, _ in EXAMPLES} == {"generate", "history", "whatif", "tune"}
     for typed, shown in EXAMPLES:
         done = dlsim(*shlex.split(typed))
         printed = [line.rstrip() for line in done.stdout.strip().splitlines()]
@@ -256,10 +238,6 @@ def test_the_page_shows_what_is_printed() -> None:
             assert alike(printed[at : at + len(lines)], lines), (printed, lines)
             printed = printed[at + len(lines) :]
         assert not printed or "\n...\n" in shown
-
-
-def test_the_page_has_examples() -> None:
-    assert {typed.split()[0] for typed, _ in EXAMPLES} == {"generate", "history", "whatif", "tune"}
 
 
 @pytest.mark.usefixtures("site")

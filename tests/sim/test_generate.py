@@ -24,6 +24,7 @@ from tools.fit_traces import main
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
 MURI = TRACES / "muri" / "trace3.csv"
+ITP = TRACES / "fits" / "itp.json"
 
 
 @pytest.fixture(scope="module")
@@ -46,28 +47,12 @@ def made(
 
 def one_gpu(durations: Lognormals, *, hourly: list[float] | None = None) -> Fit:
     """A fit of jobs of one GPU."""
+    part = {"low_gpus": 1, "high_gpus": 1, "jobs": 1, "ks": 0, "quantiles": []}
+    whole = {"origin": "made up", "jobs": 1, "span_s": 0, "interarrival_cv": 1, "users": []}
+    means = {"mean_gpu_s_data": 1, "mean_gpu_s_fit": 1, "sizes": [{"gpus": 1, "share": 1}]}
+    classes = [{**part, "durations": durations}]
     return Fit.model_validate(
-        {
-            "origin": "made up",
-            "jobs": 1,
-            "span_s": 0,
-            "sizes": [{"gpus": 1, "share": 1}],
-            "classes": [
-                {
-                    "low_gpus": 1,
-                    "high_gpus": 1,
-                    "jobs": 1,
-                    "durations": durations,
-                    "ks": 0,
-                    "quantiles": [],
-                }
-            ],
-            "hourly": hourly or [1.0] * HOURS,
-            "interarrival_cv": 1,
-            "users": [],
-            "mean_gpu_s_data": 1,
-            "mean_gpu_s_fit": 1,
-        }
+        {**whole, **means, "classes": classes, "hourly": hourly or [1.0] * HOURS}
     )
 
 
@@ -87,23 +72,24 @@ def test_a_mixture_is_found_again() -> None:
     assert found.sigma == pytest.approx(true.sigma, abs=0.06)
 
 
-def test_one_lognormal_is_fitted_by_mean_and_deviation_of_the_logarithm() -> None:
-    # Rounded, so that values repeat.
+def test_repeated_values_count_as_often_as_they_are_there() -> None:
+    """One lognormal has mean and deviation of the logarithm; what is all the same stays so."""
     duration_s = np.round(HOUR.draw(500, np.random.default_rng(2)), -2)
     found = fit_lognormals(duration_s)
-
     assert len(np.unique(duration_s)) < 150
     assert len(found.weight) == 1
     assert found.mu[0] == pytest.approx(np.log(duration_s).mean(), rel=1e-9)
     assert found.sigma[0] == pytest.approx(np.log(duration_s).std(), rel=1e-9)
 
-
-def test_repeated_values_count_as_often_as_they_are_there() -> None:
     duration_s = np.repeat([60.0, 3600.0], [900, 100])
     found = fit_lognormals(duration_s)
-
     assert float(found.mean_s()) == pytest.approx(duration_s.mean(), rel=0.1)
     assert float(found.cdf(np.array([600.0]))[0]) == pytest.approx(0.9, abs=0.01)
+
+    found = fit_lognormals(np.full(9, 60.0))
+    assert found.draw(5, np.random.default_rng(0)).tolist() == [60.0] * 5
+    assert found.mean_s() == 60
+    assert found.quantile(np.array([0.1, 0.9])).tolist() == pytest.approx([60, 60])
 
 
 @given(
@@ -163,14 +149,6 @@ def test_what_is_drawn_has_the_distribution_it_is_drawn_from() -> None:
     assert ks_distance(drawn, mixture) < 1.63 / 100
     assert drawn.min() >= 30
     assert drawn.max() <= 40_000
-
-
-def test_durations_that_are_all_the_same_stay_so() -> None:
-    found = fit_lognormals(np.full(9, 60.0))
-
-    assert found.draw(5, np.random.default_rng(0)).tolist() == [60.0] * 5
-    assert found.mean_s() == 60
-    assert found.quantile(np.array([0.1, 0.9])).tolist() == pytest.approx([60, 60])
 
 
 # Fits.
@@ -255,9 +233,10 @@ def test_fits_are_read_back_as_written(seed: int, tmp_path_factory: pytest.TempP
     assert read_fit(path) == found
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
+def test_what_is_no_fit_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its place; the command tells errors in a line."""
+    path, none = tmp_path / "fit.json", tmp_path / "none.json"
+    changes: list[tuple[dict[str, object], str]] = [
         ({"sizes": []}, "sizes"),
         ({"sizes": [{"gpus": -1, "share": 1}]}, r"sizes\.0\.gpus"),
         ({"hourly": [1.0] * 23}, "hourly"),
@@ -265,58 +244,32 @@ def test_fits_are_read_back_as_written(seed: int, tmp_path_factory: pytest.TempP
         ({"hourly": [math.nan] * 24}, "hourly"),
         ({"users": [-1.0]}, "users"),
         ({"extra": 1}, "extra"),
-        ({"jobs": 0}, "jobs"),
-    ],
-)
-def test_what_is_no_fit_is_refused(change: dict[str, object], why: str, tmp_path: Path) -> None:
-    path = tmp_path / "fit.json"
-    data = json.loads((TRACES / "fits" / "itp.json").read_text()) | change
-    path.write_text(json.dumps(data))
-
-    with pytest.raises(ConfigError, match=rf"fit\.json: no fit of a workload: .*{why}"):
-        read_fit(path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"weight": [0.5]},
-        {"weight": [2.0, -1.0]},
-        {"mu": [1.0]},
-        {"sigma": [0.0, 1.0]},
-        {"low_s": 0},
-        {"low_s": 10, "high_s": 5},
-        {"mu": [1e300, 1]},
-        {"mu": [40, 40]},
-    ],
-)
-def test_what_is_no_mixture_is_refused(change: dict[str, object]) -> None:
-    sound = {"weight": [0.5, 0.5], "mu": [1, 2], "sigma": [1, 1], "low_s": 1, "high_s": 99}
-    Lognormals.model_validate(sound)
-
-    with pytest.raises(ValueError, match="validation error"):
-        Lognormals.model_validate(sound | change)
-
-
-def test_bytes_that_are_no_fit_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "fit.json"
+    ]
+    for change, why in changes:
+        path.write_text(json.dumps(json.loads(ITP.read_text()) | change))
+        with pytest.raises(ConfigError, match=rf"fit\.json: no fit of a workload: .*{why}"):
+            read_fit(path)
     path.write_bytes(b"\xff{")
     with pytest.raises(ConfigError, match="no fit of a workload"):
         read_fit(path)
     with pytest.raises(ConfigError, match="cannot be read"):
-        read_fit(tmp_path / "none.json")
+        read_fit(none)
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_fit(read_fit(TRACES / "fits" / "itp.json"), tmp_path / "none" / "fit.json")
+        write_fit(read_fit(ITP), tmp_path / "none" / "fit.json")
+    assert main([str(none)]) == 2
+    assert capsys.readouterr().err == f"{none}: cannot be read: No such file or directory\n"
 
 
-def test_the_command_tells_errors_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(tmp_path / "none.csv")]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"{tmp_path}/none.csv: cannot be read: No such file or directory\n"
-    )
+def test_what_is_no_mixture_is_refused() -> None:
+    sound = {"weight": [0.5, 0.5], "mu": [1, 2], "sigma": [1, 1], "low_s": 1, "high_s": 99}
+    Lognormals.model_validate(sound)
+    wrong: list[dict[str, object]] = [
+        {"weight": [0.5]}, {"weight": [2.0, -1.0]}, {"mu": [1.0]}, {"sigma": [0.0, 1.0]},
+        {"low_s": 0}, {"low_s": 10, "high_s": 5}, {"mu": [1e300, 1]}, {"mu": [40, 40]},
+    ]  # fmt: skip
+    for change in wrong:
+        with pytest.raises(ValueError, match="validation error"):
+            Lognormals.model_validate(sound | change)
 
 
 # Workloads.
@@ -332,16 +285,16 @@ def test_the_load_is_the_one_asked_for(philly: Fit, arrivals: Arrivals, load: fl
     assert offered == pytest.approx(load, rel=4 / math.sqrt(20_000) + 0.01)
 
 
-def test_sizes_have_their_shares(philly: Fit) -> None:
+def test_sizes_durations_and_users_are_those_of_the_fit(philly: Fit) -> None:
+    """Shares within four standard errors, durations of each class as they are distributed."""
     trace = made(philly)
-    for size in philly.sizes:
-        share = float((trace.gpus == size.gpus).mean())
-        error = math.sqrt(size.share * (1 - size.share) / 20_000)
-        assert share == pytest.approx(size.share, abs=4 * error)
-
-
-def test_durations_of_each_class_have_its_distribution(philly: Fit) -> None:
-    trace = made(philly)
+    shares = [(size.share, trace.gpus == size.gpus) for size in philly.sizes]
+    shares += [(share, trace.user == place) for place, share in enumerate(philly.users)]
+    for share, those in shares:
+        error = math.sqrt(share * (1 - share) / 20_000)
+        assert float(those.mean()) == pytest.approx(share, abs=4 * error)
+    assert trace.users[0] == "u1"
+    assert len(trace.users) == len(philly.users) == 15
     for part in philly.classes:
         inside = (trace.gpus >= part.low_gpus) & (trace.gpus <= part.high_gpus)
         drawn = trace.duration_s[inside]
@@ -378,16 +331,8 @@ def test_diurnal_arrivals_follow_the_hours_of_the_fit() -> None:
     assert np.bincount((even.submit_s // 3600 % HOURS).astype(int))[:6].all()
 
 
-def test_users_have_their_shares(philly: Fit) -> None:
-    trace = made(philly)
-    assert trace.users[0] == "u1"
-    assert len(trace.users) == len(philly.users) == 15
-    for place, share in enumerate(philly.users):
-        error = math.sqrt(share * (1 - share) / 20_000)
-        assert float((trace.user == place).mean()) == pytest.approx(share, abs=4 * error)
-
-
 def test_the_same_seed_gives_the_same_workload(philly: Fit) -> None:
+    """The load changes arrivals and nothing else; no job is larger than the cluster."""
     for arrivals in ("poisson", "diurnal"):
         first = made(philly, jobs=500, arrivals=arrivals)
         again = made(philly, jobs=500, arrivals=arrivals)
@@ -396,20 +341,11 @@ def test_the_same_seed_gives_the_same_workload(philly: Fit) -> None:
             assert (getattr(first, column) == getattr(again, column)).all()
         assert not (first.duration_s == other.duration_s).any()
         assert first.name == again.name != other.name
-
-
-def test_the_load_changes_arrivals_and_nothing_else(philly: Fit) -> None:
-    low, high = made(philly, load=0.5, jobs=500), made(philly, load=1.0, jobs=500)
-
+    low, high = (made(philly, load=load, jobs=500) for load in (0.5, 1.0))
     assert (low.duration_s == high.duration_s).all()
     assert (low.gpus == high.gpus).all()
     assert low.submit_s == pytest.approx(2 * high.submit_s)
-
-
-def test_no_job_is_larger_than_the_cluster(philly: Fit) -> None:
-    trace = generate(philly, jobs=5000, load=0.5, gpus=16, seed=1)
-
-    assert trace.gpus.max() == 16
+    assert generate(philly, jobs=5000, load=0.5, gpus=16, seed=1).gpus.max() == 16
 
 
 def test_what_cannot_be_generated_is_refused(philly: Fit) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,14 @@ LONG_AND_SHORT = [(0.0, 100.0, 1.0), (20.0, 10.0, 1.0)]
 
 def preempted(**costs: float) -> Records:
     """The long and the short job under discrete_las."""
-    return scenes.scheduled(scenes.scenario(LONG_AND_SHORT, costs=scenes.ideal(**costs))).records
+    return habitual({}, **costs)
+
+
+def habitual(habits: Mapping[str, float], **costs: float) -> Records:
+    """The same of jobs with these habits."""
+    more = {"habits": JobBehaviour(limit_factor=100.0, **habits)} if habits else {}
+    what = scenes.scenario(LONG_AND_SHORT, costs=scenes.ideal(**costs), **more)
+    return scenes.scheduled(what).records
 
 
 def lost(records: Records, cause: str) -> list[float]:
@@ -47,26 +55,15 @@ def lost(records: Records, cause: str) -> list[float]:
 # One job alone.
 
 
-@pytest.mark.parametrize(
-    ("cost", "adds_s"),
-    [
-        ("submit_s", 7.0),
-        ("launch_s", 7.0),
-        ("finish_s", 7.0),
-        ("epilog_s", 0.0),
-        ("save_s", 0.0),
-        ("restore_s", 0.0),
-        ("cred_expire_s", 0.0),
-        ("observe_s", 0.0),
-        ("poll_s", 0.0),
-    ],
-)
-def test_a_job_alone_takes_its_time_and_what_its_start_and_end_cost(
-    cost: str, adds_s: float
-) -> None:
+OF_A_RUN = ("submit_s", "launch_s", "finish_s")
+OF_OTHERS = ("epilog_s", "save_s", "restore_s", "cred_expire_s", "observe_s", "poll_s")
+
+
+@pytest.mark.parametrize("cost", [*OF_A_RUN, *OF_OTHERS])
+def test_a_job_alone_takes_its_time_and_what_its_start_and_end_cost(cost: str) -> None:
     records = scenes.plain([(5.0, 30.0, 1.0)], costs=scenes.ideal(**{cost: 7.0}))
 
-    assert records.jct_s[0] == pytest.approx(30.0 + adds_s)
+    assert records.jct_s[0] == pytest.approx(30.0 + 7.0 * (cost in OF_A_RUN))
     assert records.success.all()
 
 
@@ -109,11 +106,14 @@ def test_nobody_tells_the_scheduler_that_a_requeued_job_is_eligible() -> None:
 
 
 def test_a_job_ends_as_the_trace_says() -> None:
+    """A gang that could never start is refused."""
     ending = [Ending.FAILED, Ending.CANCELLED, Ending.COMPLETED]
     records = scenes.plain([(0.0, 5.0, 1.0)] * 3, ending=ending)
 
     assert records.success.tolist() == [False, False, True]
     assert records.finished.all()
+    with pytest.raises(ConfigError, match=r"1 jobs of 9 GPUs fit no equal shares of 2 nodes"):
+        scenes.plain([(0.0, 1.0, 9.0)], "2x4")
 
 
 def test_a_job_ends_at_its_time_limit() -> None:
@@ -135,62 +135,37 @@ def test_a_job_ends_at_its_time_limit() -> None:
     assert scenario.simulate_plain(leaves).records.start_s[1] == 62.0
 
 
-def test_a_gang_that_could_never_start_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"1 jobs of 9 GPUs fit no equal shares of 2 nodes"):
-        scenes.plain([(0.0, 1.0, 9.0)], "2x4")
-
-
 # One preemption.
 
 
-def test_without_costs_a_preemption_takes_no_time() -> None:
-    records = preempted()
-
-    assert records.end_s.tolist() == [110.0, 30.0]
-    assert records.preemptions.tolist() == [1, 0]
-    assert not records.lost_gpu_s
-
-
 @pytest.mark.parametrize(
-    ("cost", "short_s", "long_s", "cause", "lost_s"),
+    ("cost", "short_s", "long_s", "lost_by"),
     [
+        ("observe_s", 0.0, 0.0, {}),
         # What stands between the signal and the free GPU delays both.
-        ("save_s", 3.0, 3.0, "saving", 3.0),
-        ("signal_s", 3.0, 0.0, "", 0.0),
-        ("ack_s", 3.0, 3.0, "stopping", 3.0),
-        ("stop_s", 3.0, 3.0, "stopping", 3.0),
+        ("save_s", 3.0, 3.0, {"saving": [3.0, 0.0]}),
+        ("signal_s", 3.0, 0.0, {}),
+        ("ack_s", 3.0, 3.0, {"stopping": [3.0, 0.0]}),
+        ("stop_s", 3.0, 3.0, {"stopping": [3.0, 0.0]}),
         # The restart of the long one.
-        ("restore_s", 0.0, 3.0, "restore", 3.0),
+        ("restore_s", 0.0, 3.0, {"restore": [3.0, 0.0]}),
+        # Twice on the way of the long job: after its own first run, and after the short one.
+        ("epilog_s", 3.0, 6.0, {"stopping": [3.0, 0.0], "ending": [3.0, 3.0]}),
+        # The long one starts late, and so does all that follows.
+        ("launch_s", 3.0, 9.0, {"launch": [6.0, 3.0]}),
     ],
 )
 def test_each_cost_of_a_preemption_has_its_place(
-    cost: str, short_s: float, long_s: float, cause: str, lost_s: float
+    cost: str, short_s: float, long_s: float, lost_by: dict[str, list[float]]
 ) -> None:
     """While the signal is on its way the long job still works: only the short one waits for it."""
-    records = preempted(**{cost: 3.0})
+    records = preempted(**({cost: 3.0} if long_s or short_s else {}))
 
-    assert records.end_s[1] == pytest.approx(30.0 + short_s)
-    assert records.end_s[0] == pytest.approx(110.0 + long_s)
-    if cause:
-        assert lost(records, cause) == [lost_s, 0.0]
-    assert records.all_lost_gpu_s.sum() == pytest.approx(lost_s)
-
-
-def test_every_end_is_followed_by_the_epilog() -> None:
-    """Twice on the way of the long job: after its own first run, and after the short one."""
-    records = preempted(epilog_s=3.0)
-
-    assert records.end_s[1] == pytest.approx(33.0)
-    assert records.end_s[0] == pytest.approx(116.0)
-
-
-def test_every_run_is_launched() -> None:
-    """The long one starts late, and so does all that follows."""
-    records = preempted(launch_s=3.0)
-
-    assert records.end_s[1] == pytest.approx(33.0)
-    assert records.end_s[0] == pytest.approx(100.0 + 3.0 + 13.0 + 3.0)
-    assert lost(records, "launch") == [6.0, 3.0]
+    assert records.end_s.tolist() == pytest.approx([110.0 + long_s, 30.0 + short_s])
+    assert records.preemptions.tolist() == [1, 0]
+    for cause, gpu_s in lost_by.items():
+        assert lost(records, cause) == gpu_s
+    assert records.all_lost_gpu_s.sum() == pytest.approx(sum(map(sum, lost_by.values())))
 
 
 def test_a_requeued_job_is_held() -> None:
@@ -202,52 +177,52 @@ def test_a_requeued_job_is_held() -> None:
 
 
 def test_a_daemon_that_looks_rarely_acts_late() -> None:
-    """Looking every 16 s it sees the short job within 16 s, and requeues the long one 16 s on."""
-    gone_s = preempted(poll_s=16.0, fast_poll_s=16.0).runs.end_s[0]
+    """Looking every 16 s it sees the short job within 16 s, and requeues the long one 16 s on.
 
-    assert 36.0 < gone_s < 52.0
-
-
-def test_commands_take_their_time() -> None:
-    """A SiteFactor, a reservation, an attachment, the signal (2) and the requeue (2)."""
+    Commands take their time: a SiteFactor, a reservation, an attachment, signal and requeue (2 x).
+    """
+    assert 36.0 < preempted(poll_s=16.0, fast_poll_s=16.0).runs.end_s[0] < 52.0
     quick, slow = preempted(), preempted(rpc_s=0.25)
-
     assert slow.runs.end_s[0] - quick.runs.end_s[0] == pytest.approx(7 * 0.25, abs=1.0)
 
 
-def test_a_job_that_does_nothing_is_killed_after_its_grace_and_works_again() -> None:
-    """Signalled at 20, requeued at 50, killed at 60: 50 s of work are done again."""
-    habits = JobBehaviour(ignore_frac=1.0, grace_s=30.0, limit_factor=100.0)
-    costs = scenes.ideal(kill_wait_s=10.0)
-    records = scenes.scheduled(scenes.scenario(LONG_AND_SHORT, habits=habits, costs=costs)).records
+DEAF = {"ignore_frac": 1.0, "grace_s": 30.0}
 
+
+def test_a_job_that_does_nothing_is_killed_after_its_grace_and_works_again() -> None:
+    """Signalled at 20, requeued at 50, killed at 60: 50 s of work are done again.
+
+    With a checkpoint every 8 s, each taking 1 s, at 50 s five are written and 5 s are not in them.
+    """
+    records = habitual(DEAF, kill_wait_s=10.0)
     assert records.runs.end_s[0] == pytest.approx(60.0)
     assert lost(records, "redone") == [50.0, 0.0]
     assert lost(records, "stopping") == [10.0, 0.0]
     assert records.end_s[0] == pytest.approx(70.0 + 100.0)
 
-
-def test_checkpoints_of_its_own_bound_what_is_done_again() -> None:
-    """One every 8 s, each taking 1 s: at 50 s five are written and 5 s of work are not in them."""
-    habits = JobBehaviour(ignore_frac=1.0, grace_s=30.0, limit_factor=100.0, checkpoint_every_s=8.0)
-    records = scenes.scheduled(
-        scenes.scenario(LONG_AND_SHORT, habits=habits, costs=scenes.ideal(save_s=1.0))
-    ).records
-
+    records = habitual({**DEAF, "checkpoint_every_s": 8.0}, save_s=1.0)
     assert lost(records, "redone") == [5.0, 0.0]
     # 100 s of work take 12 checkpoints, the 60 s that are left 7.
     assert lost(records, "checkpoint")[0] == 5.0 + 7.0
 
 
-def test_a_job_that_finishes_on_the_signal_is_not_run_again() -> None:
-    habits = JobBehaviour(finish_frac=1.0, limit_factor=100.0)
-    records = scenes.scheduled(
-        scenes.scenario(LONG_AND_SHORT, habits=habits, costs=scenes.ideal(save_s=4.0))
-    ).records
+@pytest.mark.parametrize(
+    ("habits", "end_s", "runs", "preemptions"),
+    [
+        pytest.param({"finish_frac": 1.0}, [24.0, 34.0], 2, [0, 0], id="finishes on the signal"),
+        pytest.param({"requeue_itself_frac": 1.0}, [114.0, 34.0], 3, [1, 0], id="requeues itself"),
+        pytest.param({"opted_in_frac": 0.0}, [100.0, 110.0], 2, [0, 0], id="has not opted in"),
+    ],
+)
+def test_what_a_job_does_on_the_signal(
+    habits: dict[str, float], end_s: list[float], runs: int, preemptions: list[int]
+) -> None:
+    """It is not waited for longer, not run again, or left alone."""
+    records = habitual(habits, save_s=4.0)
 
-    assert records.end_s.tolist() == [24.0, 34.0]
-    assert len(records.runs) == 2
-    assert records.preemptions.tolist() == [0, 0]
+    assert records.end_s.tolist() == end_s
+    assert len(records.runs) == runs
+    assert records.preemptions.tolist() == preemptions
 
 
 def test_a_job_whose_code_has_ended_is_not_run_again() -> None:
@@ -260,24 +235,6 @@ def test_a_job_whose_code_has_ended_is_not_run_again() -> None:
     assert records.end_s[0] == pytest.approx(120.0)
     assert len(records.runs) == 2
     assert lost(records, "ending") == [20.0, 20.0]
-
-
-def test_a_job_that_requeues_itself_is_not_waited_for_longer() -> None:
-    habits = JobBehaviour(requeue_itself_frac=1.0, limit_factor=100.0)
-    records = scenes.scheduled(
-        scenes.scenario(LONG_AND_SHORT, habits=habits, costs=scenes.ideal(save_s=4.0))
-    ).records
-
-    assert records.end_s.tolist() == [114.0, 34.0]
-    assert records.preemptions.tolist() == [1, 0]
-
-
-def test_a_job_that_has_not_opted_in_is_left_alone() -> None:
-    habits = JobBehaviour(opted_in_frac=0.0, limit_factor=100.0)
-    records = scenes.scheduled(scenes.scenario(LONG_AND_SHORT, habits=habits)).records
-
-    assert records.end_s.tolist() == [100.0, 110.0]
-    assert records.preemptions.sum() == 0
 
 
 def test_promotions_are_counted() -> None:

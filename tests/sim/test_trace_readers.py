@@ -7,7 +7,6 @@ import gzip
 import json
 from collections import Counter
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -87,27 +86,24 @@ def reasons(trace: Trace) -> dict[Reason, int]:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [*sorted((TRACES / "tiresias-derived").glob("*.csv")), OF_FORMAT["tiresias"]],
-    ids=lambda p: p.stem,
+    ("path", "form", "submit"),
+    [
+        *((p, "tiresias", "submit_time") for p in sorted(TRACES.glob("tiresias-derived/*.csv"))),
+        (OF_FORMAT["tiresias"], "tiresias", "submit_time"),
+        (TRACES / "elasticflow" / "enriched" / "cluster10.csv", "itp", "submission_time"),
+        (TRACES / "elasticflow" / "enriched" / "elasticVpollux_e.csv", "itp", "submit_time"),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
-def test_tiresias_files_are_read_whole(path: Path) -> None:
-    rows = dicts(path)
+def test_tables_of_jobs_and_models_are_read_whole(path: Path, form: str, submit: str) -> None:
     trace = read_trace(path)
 
-    assert trace.format == "tiresias"
+    assert trace.format == form
     assert trace.bad == ()
+    numbers = (submit, "duration", "num_gpu")
     assert sorted(columns(trace)) == sorted(
-        (
-            r["job_id"],
-            float(r["submit_time"]),
-            float(r["duration"]),
-            float(r["num_gpu"]),
-            "",
-            r["model_name"],
-            0,
-        )
-        for r in rows
+        (r["job_id"], *(float(r[name]) for name in numbers), "", r["model_name"], 0)
+        for r in dicts(path)
     )
 
 
@@ -140,40 +136,10 @@ def test_all_itp_clusters_together_have_the_jobs_that_were_published() -> None:
     assert traces[0].gpu_s == sum(int(r["duration"]) * int(r["num_gpu"]) for r in rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "submit", "jobs"),
-    [("cluster10", "submission_time", 260), ("elasticVpollux_e", "submit_time", 195)],
-)
-def test_enriched_itp_files_tell_models(name: str, submit: str, jobs: int) -> None:
-    path = TRACES / "elasticflow" / "enriched" / f"{name}.csv"
-    rows = dicts(path)
-    trace = read_trace(path)
-
-    assert len(trace) == jobs == len(rows)
-    assert trace.format == "itp"
-    assert sorted(columns(trace)) == sorted(
-        (
-            r["job_id"],
-            float(r[submit]),
-            float(r["duration"]),
-            float(r["num_gpu"]),
-            "",
-            r["model_name"],
-            0,
-        )
-        for r in rows
-    )
-
-
-@pytest.fixture(scope="module")
-def philly() -> Trace:
-    """The largest trace, read once."""
-    return read_trace(OF_FORMAT["philly"])
-
-
-def test_philly_is_read_whole(philly: Trace) -> None:
+def test_philly_is_read_whole() -> None:
+    """Jobs submitted together keep the order of the file."""
     rows = dicts(OF_FORMAT["philly"])
-    trace = philly
+    trace = read_trace(OF_FORMAT["philly"])
 
     assert len(trace) == len(rows) == 82_247
     assert trace.bad == ()
@@ -181,22 +147,12 @@ def test_philly_is_read_whole(philly: Trace) -> None:
     assert trace.gpu_s == pytest.approx(sum(float(r["gpu_time"]) for r in rows), rel=1e-12)
     assert set(trace.users) == {r["cluster"] for r in rows}
     row = rows[int(trace.job_id[4711])]
-    moment = datetime.fromisoformat(row["timestamp"] + "+00:00")
-    assert trace.submit_s[4711] == moment.timestamp()
+    assert trace.submit_s[4711] == seconds(row["timestamp"])
     assert trace.duration_s[4711] == float(row["duration"])
     assert list(trace.submit_s) == sorted(trace.submit_s)
-
-
-def test_jobs_submitted_together_keep_the_order_of_the_file(philly: Trace) -> None:
-    trace = philly
-    together = [
-        (int(a), int(b))
-        for (a, b), same in zip(pairwise(trace.job_id), np.diff(trace.submit_s) == 0, strict=True)
-        if same
-    ]
-
-    assert len(together) > 100
-    assert all(a < b for a, b in together)
+    together = np.diff(trace.submit_s) == 0
+    assert together.sum() > 100
+    assert (np.diff(np.array(trace.job_id, dtype=int))[together] > 0).all()
 
 
 def test_gavel_durations_are_steps_over_measured_speed() -> None:
@@ -268,29 +224,15 @@ def seconds(text: str) -> float:
 
 def test_philly_json_sums_attempts_and_tells_what_it_leaves_out() -> None:
     trace = read_trace(OF_FORMAT["philly-json"])
+    long = ("application_1506638472019_14199", seconds("2017-10-07 01:11:39"), 74 + 193_182, 8)
 
     assert columns(trace) == [
         ("two_nodes", seconds("2017-10-06 00:00:00"), 100, 3, "u1", "", Ending.CANCELLED),
-        (
-            "application_1506638472019_14199",
-            seconds("2017-10-07 01:11:39"),
-            74 + 193_182,
-            8,
-            "ce2f4c",
-            "",
-            Ending.COMPLETED,
-        ),
+        (*long, "ce2f4c", "", Ending.COMPLETED),
         ("failed", seconds("2017-10-08 00:00:00"), 7, 1, "u2", "", Ending.FAILED),
     ]
-    assert reasons(trace) == {
-        Reason.NEVER_RAN: 1,
-        Reason.NOT_ENDED: 1,
-        Reason.TIME: 1,
-        Reason.STATE: 1,
-        Reason.NEGATIVE: 1,
-        Reason.GPUS: 1,
-        Reason.BROKEN: 4,
-    }
+    once = ("NEVER_RAN", "NOT_ENDED", "TIME", "STATE", "NEGATIVE", "GPUS")
+    assert reasons(trace) == {**{Reason[name]: 1 for name in once}, Reason.BROKEN: 4}
     whole = OF_FORMAT["philly-json"].read_text().splitlines()
     for bad in trace.bad:
         if bad.line and "no string" not in bad.why:
@@ -313,8 +255,11 @@ def test_helios_leaves_out_cpu_jobs_as_one_number() -> None:
     assert (cpu_jobs.line, cpu_jobs.lines) == (5, 2)
 
 
-def test_virtual_clusters_are_accounts() -> None:
-    """Of Helios and of Philly as released; a trace that tells none has none, and no column."""
+def test_virtual_clusters_are_accounts(tmp_path: Path) -> None:
+    """Of Helios and of Philly as released; a trace that tells none has none.
+
+    No result depends on one, so a job whose virtual cluster is no name counts as any other.
+    """
     helios = read_trace(OF_FORMAT["helios"])
     assert helios.account_names == ("vcpDC", "vcJkd", "vchbv", "vcpDC", "vcpDC")
     philly = read_trace(OF_FORMAT["philly-json"])
@@ -322,14 +267,16 @@ def test_virtual_clusters_are_accounts() -> None:
     assert dict(zip(philly.job_id, philly.account_names, strict=True))["two_nodes"] == "v1"
     assert read_trace(OF_FORMAT["tiresias"]).account_names is None
 
-
-def test_a_helios_log_without_virtual_clusters_is_read(tmp_path: Path) -> None:
-    rows = [line.split(",") for line in OF_FORMAT["helios"].read_text().splitlines()]
-    at = rows[0].index("vc")
+    whole = OF_FORMAT["helios"].read_text()
     path = tmp_path / "helios.csv"
+    for bad in ("v\x1b[31m", "v" * 5000):
+        path.write_text(whole.replace("vcJkd", bad))
+        assert columns(read_trace(path)) == columns(helios)
+        assert read_trace(path).account_names == ("vcpDC", "", "vchbv", "vcpDC", "vcpDC")
+    rows = [line.split(",") for line in whole.splitlines()]
+    at = rows[0].index("vc")
     path.write_text("\n".join(",".join(row[:at] + row[at + 1 :]) for row in rows) + "\n")
-
-    assert columns(read_trace(path)) == columns(read_trace(OF_FORMAT["helios"]))
+    assert columns(read_trace(path)) == columns(helios)
     assert read_trace(path).account_names is None
 
 
@@ -347,18 +294,6 @@ def test_all_that_is_a_jobs_goes_with_it() -> None:
     assert resampled(trace, 7).account is not None
 
 
-@pytest.mark.parametrize("bad", ["v\x1b[31m", "v" * 5000])
-def test_a_virtual_cluster_that_is_no_name_costs_no_job(tmp_path: Path, bad: str) -> None:
-    """No result depends on it, so the job counts as any other."""
-    whole = OF_FORMAT["helios"].read_text()
-    path = tmp_path / "helios.csv"
-    path.write_text(whole.replace("vcJkd", bad))
-    trace = read_trace(path)
-
-    assert columns(trace) == columns(read_trace(OF_FORMAT["helios"]))
-    assert trace.account_names == ("vcpDC", "", "vchbv", "vcpDC", "vcpDC")
-
-
 def test_pai_joins_its_tables(tmp_path: Path) -> None:
     by_directory = read_trace(OF_FORMAT["pai"])
     by_table = read_trace(OF_FORMAT["pai"] / "pai_job_table.csv")
@@ -370,73 +305,46 @@ def test_pai_joins_its_tables(tmp_path: Path) -> None:
         ("one_task", 1000, 590, 0.5, "u1", "", Ending.COMPLETED),
     ]
     assert columns(by_table) == columns(read_trace(tmp_path)) == columns(by_directory)
-    assert reasons(by_directory) == {
-        Reason.NO_GPU: 2,
-        Reason.NOT_ENDED: 2,
-        Reason.BROKEN: 2,
-        Reason.STATE: 1,
-        Reason.DUPLICATE: 1,
-    }
+    told = {"NO_GPU": 2, "NOT_ENDED": 2, "BROKEN": 2, "STATE": 1, "DUPLICATE": 1}
+    assert reasons(by_directory) == {Reason[name]: lines for name, lines in told.items()}
 
 
 def test_sacct_makes_one_job_of_all_runs() -> None:
+    """And of the parts of a heterogeneous job, where ids show them."""
     trace = read_trace(OF_FORMAT["sacct"])
-
     assert columns(trace) == [
         ("101", seconds("2026-03-02 07:00:00"), 3500, 8, "ben", "", Ending.CANCELLED),
         ("106", seconds("2026-03-02 08:31:00"), 30, 2, "nlp", "", Ending.FAILED),
         ("109", seconds("2026-03-02 08:31:00"), 86_400, 16, "carl", "", Ending.FAILED),
         ("100", seconds("2026-03-02 09:00:00"), 3600, 4, "anna", "", Ending.COMPLETED),
     ]
-    assert reasons(trace) == {
-        Reason.STEP: 2,
-        Reason.NOT_ENDED: 2,
-        Reason.NO_GPU: 1,
-        Reason.NEVER_RAN: 1,
-        Reason.TIME: 1,
-        Reason.STATE: 1,
-    }
-
-
-def test_sacct_joins_het_components_where_ids_show_them() -> None:
-    trace = read_trace(SAMPLES / "sacct_jobid.txt")
-
-    assert [(c[0], *c[2:4], c[6]) for c in columns(trace)] == [
+    told = {"STEP": 2, "NOT_ENDED": 2, "NO_GPU": 1, "NEVER_RAN": 1, "TIME": 1, "STATE": 1}
+    assert reasons(trace) == {Reason[name]: lines for name, lines in told.items()}
+    parts = read_trace(SAMPLES / "sacct_jobid.txt")
+    assert [(c[0], *c[2:4], c[6]) for c in columns(parts)] == [
         ("200_3", 100, 1, Ending.COMPLETED),
         ("201", 300, 6, Ending.COMPLETED),
     ]
-    assert reasons(trace) == {Reason.NOT_ENDED: 2}
+    assert reasons(parts) == {Reason.NOT_ENDED: 2}
 
 
 def test_sacct_leaves_a_line_out_whole(tmp_path: Path) -> None:
-    """One whose account or user is no name adds nothing to the job that other lines tell of."""
-    path = tmp_path / "history"
+    """One whose account or user is no name, or a number none, adds nothing to any job."""
+    path, day = tmp_path / "history", "2026-03-02T"
     path.write_text(
         "JobID|User|Account|Submit|State|ElapsedRaw|AllocTRES\n"
-        "1|ann|vision|2026-03-02T09:00:00|PREEMPTED|9|gres/gpu=1\n"
-        "1|ann|\x1bvision|2026-03-02T10:00:00|COMPLETED|50|gres/gpu=4\n"
-        f"2|ann|{'v' * 300}|2026-03-02T09:00:00|COMPLETED|9|gres/gpu=1\n"
-        "3|\x1bann|vision|2026-03-02T09:00:00|COMPLETED|9|gres/gpu=1\n"
+        f"1|ann|vision|{day}09:00:00|PREEMPTED|9|gres/gpu=1\n"
+        f"1|ann|\x1bvision|{day}10:00:00|COMPLETED|50|gres/gpu=4\n"
+        f"2|ann|{'v' * 300}|{day}09:00:00|COMPLETED|9|gres/gpu=1\n"
+        f"3|\x1bann|vision|{day}09:00:00|COMPLETED|9|gres/gpu=1\n"
+        f"4|ann|vision|{day}09:00:00|COMPLETED|9|gres/gpu={'9' * 400}\n"
+        f"5|ann|vision|{day}09:00:00|COMPLETED|9|gres/gpu={'9' * 30}\n"
+        f"6|ann|vision|{day}09:00:00|COMPLETED|{'9' * 5000}|gres/gpu=1\n"
     )
     trace = read_trace(path)
 
     assert [(c[0], *c[2:5], c[6]) for c in columns(trace)] == [("1", 9, 1, "ann", Ending.FAILED)]
-    assert reasons(trace) == {Reason.NAME: 3}
-
-
-def test_sacct_takes_no_count_of_gpus_that_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "history"
-    path.write_text(
-        "JobID|Submit|State|ElapsedRaw|AllocTRES\n"
-        "1|2026-03-02T09:00:00|COMPLETED|9|gres/gpu=1\n"
-        f"2|2026-03-02T09:00:00|COMPLETED|9|gres/gpu={'9' * 400}\n"
-        f"3|2026-03-02T09:00:00|COMPLETED|9|gres/gpu={'9' * 30}\n"
-        f"4|2026-03-02T09:00:00|COMPLETED|{'9' * 5000}|gres/gpu=1\n"
-    )
-    trace = read_trace(path)
-
-    assert trace.job_id == ("1",)
-    assert reasons(trace) == {Reason.NUMBER: 1, Reason.OUT_OF_RANGE: 2}
+    assert reasons(trace) == {Reason.NAME: 3, Reason.NUMBER: 1, Reason.OUT_OF_RANGE: 2}
 
 
 # Detection.
@@ -456,44 +364,28 @@ def test_each_sample_is_recognized_by_its_own_format_only(
     assert detect_format(path) == name
 
 
-def test_what_no_format_recognizes_is_refused_with_a_list(tmp_path: Path) -> None:
-    path = tmp_path / "odd.csv"
-    path.write_text("a,b,c\n1,2,3\n")
-
-    with pytest.raises(ConfigError) as caught:
-        read_trace(path)
-
-    assert f"{path}: begins like no format" in str(caught.value)
-    assert all(name in str(caught.value) for name in FORMATS)
-
-
-def test_an_unknown_format_is_refused_with_a_list() -> None:
-    with pytest.raises(ConfigError, match="'slurm' is unknown; there are slurm_dl, sacct, philly"):
-        read_trace(OF_FORMAT["tiresias"], "slurm")
-
-
-def test_a_named_format_must_fit() -> None:
-    with pytest.raises(ConfigError, match=r"60_job\.csv:1: no column timestamp; format 'philly'"):
-        read_trace(OF_FORMAT["tiresias"], "philly")
-    with pytest.raises(ConfigError, match=r"no pai_task_table\.csv in it"):
-        read_trace(OF_FORMAT["tiresias"], "pai")
-    with pytest.raises(ConfigError, match=r"no job could be read.*60_job\.csv:1: 7 fields"):
-        read_trace(OF_FORMAT["tiresias"], "synergy")
-
-
-def test_what_cannot_be_read_is_the_users_fault(tmp_path: Path) -> None:
-    cut = tmp_path / "cut.csv.gz"
+def test_what_cannot_be_read_or_written_is_the_users_fault(tmp_path: Path) -> None:
+    """An unknown format is refused with a list; a named one must fit."""
+    odd, cut, sixty = tmp_path / "odd.csv", tmp_path / "cut.csv.gz", OF_FORMAT["tiresias"]
+    odd.write_text("a,b,c\n1,2,3\n")
     cut.write_bytes(OF_FORMAT["philly"].read_bytes()[:50_000])
-    with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
-        read_trace(tmp_path / "none.csv")
-    with pytest.raises(ConfigError, match=r"cut\.csv\.gz: cannot be read: Compressed file ended"):
-        read_trace(cut)
-    with pytest.raises(ConfigError, match="begins like no format"):
-        read_trace(tmp_path)
-    with pytest.raises(ConfigError, match="not a file"):
-        read_trace(tmp_path, "tiresias")
-    with pytest.raises(ConfigError, match="/dev/zero: not a file"):
-        read_trace(Path("/dev/zero"))
+    wrong: list[tuple[Path, str | None, str]] = [
+        (odd, None, rf"(?s){odd}: begins like no format.*{'.*'.join(FORMATS)}"),
+        (sixty, "slurm", "'slurm' is unknown; there are slurm_dl, sacct, philly"),
+        (sixty, "philly", r"60_job\.csv:1: no column timestamp; format 'philly'"),
+        (sixty, "pai", r"no pai_task_table\.csv in it"),
+        (sixty, "synergy", r"no job could be read.*60_job\.csv:1: 7 fields"),
+        (tmp_path / "none.csv", None, r"none\.csv: cannot be read: No such file"),
+        (cut, None, r"cut\.csv\.gz: cannot be read: Compressed file ended"),
+        (tmp_path, None, "begins like no format"),
+        (tmp_path, "tiresias", "not a file"),
+        (Path("/dev/zero"), None, "/dev/zero: not a file"),
+    ]
+    for path, form, why in wrong:
+        with pytest.raises(ConfigError, match=why):
+            read_trace(path, form)
+    with pytest.raises(ConfigError, match="cannot be written: No such file"):
+        write_trace(read_trace(sixty), tmp_path / "none" / "trace.csv")
 
 
 @pytest.mark.parametrize("name", ["bytes.bin", "not_gzip.gz", "empty.csv"])
@@ -510,35 +402,18 @@ def test_files_without_sense_are_refused(name: str) -> None:
 def test_every_kind_of_bad_line_is_told_and_the_rest_is_read() -> None:
     path = SAMPLES / "hostile" / "tiresias_bad_lines.csv"
     trace = read_trace(path)
-    told = [(bad.line, bad.reason) for bad in trace.bad if isinstance(bad, LeftOutLine)]
 
     assert trace.job_id == ("ok", "latin\ufffd", "last", "quoted,name", "after")
     assert trace.models[trace.model[3]] == 'm "x"'
     assert trace.model[2] == -1
-    assert told == [
-        (3, Reason.FIELDS),
-        (4, Reason.FIELDS),
-        (5, Reason.NUMBER),
-        (6, Reason.NUMBER),
-        (7, Reason.NUMBER),
-        (8, Reason.NUMBER),
-        (9, Reason.NEGATIVE),
-        (10, Reason.NEGATIVE),
-        (11, Reason.GPUS),
-        (12, Reason.NUMBER),
-        (13, Reason.DURATION),
-        (14, Reason.DURATION),
-        (15, Reason.DUPLICATE),
-        (16, Reason.NAME),
-        (17, Reason.OUT_OF_RANGE),
-        (18, Reason.OUT_OF_RANGE),
-        (19, Reason.OUT_OF_RANGE),
-        (21, Reason.FIELDS),
-        (22, Reason.FIELDS),
-        (24, Reason.NAME),
-        (25, Reason.NAME),
-        (29, Reason.TOO_LONG),
-    ]
+    lines = {
+        Reason.FIELDS: [3, 4, 21, 22], Reason.NUMBER: [5, 6, 7, 8, 12], Reason.NEGATIVE: [9, 10],
+        Reason.GPUS: [11], Reason.DURATION: [13, 14], Reason.DUPLICATE: [15],
+        Reason.NAME: [16, 24, 25], Reason.OUT_OF_RANGE: [17, 18, 19], Reason.TOO_LONG: [29],
+    }  # fmt: skip
+    assert [(b.line, b.reason) for b in trace.bad if isinstance(b, LeftOutLine)] == sorted(
+        (line, reason) for reason, several in lines.items() for line in several
+    )
     assert str(trace.bad[0]) == f"{path}:3: 3 fields, expected 7"
     assert str(trace.bad[2]) == f"{path}:5: duration is 'nan', not a number"
     assert all(str(bad).isprintable() for bad in trace.bad)
@@ -577,24 +452,16 @@ def test_a_million_bad_lines_are_told_in_a_few(tmp_path: Path) -> None:
     assert len(summary.left_out[0].examples) == 3
 
 
-def test_a_broken_philly_log_is_read_up_to_the_break(tmp_path: Path) -> None:
-    job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
-    path = tmp_path / "log"
-    path.write_text(f"[{json.dumps(job)},\n\n{{'status': broken}}, {json.dumps(job)}]")
-    trace = read_trace(path)
-
-    assert len(trace) == 1
-    assert reasons(trace) == {Reason.BROKEN: 1}
-    assert trace.bad[0].line == 3
-    assert "the rest is left out" in trace.bad[0].why
-    with pytest.raises(ConfigError, match="no job could be read"):
-        read_trace(SAMPLES / "hostile" / "philly_broken.json")
-
-
 @pytest.mark.parametrize(
-    "tail", ["[" * 100_000, '{"a":' * 100_000, '"' + "x" * 100_000, "9" * 5000]
-)
-def test_a_philly_log_that_nests_without_end_is_read_up_to_there(tail: str, tmp_path: Path) -> None:
+    "tail",
+    [
+        "\n\n{'status': broken}, {}]", "[" * 100_000, '{"a":' * 100_000, '"' + "x" * 100_000,
+        "9" * 5000,
+    ],
+    ids=["broken", "lists", "mappings", "text", "number"],
+)  # fmt: skip
+def test_a_broken_philly_log_is_read_up_to_the_break(tail: str, tmp_path: Path) -> None:
+    """Also one that nests without end."""
     job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
     path = tmp_path / "log"
     path.write_text(f"[{json.dumps(job)}, {tail}")
@@ -602,6 +469,10 @@ def test_a_philly_log_that_nests_without_end_is_read_up_to_there(tail: str, tmp_
 
     assert len(trace) == 1
     assert reasons(trace) == {Reason.BROKEN: 1}
+    assert trace.bad[0].line == 1 + tail.count("\n")
+    assert "the rest is left out" in trace.bad[0].why
+    with pytest.raises(ConfigError, match="no job could be read"):
+        read_trace(SAMPLES / "hostile" / "philly_broken.json")
 
 
 def test_a_philly_log_longer_than_the_buffer_is_read_whole(
@@ -620,21 +491,15 @@ def test_a_philly_log_longer_than_the_buffer_is_read_whole(
     assert trace.job_id == tuple(j["jobid"] for j in jobs)
 
 
-def test_a_packed_file_may_not_unpack_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lines_module, "MAX_UNPACKED_BYTES", 100_000)
+def test_there_is_an_end_to_bytes_and_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small a file was packed."""
     header = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(header.encode() + b"x" * 1_000_000))
-
+    monkeypatch.setattr(lines_module, "MAX_UNPACKED_BYTES", 100_000)
     with pytest.raises(ConfigError, match=r"bomb\.csv\.gz: more than"):
         read_trace(path)
-
-
-def test_there_is_an_end_to_the_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather_module, "MAX_JOBS", 59)
-
     with pytest.raises(ConfigError, match=r"60_job\.csv:61: more than 59 jobs"):
         read_trace(OF_FORMAT["tiresias"])
 
@@ -791,11 +656,6 @@ def test_a_read_trace_is_written_and_read_back_the_same(name: str, tmp_path: Pat
     assert back.account_names == trace.account_names
     assert (back.users, back.models) == (trace.users, trace.models)
     assert back.accounts == trace.accounts
-
-
-def test_writing_where_nothing_can_be_written_is_the_users_fault(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be written: No such file"):
-        write_trace(read_trace(OF_FORMAT["tiresias"]), tmp_path / "none" / "trace.csv")
 
 
 def test_the_summary_agrees_with_the_file() -> None:

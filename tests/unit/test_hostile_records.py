@@ -29,7 +29,6 @@ from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.record_parser import new_nonce, output_format
 from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
-from slurm_dl.slurm.read.tres import Gres, parse_gres
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.text import escaped
@@ -92,19 +91,12 @@ SITE = _site()
 def _queue(words: Sequence[tuple[str, str]], nonce: str) -> str:
     """Job 1 and so on of users 1001 and so on, each with its name and comment."""
     ends = dict(zip(JOB_FIELDS, output_format(JOB_FIELDS, nonce).split(","), strict=True))
-    suffixes = [ends[name].removeprefix(f"{name}:") for name in JOB_FIELDS]
     text = ""
     for number, (name, comment) in enumerate(words, start=1):
-        fields = PLAIN | {
-            "JobID": str(number),
-            "JobArrayID": str(number),
-            "UserID": str(1000 + number),
-            "UserName": f"user{number}",
-            "RestartCnt": str(number),
-            "Name": name,
-            "Comment": comment,
-        }
-        text += "".join(fields[n] + s for n, s in zip(JOB_FIELDS, suffixes, strict=True)) + "\n"
+        same = dict.fromkeys(("JobID", "JobArrayID", "RestartCnt"), str(number))
+        user = {"UserID": str(1000 + number), "UserName": f"user{number}"}
+        fields = PLAIN | same | user | {"Name": name, "Comment": comment}
+        text += "".join(fields[n] + ends[n].removeprefix(f"{n}:") for n in JOB_FIELDS) + "\n"
     return text
 
 
@@ -250,17 +242,9 @@ def test_lists_of_nodes_in_names_cost_no_more_than_one_that_is_true(
 def test_a_long_gres_is_read_once_for_all_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may give one to a hundred thousand nodes."""
     asked: list[str] = []
-
-    def counted(gres: str) -> Gres:
-        asked.append(gres)
-        return parse_gres(gres)
-
-    def counted_indices(gres: str) -> tuple[int, ...]:
-        asked.append(gres)
-        return ()
-
-    monkeypatch.setattr(gpu_holdings, "parse_gres", counted)
-    monkeypatch.setattr(gpu_share_reader, "_indices", counted_indices)
+    for module, name in ((gpu_holdings, "parse_gres"), (gpu_share_reader, "_indices")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda gres, of=real: asked.append(gres) or of(gres))
     detail = _details([("Nodes=n[0-9999] CPU_IDs= Mem=0 GRES=gpu:1(IDX:0-3) ", "")])
 
     assert len(splits_in(detail, {1})[1] or ()) == 10_000
@@ -273,30 +257,20 @@ def test_a_long_gres_is_read_once_for_all_of_its_nodes(monkeypatch: pytest.Monke
 def test_each_run_of_sacct_is_its_own_jobs(words: list[tuple[str, str]]) -> None:
     """Names with separators and line breaks change nothing but the name of their own job."""
     nonce = new_nonce()
+    fixed = {"Account": "lab", "Submit": "100", "Start": "200", "End": "300"}
+    fixed |= {"State": "COMPLETED", "ElapsedRaw": "100", "ReqTRES": ""}
     text = ""
     for number, (name, _) in enumerate(words, start=1):
-        fields = {
-            "JobName": name,
-            "JobID": str(number),
-            "User": f"user{number}",
-            "Account": "lab",
-            "Submit": "100",
-            "Start": "200",
-            "End": "300",
-            "State": "COMPLETED",
-            "ElapsedRaw": "100",
-            "ReqTRES": "",
-            "AllocTRES": f"gres/gpu={number}",
-        }
+        own = {"JobName": name, "JobID": str(number), "User": f"user{number}"}
+        fields = {**fixed, **own, "AllocTRES": f"gres/gpu={number}"}
         text += nonce.join(fields[n] for n in past_jobs.FIELDS) + f"{nonce}\n"
 
     runs, unreadable = past_jobs.read_runs(text, nonce)
 
     assert unreadable == 0
-    assert [(r.job, r.user, r.gpus) for r in runs] == [
-        (str(n), f"user{n}", float(n)) for n in range(1, len(words) + 1)
+    assert [(r.job, r.user, r.gpus, r.name) for r in runs] == [
+        (str(n), f"user{n}", float(n), name[:1024]) for n, (name, _) in enumerate(words, start=1)
     ]
-    assert [r.name for r in runs] == [name[:1024] for name, _ in words]
     told = past_jobs.past_of(runs)
     assert np.array_equal(np.sort(told.gpus), np.arange(1.0, len(words) + 1))
 

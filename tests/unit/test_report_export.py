@@ -52,7 +52,7 @@ def strict(text: str) -> object:
 
 
 def test_the_keys_that_others_rely_on_are_there() -> None:
-    """By hand: two jobs of 10 and 30 s, 4 GPU-seconds lost."""
+    """Two jobs of 10 and 30 s, 4 GPU-seconds lost; and JCTs of which all five figures differ."""
     lives = [life(0, (0, 10)), life(0, (0, 10), (15, 30), lost=(("redone", 4),))]
 
     found = summary_json(summarise(records_of(lives), gpus=2))
@@ -63,6 +63,10 @@ def test_the_keys_that_others_rely_on_are_there() -> None:
         "gpu_s_lost_by": {"redone": 4}, "max_queue_s": 5, "avg_slowdown": None,
     }  # fmt: skip
     assert {name: found[name] for name in wanted} == wanted
+    lives = [life(0, (0, float(i))) for i in (*range(1, 200), 1000)]
+    found = summary_json(summarise(records_of(lives), gpus=2))
+    names = ("avg_jct_s", "median_jct_s", "p95_jct_s", "p99_jct_s", "max_jct_s")
+    assert [found[name] for name in names] == [104.5, 100.5, 190, 198, 1000]
 
 
 @settings(max_examples=30)
@@ -79,19 +83,18 @@ def test_json_is_valid_whatever_is_missing(lives: list[Life]) -> None:
 
 
 def test_the_columns_are_those_promised() -> None:
-    """A finished job and one that never started: whole numbers plain, missing ones empty."""
+    """Whole numbers plain, missing ones empty; of no job there is a line of names."""
     lives = [
         life(0, (5, 15.5), gpus=2, alone=10, lost=(("redone", 1.25), ("restart", 0.5))),
         life(7, user="bob", promotions=3),
     ]
 
-    found = jobs_csv(records_of(lives)).splitlines()
-
-    assert found == [
+    assert jobs_csv(records_of(lives)).splitlines() == [
         HEADER,
         "j0,ada,2,0,5,15.5,15.5,5,10,1.55,21,1.75,0,0,true",
         "j1,bob,1,7,,,,,,,0,0,0,3,false",
     ]
+    assert jobs_csv(Records.of([])) == HEADER + "\n"
 
 
 @settings(max_examples=30)
@@ -112,27 +115,20 @@ def test_csv_is_read_back_exactly(lives: list[Life], scale: float) -> None:
     assert [row["success"] == "true" for row in rows] == records.success.tolist()
 
 
-def test_each_figure_of_a_spread_has_its_own_name() -> None:
-    """JCTs 1 to 200, of which the largest is 1000: five figures that all differ."""
-    lives = [life(0, (0, float(i))) for i in range(1, 200)] + [life(0, (0, 1000))]
-
-    found = summary_json(summarise(records_of(lives), gpus=2))
-
-    names = ("avg_jct_s", "median_jct_s", "p95_jct_s", "p99_jct_s", "max_jct_s")
-    assert [found[name] for name in names] == [104.5, 100.5, 190, 198, 1000]
-
-
-HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", '=cmd|"/c calc"!A1']
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_formula_in_a_name_stays_text(name: str) -> None:
-    """In a user's name and in a job's id; a negative time is a number and left alone."""
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        *((name, f"'{name}") for name in ("=1+1", "+1", "-1", "@SUM(A1)", '=cmd|"/c calc"!A1')),
+        ("a\rb\n=1", "a\\rb\\n=1"), ("\x1b[2J", "\\x1b[2J"), ("\t=1", "\\t=1"),
+    ],
+)  # fmt: skip
+def test_a_name_is_neither_a_formula_nor_control(name: str, written: str) -> None:
+    """Of a user and of a job; a negative time is a number and left alone."""
     records = dataclasses.replace(records_of([life(-5, (0, 10), user=name)]), job_id=(name,))
 
     (row,) = read(jobs_csv(records))
 
-    assert (row["user"], row["job_id"]) == (f"'{name}", f"'{name}")
+    assert (row["user"], row["job_id"]) == (written, written)
     assert row["submit_s"] == "-5"
 
 
@@ -149,17 +145,6 @@ def test_any_name_is_one_field_of_one_line(name: str) -> None:
         assert row["user"].removeprefix("'") == name.removeprefix("'")
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [("a\rb\n=1", "a\\rb\\n=1"), ("\x1b[2J", "\\x1b[2J"), ("\t=1", "\\t=1")],
-)
-def test_what_cannot_be_printed_is_written_out(name: str, written: str) -> None:
-    """A terminal that shows the file is not steered, and no formula hides behind a blank."""
-    (row,) = read(jobs_csv(records_of([life(0, (0, 10), user=name)])))
-
-    assert row["user"] == written
-
-
 def test_files_hold_what_was_told(tmp_path: Path) -> None:
     """Both files, read back; half a surrogate pair in a name is no reason to fail."""
     records = records_of([life(0, (0, 10), user="ada\udc80")])
@@ -173,7 +158,7 @@ def test_files_hold_what_was_told(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_and_others_may_read_it(tmp_path: Path) -> None:
-    """As any file that a program makes: the umask decides, not a private temporary file."""
+    """The umask decides, as for any file that a program makes; a link stays a link."""
     path = tmp_path / "run.json"
     path.write_text("old")
     umask = os.umask(0o022)
@@ -181,17 +166,11 @@ def test_a_file_is_replaced_and_others_may_read_it(tmp_path: Path) -> None:
         write_whole(path, b"new")
     finally:
         os.umask(umask)
+    (tmp_path / "link").symlink_to("real")
+    write_whole(tmp_path / "link", b"content")
 
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-
-
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    """What it points to gets the content."""
-    (tmp_path / "link").symlink_to("real")
-
-    write_whole(tmp_path / "link", b"content")
-
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_bytes() == b"content"
 
@@ -203,24 +182,19 @@ def test_a_pipe_or_device_is_written_to_and_not_replaced(tmp_path: Path) -> None
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         write_whole(fifo, b"through")
-
         assert os.read(reader, 100) == b"through"
     finally:
         os.close(reader)
     assert fifo.is_fifo()
 
 
-def test_what_cannot_be_written_is_an_error_with_its_name(tmp_path: Path) -> None:
-    """No such directory, and a directory in its place."""
+def test_what_cannot_be_written_is_an_error_and_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No such directory, a directory in its place, a full disk: no half file lies beside it."""
     for path in (tmp_path / "none" / "run.json", tmp_path):
         with pytest.raises(ConfigError, match=f"cannot write {path}: .*directory"):
             write_whole(path, b"x")
-
-
-def test_a_write_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full disk: what was there stays, and no half file lies beside it."""
     path = tmp_path / "run.json"
     path.write_text("old")
 
@@ -230,11 +204,5 @@ def test_a_write_that_fails_leaves_the_old_file(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match="No space left"):
         write_whole(path, b"new")
-
     assert [p.name for p in tmp_path.iterdir()] == ["run.json"]
     assert path.read_text() == "old"
-
-
-def test_no_job_makes_a_line_of_names() -> None:
-    """An empty result is a table without rows, not an empty file."""
-    assert jobs_csv(Records.of([])) == HEADER + "\n"

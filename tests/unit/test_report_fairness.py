@@ -11,37 +11,72 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
-from slurm_dl.model.job_record import Records
 from slurm_dl.report.fairness import (
     finish_time_fairness,
-    jain,
     mean_jobs_present,
 )
 from slurm_dl.report.summary_metrics import summarise
 
-
-def jain_of(records: Records) -> float:
-    return float(jain(records, np.zeros(len(records), dtype=np.int64), groups=1)[0])
-
-
-def test_a_job_alone_on_the_cluster_has_a_rho_of_one() -> None:
-    """Nobody to share with: it took as long as alone, and is owed everything."""
-    records = records_of([life(7, (7, 107), gpus=8, alone=100)])
-
-    assert finish_time_fairness(records, gpus=8).tolist() == [1]
+ADA, BOB = (life(0, (0, 100), user="ada"), life(0, (9990, 10000), user="bob"))
+ALIKE = [life(0, (10, 20)), life(0, (9, 18), gpus=8, user="bob"), life(5, (6, 7), user="cyd")]
 
 
-def test_taking_turns_on_one_gpu_is_exactly_fair_to_the_last() -> None:
-    """Two equal jobs, one GPU: the first is done in half of what it was owed, the second in all.
+@pytest.mark.parametrize(
+    ("lives", "index"),
+    [
+        pytest.param(ALIKE, 1, id="each got half of what was asked for"),
+        pytest.param([ADA, BOB], 1.001**2 / (2 * (1 + 0.001**2)), id="one has it all"),
+        pytest.param(
+            [ADA] * 50 + [life(0, (10, 20), user="bob")], 1.5**2 / (2 * 1.25),
+            id="users are weighed, not jobs",
+        ),
+    ],
+)  # fmt: skip
+def test_jain(lives: list[Life], index: float) -> None:
+    assert summarise(records_of(lives), gpus=1).jain == pytest.approx(index)
 
-    The first lives 100 s beside the other: 100 / (100 x 2). The second lives 200 s, half of them
-    beside the first: N = 1.5, so it was owed the end at 150 s.
-    """
-    records = records_of([life(0, (0, 100), alone=100), life(0, (100, 200), alone=100)])
 
-    assert mean_jobs_present(records).tolist() == [2, 1.5]
-    assert finish_time_fairness(records, gpus=1).tolist() == pytest.approx([0.5, 200 / 150])
-    assert summarise(records, gpus=1).unfair_frac == 0.5
+def turns(count: int, **more: float) -> list[Life]:
+    """Jobs of 100 s that come at once, and run one after the other."""
+    return [life(0, (i * 100, i * 100 + 100), alone=100, **more) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("lives", "gpus", "rho"),
+    [
+        pytest.param([life(7, (7, 107), gpus=8, alone=100)], 8, [1], id="alone on the cluster"),
+        # The second lives 200 s, half of them beside the first: N = 1.5, so it was owed 150 s.
+        pytest.param(turns(2), 1, [0.5, 200 / 150], id="fair to the last"),
+        # The last lives 300 s, with three, two and one jobs: N = 2, so it was owed 200 s.
+        pytest.param(turns(3), 1, [1 / 3, 200 / 250, 300 / 200], id="the last is the worst off"),
+        # Two jobs of a GPU on 8 are owed 4 each, and can use 1.
+        pytest.param(
+            [life(0, (50, 150), alone=100), life(0, (0, 150), alone=150)], 8, [1.5, 1],
+            id="a share larger than the job",
+        ),
+        # Each of eight is owed a GPU of the 8 that it asks for.
+        pytest.param(
+            turns(1, gpus=8) + [life(0, gpus=8)] * 7, 8, [1 / 8, *[math.nan] * 7],
+            id="a share smaller than the job",
+        ),
+        pytest.param(
+            [life(5, (5, 5), alone=10), life(0, (0, 50), alone=50)], 1, [0, 1], id="no time at all"
+        ),
+    ],
+)  # fmt: skip
+def test_finish_time_fairness(lives: list[Life], gpus: int, rho: list[float]) -> None:
+    """Against the time on an equal share, and of all jobs the worst."""
+    records = records_of(lives)
+    assert finish_time_fairness(records, gpus=gpus).tolist() == pytest.approx(rho, nan_ok=True)
+    assert summarise(records, gpus=gpus).rho.max == pytest.approx(np.nanmax(rho))
+
+
+def test_jobs_that_are_present() -> None:
+    """One that never started shares the cluster with all later ones; one of no time is alone."""
+    unfinished = records_of([life(0), life(1000, (1000, 1010), alone=10)])
+    assert mean_jobs_present(unfinished).tolist() == pytest.approx([math.nan, 2], nan_ok=True)
+    instant = records_of([life(5, (5, 5), alone=10), life(0, (0, 50), alone=50)])
+    assert mean_jobs_present(instant)[0] == 1
 
 
 def test_a_job_is_unfairly_treated_from_five_percent_on() -> None:
@@ -49,65 +84,6 @@ def test_a_job_is_unfairly_treated_from_five_percent_on() -> None:
     lives = [life(0, (4, 104), alone=100), life(1000, (1006, 1106), alone=100)]
 
     assert summarise(records_of(lives), gpus=1).unfair_frac == 0.5
-
-
-def test_a_share_larger_than_the_job_makes_it_no_faster_than_alone() -> None:
-    """Two one-GPU jobs on 8 GPUs are owed 4 each, and can use 1."""
-    records = records_of([life(0, (50, 150), alone=100), life(0, (0, 150), alone=150)])
-
-    assert finish_time_fairness(records, gpus=8).tolist() == [1.5, 1]
-
-
-def test_a_share_smaller_than_the_job_slows_it_in_proportion() -> None:
-    """Four jobs of 8 GPUs each on 8: each is owed 2 GPUs, and so four times as long."""
-    lives = [life(0, (i * 100, i * 100 + 100), gpus=8, alone=100) for i in range(4)]
-    lives += [life(0, gpus=8)] * 4
-
-    rho = finish_time_fairness(records_of(lives), gpus=8)
-
-    assert rho[0] == pytest.approx(100 / 800)
-    assert np.isnan(rho[4:]).all()
-
-
-def test_an_unfinished_job_is_present_for_ever() -> None:
-    """A job that never started still shares the cluster with all that come later."""
-    records = records_of([life(0), life(1000, (1000, 1010), alone=10)])
-
-    assert mean_jobs_present(records).tolist() == pytest.approx([math.nan, 2], nan_ok=True)
-
-
-def test_a_job_that_took_no_time_counts_itself_alone() -> None:
-    """Cancelled in the second of its submission: no life to take a mean over."""
-    records = records_of([life(5, (5, 5), alone=10), life(0, (0, 50), alone=50)])
-
-    assert mean_jobs_present(records)[0] == 1
-    assert finish_time_fairness(records, gpus=1)[0] == 0
-
-
-def test_jain_is_one_when_all_users_fare_alike() -> None:
-    """Each got half of what was asked for, on whatever number of GPUs."""
-    lives = [
-        life(0, (10, 20), user="ada"),
-        life(0, (100, 200), gpus=8, user="bob"),
-        life(5, (6, 7), user="cyd"),
-    ]
-
-    assert jain_of(records_of(lives)) == pytest.approx(1)
-
-
-def test_jain_of_one_that_has_it_all_is_one_over_the_users() -> None:
-    """Ada never waited; Bob got a thousandth: close to 1 / 2."""
-    lives = [life(0, (0, 100), user="ada"), life(0, (9990, 10000), user="bob")]
-
-    expected = 1.001**2 / (2 * (1 + 0.001**2))
-    assert jain_of(records_of(lives)) == pytest.approx(expected)
-
-
-def test_jain_weighs_users_not_jobs() -> None:
-    """A thousand jobs of one user are one voice: x is 1 and 1/2, whatever the counts."""
-    lives = [life(0, (0, 10), user="ada")] * 50 + [life(0, (10, 20), user="bob")]
-
-    assert jain_of(records_of(lives)) == pytest.approx(1.5**2 / (2 * 1.25))
 
 
 def second_by_second(lives: list[Life], gpus: int) -> list[Fraction]:
@@ -144,19 +120,6 @@ def test_rho_is_what_counting_the_jobs_of_every_second_gives(lives: list[Life], 
         [float(rho) for rho in expected]
     )
     assert summarise(records, gpus=gpus).rho.max == pytest.approx(float(max(expected)))
-
-
-def test_the_worst_rho_is_that_of_the_job_that_waited_for_all_others() -> None:
-    """Three jobs on a GPU, one after the other; each was owed a third, then a half, then all.
-
-    The last lives 300 s, with three, two and one jobs: N = 2, so it was owed its end at 200 s.
-    """
-    lives = [life(0, (i * 100, i * 100 + 100), alone=100) for i in range(3)]
-
-    rho = finish_time_fairness(records_of(lives), gpus=1)
-
-    assert rho.tolist() == pytest.approx([100 / 300, 200 / 250, 300 / 200])
-    assert summarise(records_of(lives), gpus=1).rho.max == 1.5
 
 
 @settings(max_examples=30)

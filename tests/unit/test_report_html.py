@@ -26,7 +26,7 @@ from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.report import timeline
 from slurm_dl.report.html import SCRIPTS, inert_json, page
 from slurm_dl.report.html import page_data as columns
-from slurm_dl.report.html.page_data import NEVER, Schedule, Subject, how_they_ended, page_data
+from slurm_dl.report.html.page_data import NEVER, Schedule, Subject, page_data
 
 SIXTY = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028'\"&amp;{{style}}\ud800"
@@ -151,18 +151,6 @@ def test_over_time_is_the_timeline() -> None:
     assert np.mean(f32(over["jobs_waiting"])) == pytest.approx(waiting, rel=1e-4)
 
 
-def test_a_last_run_without_an_end_was_a_preemption() -> None:
-    """The job of two runs that never finished waits still."""
-    unfinished = records_of([life(0, (0, 5), (7, 9), ends=False)])
-    runs = unfinished.runs
-
-    how = how_they_ended(
-        runs.job.astype(np.int64), runs.start_s.astype(np.int64), runs.end_s.astype(np.int64),
-        unfinished.finished,
-    )  # fmt: skip
-    assert how.tolist() == [columns.PREEMPTED, columns.PREEMPTED]
-
-
 def test_no_jobs_are_a_page_too() -> None:
     """An empty trace says so and divides by nothing."""
     data = data_of(records_of([]))
@@ -171,45 +159,26 @@ def test_no_jobs_are_a_page_too() -> None:
     assert data_in(page(data)) == data
 
 
-def test_unlike_schedules_and_unknown_runs_are_refused() -> None:
-    """Two workloads are not compared; without runs nothing can be drawn."""
+def test_what_is_no_page_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workloads are not compared, nothing is drawn without runs; all runs of a page count."""
     other = replace(RECORDS, job_id=("a", "b", "c", "d"))
     with pytest.raises(ValueError, match="the same jobs"):
         data_of(RECORDS, other)
     with pytest.raises(ValueError, match="needs the runs"):
         data_of(replace(RECORDS, runs=Runs.empty()))
-
-
-def test_too_many_runs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All schedules of the page count."""
     monkeypatch.setattr(columns, "MOST_RUNS", 9)
     with pytest.raises(ConfigError, match="10 runs are too many"):
         data_of(RECORDS, RECORDS)
 
 
-def many(count: int) -> Records:
-    """Jobs one after the other, each preempted once."""
-    start_s = np.arange(count) * 10.0
-    none = np.zeros(count, dtype=np.int32)
-    job = np.tile(np.arange(count, dtype=np.int32), 2)
-    first = np.concatenate([start_s, start_s + 5])
-    return Records(
-        job_id=tuple(map(str, range(count))), user=none, users=("ada",), gpus=np.ones(count),
-        submit_s=start_s, start_s=start_s, end_s=start_s + 9, alone_s=np.full(count, 7.0),
-        service_gpu_s=np.full(count, 7.0), preemptions=none + 1, promotions=none,
-        success=np.ones(count, dtype=np.bool_),
-        runs=Runs(
-            job=job, start_s=first, end_s=first + np.repeat([3.0, 4.0], count),
-            gpus=np.ones(2 * count),
-        ),
-    )  # fmt: skip
-
-
 def test_the_size_is_bounded() -> None:
     """A job costs less than 70 bytes and a run less than 40, besides the page itself."""
-    small, large = (len(page(data_of(many(n)))) for n in (1000, 11_000))
 
-    assert large - small < 10_000 * 70 + 20_000 * 40
+    def size(count: int) -> int:
+        lives = [life(t, (t, t + 3), (t + 5, t + 9), alone=7) for t in range(0, 10 * count, 10)]
+        return len(page(data_of(records_of(lives))))
+
+    assert size(11_000) - size(1000) < 10_000 * 70 + 20_000 * 40
 
 
 def test_hostile_text_is_text() -> None:
@@ -238,12 +207,16 @@ def test_no_text_ends_the_data_block(text: str) -> None:
     assert json.loads(written) == {"x": text}
 
 
-def test_the_policy_allows_this_script_and_this_style_alone() -> None:
-    """The hashes are those of what stands in the page; nothing else may run or load."""
-    read = Read(page(data_of(RECORDS)))
+def test_nothing_but_this_script_and_this_style_can_run_or_load() -> None:
+    """The policy has their hashes; no address, no handler, no way to make code of text.
+
+    No script beside the others is forgotten, and equal schedules give equal bytes.
+    """
+    text = page(data_of(RECORDS))
+    read = Read(text)
     meta = [a["content"] for a, _ in read.of("meta") if a.get("http-equiv")]
     (style_text,) = [text for _, text in read.of("style")]
-    data_attrs, (_, script) = read.of("script")[0][0], read.of("script")[1]
+    (data_attrs, _), (_, script) = read.of("script")
 
     def hashed(text: str) -> str:
         digest = hashlib.sha256(text.encode()).digest()
@@ -252,31 +225,15 @@ def test_the_policy_allows_this_script_and_this_style_alone() -> None:
     allowed = f"script-src {hashed(script)}; style-src {hashed(style_text)}"
     assert meta == [f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"]
     assert data_attrs["type"] == "application/json"
-    assert len(read.of("script")) == 2
-
-
-def test_nothing_is_loaded_and_no_text_becomes_markup() -> None:
-    """No address, no handler in an attribute, no way to make markup or code of text."""
-    text = page(data_of(RECORDS))
-
     assert not re.search(r"https?:|//cdn|\burl\(|@import|\bsrc=|\bhref=|\son\w+=", text)
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacent|document\.write|\beval\b|new Function|fetch\(|"
         r"XMLHttp|WebSocket|localStorage|import\(",
         text,
     )
-
-
-def test_every_script_is_in_the_page() -> None:
-    """No file beside the others is forgotten."""
     folder = Path(columns.__file__).parents[1] / "page"
-
     assert {path.name for path in folder.glob("*.js")} == set(SCRIPTS)
-
-
-def test_the_page_is_the_same_each_time() -> None:
-    """Equal schedules give equal bytes."""
-    assert page(data_of(RECORDS)) == page(data_of(records_of(LIVES)))
+    assert text == page(data_of(records_of(LIVES)))
 
 
 def dlsim(*args: object) -> Result:
@@ -285,54 +242,39 @@ def dlsim(*args: object) -> Result:
 
 
 def test_the_command_writes_the_page(tmp_path: Path) -> None:
-    """Two policies on one page, their figures those of ``dlsim compare``, and what was written."""
-    page_path = tmp_path / "r.html"
-    told = dlsim(
-        "report", SIXTY, "--cluster", "4x4", "--policies", "discrete_las,fifo",
-        "--out", page_path,
-    )  # fmt: skip
+    """Two policies on one page, their figures those of ``dlsim compare``, and what was written.
+
+    Jobs that do not finish are told, with status 1.
+    """
+    page_path, out = tmp_path / "r.html", tmp_path / "c.json"
+    words = (SIXTY, "--cluster", "4x4", "--policies", "discrete_las,fifo")
+    told = dlsim("report", *words, "--out", page_path)
 
     assert told.exit_code == 0, told.output
     assert "60 jobs, 120 runs" in told.output
     data = data_in(page_path.read_text(encoding="utf-8"))
     assert [s["label"] for s in data["schedules"]] == ["discrete_las", "fifo"]
-    compared = dlsim(
-        "compare", SIXTY, "--cluster", "4x4", "--policies", "discrete_las,fifo", "-q",
-        "--json", tmp_path / "c.json",
-    )  # fmt: skip
-    assert compared.exit_code == 0
-    cells = json.loads((tmp_path / "c.json").read_text())["cells"]
-    for schedule, cell in zip(data["schedules"], cells, strict=True):
+    assert dlsim("compare", *words, "-q", "--json", out).exit_code == 0
+    for schedule, cell in zip(data["schedules"], json.loads(out.read_text())["cells"], strict=True):
         assert math.isclose(schedule["figures"]["avg_jct_s"], cell["avg_jct_s"])
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (("--policies", "fifo", "--out", "r.txt"), "ends with .html"),
-        (("--policies", "no_such", "--out", "r.html"), "no_such"),
-        (("--policies", "all", "--out", "r.html"), "at most 9"),
-        (("--policies", "fifo", "--out", "no/r.html"), "there is no directory"),
-    ],
-)
-def test_mistakes_are_told_before_the_work(
-    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each with status 2, and nothing is written."""
-    monkeypatch.chdir(tmp_path)
-    told = dlsim("report", SIXTY, "--cluster", "4x4", *options)
-
-    assert told.exit_code == 2
-    assert says in told.output
-    assert not list(tmp_path.iterdir())
-
-
-def test_jobs_that_do_not_finish_are_told(tmp_path: Path) -> None:
-    """The page is there, and the status is 1."""
-    told = dlsim(
-        "report", SIXTY, "--cluster", "1x2", "--policies", "fifo", "--out", tmp_path / "r.html"
-    )
-
+    page_path.unlink()
+    told = dlsim("report", SIXTY, "--cluster", "1x2", "--policies", "fifo", "--out", page_path)
     assert told.exit_code == 1
     assert "did not finish under fifo" in told.output
-    assert (tmp_path / "r.html").exists()
+    assert page_path.exists()
+
+
+def test_mistakes_are_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with status 2, and nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    for policies, out, says in (
+        ("fifo", "r.txt", "ends with .html"),
+        ("no_such", "r.html", "no_such"),
+        ("all", "r.html", "at most 9"),
+        ("fifo", "no/r.html", "there is no directory"),
+    ):
+        words = ("--cluster", "4x4", "--policies", policies, "--out", out)
+        told = dlsim("report", SIXTY, *words)
+        assert told.exit_code == 2
+        assert says in told.output
+        assert not list(tmp_path.iterdir())

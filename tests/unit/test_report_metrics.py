@@ -39,27 +39,56 @@ def near(expected: float) -> object:
 # By hand.
 
 
-def test_jct_is_counted_from_submission_and_makespan_from_the_first_one() -> None:
-    """Two jobs on 4 GPUs: JCTs 30 and 50, busy 4 x 20 + 2 x 30 of 4 x 60 GPU-seconds."""
-    found = summarise(
-        records_of([life(100, (110, 130), gpus=4), life(110, (130, 160), gpus=2)]), gpus=4
-    )
+REQUEUED = (("restart", 7.5), ("redone", 1))
+BY_HAND: dict[str, tuple[list[Life], float, dict[str, object]]] = {
+    "JCT is counted from submission, makespan from the first one": (
+        [life(100, (110, 130), gpus=4), life(110, (130, 160), gpus=2)], 4,
+        {
+            "jct_s.mean": 40, "jct_s.median": 40, "makespan_s": 60, "service_gpu_s": 140,
+            "utilisation_frac": 140 / 240,
+        },
+    ),
+    "it waited 10 s, then 40 s more": (
+        [life(0, (10, 30), (70, 80), gpus=2)], 2,
+        {
+            "jct_s.max": 80, "queue_s.max": 50, "wait_s.max": 10, "preemptions": 1,
+            "service_gpu_s": 60,
+        },
+    ),
+    "a job of 1 s that took 20 s is 20 times slower, but only 2 times by the bounded measure": (
+        [life(0, (19, 20), alone=1), life(0, (0, 40), alone=40), life(0, (0, 5))], 8,
+        {
+            "slowdown.count": 2, "slowdown.mean": 10.5, "slowdown.max": 20, "jct_s.count": 3,
+            "bounded_slowdown.count": 2, "bounded_slowdown.mean": 1.5,
+        },
+    ),
+    "a job that grew may be faster than alone": (
+        [life(0, (0, 20), alone=40)], 8, {"slowdown.max": 0.5, "bounded_slowdown.max": 1},
+    ),
+    "a failed job has a JCT like any other; one that never ended only used GPUs": (
+        [life(0, (0, 10)), life(0, (0, 100), success=False), life(0, (0, 50), ends=False)], 2,
+        {
+            "jobs": 3, "finished": 2, "completed": 1, "jct_s.mean": 55, "jct_s.p95": 100,
+            "makespan_s": 100, "utilisation_frac": 160 / 200, "preemptions": 1,
+        },
+    ),
+    "losses add up by cause, those of jobs that did not finish too": (
+        [
+            life(0, (0, 5), (9, 12), lost=REQUEUED, promotions=2),
+            life(0, (0, 5), ends=False, lost=(("restart", 2.5),), promotions=1),
+        ], 1,
+        {
+            "preemptions": 2, "promotions": 3, "lost_gpu_s": 11.0,
+            "lost_by_cause_gpu_s.redone": 1.0, "lost_by_cause_gpu_s.restart": 10.0,
+        },
+    ),
+}  # fmt: skip
 
-    assert (found.jct_s.mean, found.jct_s.median) == (40, 40)
-    assert found.makespan_s == 60
-    assert found.service_gpu_s == 140
-    assert found.utilisation_frac == pytest.approx(140 / 240)
 
-
-def test_queueing_is_all_waiting_and_the_first_wait_only_the_first() -> None:
-    """Submitted at 0, ran from 10 to 30 and from 70 to 80: it waited 10 s, then 40 s more."""
-    found = summarise(records_of([life(0, (10, 30), (70, 80), gpus=2)]), gpus=2)
-
-    assert found.jct_s.max == 80
-    assert found.queue_s.max == 50
-    assert found.wait_s.max == 10
-    assert found.preemptions == 1
-    assert found.service_gpu_s == 60
+@pytest.mark.parametrize(("lives", "gpus", "told"), BY_HAND.values(), ids=BY_HAND)
+def test_figures_by_hand(lives: list[Life], gpus: float, told: dict[str, object]) -> None:
+    found = flat(summarise(records_of(lives), gpus=gpus))
+    assert {name: found[name] for name in told} == pytest.approx(told)
 
 
 def test_a_job_without_known_runs_ran_for_its_service_over_its_gpus() -> None:
@@ -76,78 +105,18 @@ def test_a_job_without_known_runs_ran_for_its_service_over_its_gpus() -> None:
     assert (found.queue_s.count, found.queue_s.max) == (1, 50)
 
 
-def test_slowdown_is_against_the_time_alone_and_bounded_below_ten_seconds() -> None:
-    """A 1 s job that took 20 s is 20 times slower, but only 2 times by the bounded measure."""
-    lives = [life(0, (19, 20), alone=1), life(0, (0, 40), alone=40), life(0, (0, 5))]
-
-    found = summarise(records_of(lives), gpus=8)
-
-    assert (found.slowdown.count, found.slowdown.mean, found.slowdown.max) == (2, 10.5, 20)
-    assert (found.bounded_slowdown.count, found.bounded_slowdown.mean) == (2, 1.5)
-    assert found.jct_s.count == 3
-
-
-def test_a_job_faster_than_alone_has_a_bounded_slowdown_of_one() -> None:
-    """A job that grew beyond its first GPUs may beat the figure it is compared with."""
-    found = summarise(records_of([life(0, (0, 20), alone=40)]), gpus=8)
-
-    assert (found.slowdown.max, found.bounded_slowdown.max) == (0.5, 1)
-
-
-def test_figures_are_over_finished_jobs_whatever_their_end() -> None:
-    """A failed job has a JCT like any other; one that never ended only used GPUs."""
-    lives = [
-        life(0, (0, 10)),
-        life(0, (0, 100), success=False),
-        life(0, (0, 50), ends=False),
-    ]
-
-    found = summarise(records_of(lives), gpus=2)
-
-    assert (found.jobs, found.finished, found.completed) == (3, 2, 1)
-    assert (found.jct_s.mean, found.jct_s.p95) == (55, 100)
-    assert found.makespan_s == 100
-    assert found.utilisation_frac == pytest.approx(160 / 200)
-    assert found.preemptions == 1
-
-
-def test_losses_and_counts_add_up_by_cause() -> None:
-    """Sums over all jobs, those included that did not finish."""
-    lives = [
-        life(0, (0, 5), (9, 12), lost=(("restart", 7.5), ("redone", 1)), promotions=2),
-        life(0, (0, 5), ends=False, lost=(("restart", 2.5),), promotions=1),
-    ]
-
-    found = summarise(records_of(lives), gpus=1)
-
-    assert (found.preemptions, found.promotions, found.lost_gpu_s) == (2, 3, 11.0)
-    assert found.lost_by_cause_gpu_s == {"redone": 1.0, "restart": 10.0}
-
-
 def test_figures_over_nothing_are_not_a_number() -> None:
-    """No job, or none that finished, must not look like a mean of 0."""
+    """No job, or none that finished, must not look like a mean of 0; nor a cluster of nothing."""
     empty = summarise(records_of([]), gpus=4)
     waiting = summarise(records_of([life(5)]), gpus=4)
+    names = ("jct_s.mean", "wait_s.p95", "rho.max", "unfair_frac", "jain", "makespan_s")
 
-    for found in (empty, waiting):
-        for value in (
-            found.jct_s.mean,
-            found.wait_s.p95,
-            found.rho.max,
-            found.unfair_frac,
-            found.jain,
-            found.makespan_s,
-            found.utilisation_frac,
-        ):
-            assert math.isnan(value)
+    for found in map(flat, (empty, waiting)):
+        assert all(math.isnan(found[name]) for name in (*names, "utilisation_frac"))
     assert (empty.jobs, waiting.jobs, waiting.finished, waiting.service_gpu_s) == (0, 1, 0, 0)
-
-
-@pytest.mark.parametrize("gpus", [0.0, -1.0, math.nan, math.inf])
-def test_a_cluster_without_gpus_is_refused(gpus: float) -> None:
-    """Utilisation of nothing would be a division by zero somewhere else."""
-    with pytest.raises(ValueError, match="gpus must be above 0"):
-        summarise(records_of([]), gpus=gpus)
+    for gpus in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="gpus must be above 0"):
+            summarise(records_of([]), gpus=gpus)
 
 
 @pytest.mark.parametrize(
@@ -159,17 +128,11 @@ def test_percentiles_are_by_nearest_rank(count: int, p95: float, p99: float) -> 
     found = spread(np.arange(count, 0, -1.0))
 
     assert (found.p95, found.p99, found.max) == (p95, p99, count)
+    assert found.median == (count + 1) / 2
 
 
-def test_the_median_of_an_odd_number_is_the_middle_one() -> None:
-    """Values 1, 2 and 9: the median is 2, whatever the mean is."""
-    found = spread(np.array([9.0, 1.0, 2.0]))
-
-    assert (found.median, found.mean) == (2, 4)
-
-
-def test_sizes_are_classes_and_only_those_that_occur() -> None:
-    """The limits belong to the class below; a share of a GPU is in the first."""
+def test_groups_are_those_that_occur() -> None:
+    """Limits of sizes belong to the class below; each user's mean is over that user's jobs."""
     sizes = [0.5, 1, 2, 3, 4, 5, 8, 9, 16, 17, 64]
 
     found = by_size(records_of([life(0, (0, 10), gpus=g) for g in sizes]), gpus=64)
@@ -179,15 +142,9 @@ def test_sizes_are_classes_and_only_those_that_occur() -> None:
     )
     alone = by_size(records_of([life(0, (0, 10), gpus=8)]), gpus=64)
     assert [group.label for group in alone] == ["5-8"]
-
-
-def test_users_are_listed_with_their_own_figures() -> None:
-    """Each user's mean is over that user's jobs."""
     lives = [life(0, (0, 10), user="ada"), life(0, (0, 30), user="bob"), life(0, (0, 20))]
-
-    found = by_user(records_of(lives), gpus=8)
-
-    assert [(g.label, g.summary.jct_s.mean) for g in found] == [("ada", 15), ("bob", 30)]
+    users = by_user(records_of(lives), gpus=8)
+    assert [(g.label, g.summary.jct_s.mean) for g in users] == [("ada", 15), ("bob", 30)]
 
 
 # Against plain Python.
@@ -281,17 +238,13 @@ def check(found: Summary, group: Sequence[Life], lives: Sequence[Life]) -> None:
     assert found.promotions == sum(one.promotions for one in group)
 
 
+@settings(max_examples=60)
 @given(lives=workloads)
 def test_every_figure_equals_plain_python(lives: list[Life]) -> None:
-    """The whole workload, figure by figure."""
-    check(summarise(records_of(lives), gpus=GPUS), lives, lives)
-
-
-@settings(max_examples=30)
-@given(lives=workloads)
-def test_every_figure_of_a_group_equals_plain_python(lives: list[Life]) -> None:
-    """The same for the jobs of each user; contention is that of the whole cluster."""
-    for group in by_user(records_of(lives), gpus=GPUS):
+    """Of the whole workload, and of each user's jobs; contention is that of the whole cluster."""
+    records = records_of(lives)
+    check(summarise(records, gpus=GPUS), lives, lives)
+    for group in by_user(records, gpus=GPUS):
         check(group.summary, [one for one in lives if one.user == group.label], lives)
 
 
@@ -301,10 +254,9 @@ def test_the_order_of_the_jobs_does_not_matter(lives: list[Life], seed: random.R
     """Neither listing nor numbering of the jobs is part of the result."""
     shuffled = list(lives)
     seed.shuffle(shuffled)
+    one, other = (flat(summarise(records_of(of), gpus=GPUS)) for of in (lives, shuffled))
 
-    assert flat(summarise(records_of(shuffled), gpus=GPUS)) == near_all(
-        flat(summarise(records_of(lives), gpus=GPUS))
-    )
+    assert other == pytest.approx(one, rel=1e-9, abs=1e-12, nan_ok=True)
 
 
 def flat(summary: Summary) -> dict[str, float]:
@@ -319,10 +271,6 @@ def flat(summary: Summary) -> dict[str, float]:
         else:
             found[name] = value
     return found
-
-
-def near_all(expected: dict[str, float]) -> object:
-    return pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
 
 
 @settings(max_examples=30)

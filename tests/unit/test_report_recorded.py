@@ -31,6 +31,9 @@ from slurm_dl.traces.recorded_schedule import RecordedSchedule, read_recorded
 
 HELIOS_JOBS = {"vcpDC": 3, "vcJkd": 1, "vchbv": 1}
 HEADER = "JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES"
+SHORT = "JobID|User|Submit|State|ElapsedRaw|AllocTRES"
+WITHOUT_START = "1|ada|2026-01-05T00:00:00|COMPLETED|9|gres/gpu=1"
+OWN = "job_id,submit_s,duration_s,gpus,user,model,ending\n1,0,5,1,a,,COMPLETED\n"
 
 
 def row(
@@ -67,39 +70,48 @@ def accounts_in(tmp_path: Path) -> tuple[str, ...] | None:
     return read_trace(tmp_path / "history.txt").account_names
 
 
-def test_an_account_is_that_of_the_last_run_that_tells_one(tmp_path: Path) -> None:
-    """A job that was moved to another account is that one's; an empty word says nothing."""
+def test_accounts_are_told_where_the_file_has_them(tmp_path: Path) -> None:
+    """That of the last run that tells one, empty without; none without the column.
+
+    An id that is used again by another user is another job, with the runs of its own.
+    """
+    recorded_of(tmp_path, *LINES)
+    assert accounts_in(tmp_path) == ("vision", "language", "", "vision", "vision")
     recorded_of(
         tmp_path,
         row("1", "00:00:00", "00:00:10", 100, state="PREEMPTED"),
         row("1", "00:01:50", "00:05:00", 50, account="language"),
         row("1", "00:06:00", "00:07:00", 50, account=""),
     )
-
     assert accounts_in(tmp_path) == ("language",)
+    again = row("7", "01:00:00", "01:00:00", 20, user="bob", account="language")
+    told = recorded_of(tmp_path, row("7", "00:00:00", "00:00:00", 10), again)
+    assert accounts_in(tmp_path) == ("vision", "language")
+    assert told.records.service_gpu_s.tolist() == [10, 20]
+    assert told.records.preemptions.tolist() == [0, 0]
+    told = recorded_of(tmp_path, WITHOUT_START, header=SHORT)
+    assert accounts_in(tmp_path) is None
+    assert not told.knows_runs
 
 
 def test_runs_are_those_that_slurm_tells(tmp_path: Path) -> None:
-    """A requeued job has two, the parts of a heterogeneous one each their own GPUs."""
+    """A requeued job has two, the parts of a heterogeneous one each their own GPUs.
+
+    A run of unknown or impossible start is not drawn where nobody knows it was.
+    """
     told = recorded_of(tmp_path, *LINES)
     records, runs = told.records, told.records.runs
     zero = records.submit_s[0]
 
     assert records.job_id == ("1", "2", "3", "4", "5")
-    found = [
-        (records.job_id[job], start - zero, end - zero, gpus)
-        for job, start, end, gpus in zip(
-            runs.job.tolist(), runs.start_s.tolist(), runs.end_s.tolist(), runs.gpus.tolist(),
-            strict=True,
-        )
-    ]  # fmt: skip
-    assert found == [
-        ("2", 30, 90, 1), ("1", 10, 110, 2), ("3", 180, 210, 1), ("3", 180, 220, 4),
-        ("1", 300, 350, 2),
+    times = ((column - zero).tolist() for column in (runs.start_s, runs.end_s))
+    assert list(zip(runs.job.tolist(), *times, runs.gpus.tolist(), strict=True)) == [
+        (1, 30, 90, 1), (0, 10, 110, 2), (2, 180, 210, 1), (2, 180, 220, 4), (0, 300, 350, 2),
     ]  # fmt: skip
     assert records.preemptions.tolist() == [1, 0, 0, 0, 0]
     assert (records.start_s - zero).tolist()[:3] == [10, 30, 180]
     assert (records.end_s - zero).tolist()[:3] == [350, 90, 220]
+    assert np.isnan([*records.start_s[3:], *records.end_s[3:]]).all()
     assert records.service_gpu_s.tolist() == [300, 60, 190, 0, 0]
     assert records.success.tolist() == [True, False, True, False, False]
 
@@ -151,45 +163,11 @@ def test_how_a_run_ended_is_told_by_the_next_that_begins_after_it(
         assert told[row_] == expected
 
 
-def test_a_run_of_unknown_or_impossible_start_is_left_out(tmp_path: Path) -> None:
-    """Such a job seems never to have run; it is not drawn where nobody knows it was."""
-    records = recorded_of(tmp_path, *LINES).records
-
-    assert np.isnan(records.start_s[3:]).all()
-    assert np.isnan(records.end_s[3:]).all()
-    assert not set(records.runs.job.tolist()) & {3, 4}
-
-
-def test_ids_that_are_used_again_are_two_jobs(tmp_path: Path) -> None:
-    """Of two users: each has the runs of its own."""
-    told = recorded_of(
-        tmp_path,
-        row("7", "00:00:00", "00:00:00", 10),
-        row("7", "01:00:00", "01:00:00", 20, user="bob", account="language"),
-    )
-
-    assert accounts_in(tmp_path) == ("vision", "language")
-    assert told.records.service_gpu_s.tolist() == [10, 20]
-    assert told.records.preemptions.tolist() == [0, 0]
-
-
-def test_accounts_are_told_where_the_file_has_them(tmp_path: Path) -> None:
-    """Empty for a job without; unknown altogether without the column."""
-    recorded_of(tmp_path, *LINES)
-    assert accounts_in(tmp_path) == ("vision", "language", "", "vision", "vision")
-    short = "JobID|User|Submit|State|ElapsedRaw|AllocTRES"
-    told = recorded_of(tmp_path, "1|ada|2026-01-05T00:00:00|COMPLETED|9|gres/gpu=1", header=short)
-
-    assert accounts_in(tmp_path) is None
-    assert not told.knows_runs
-
-
 def test_other_formats_and_other_files_tell_nothing(tmp_path: Path) -> None:
     """A trace of a paper says when jobs were submitted; a file that has changed is refused."""
-    own = tmp_path / "own.csv"
-    own.write_text("job_id,submit_s,duration_s,gpus,user,model,ending\n1,0,5,1,a,,COMPLETED\n")
-    assert read_recorded(own, read_trace(own)) is None
     path = tmp_path / "history.txt"
+    path.write_text(OWN)
+    assert read_recorded(path, read_trace(path)) is None
     path.write_text(f"{HEADER}\n{LINES[2]}\n", encoding="utf-8")
     trace = read_trace(path)
     path.write_text(f"{HEADER}\n{LINES[3]}\n", encoding="utf-8")
@@ -197,37 +175,34 @@ def test_other_formats_and_other_files_tell_nothing(tmp_path: Path) -> None:
         read_recorded(path, trace)
 
 
-def data_of(accounts: list[str] | None) -> dict[str, Any]:
+def test_fairness_is_told_by_account_too() -> None:
+    """The jobs of an account are one; Jain's index is over accounts: x is 1 and 1/4.
+
+    Without accounts there is no such table: an empty one would say that all are alike.
+    """
     lives = [
         life(0, (0, 100), gpus=2, user="ada"),
         life(0, (0, 100), user="bob"),
         life(0, (300, 400), user="cyd"),
     ]
-    subject = Subject(title="t", cluster="1x4", node_gpus=(4,), accounts=accounts)
     schedule = Schedule(label="p", about=(), records=records_of(lives))
-    data: dict[str, Any] = page_data(subject, [schedule])
-    return data
 
+    def data_of(accounts: list[str] | None) -> Any:  # noqa: ANN401 - any JSON
+        subject = Subject(title="t", cluster="1x4", node_gpus=(4,), accounts=accounts)
+        return page_data(subject, [schedule])
 
-def test_fairness_is_told_by_account_too() -> None:
-    """The jobs of an account are one; Jain's index is over accounts: x is 1 and 1/4."""
     data = data_of(["vision", "vision", ""])
-    (schedule,) = data["schedules"]
-
-    shown = schedule["accounts"]["shown"]
+    (found,) = data["schedules"]
+    shown = found["accounts"]["shown"]
     assert [(one["name"], one["jobs"], one["service_gpu_s"]) for one in shown] == [
         ("vision", 2, 300), ("", 1, 100),
     ]  # fmt: skip
-    assert schedule["accounts"]["jain"] == pytest.approx(1.25**2 / (2 * (1 + 0.25**2)))
-    assert schedule["users"]["jain"] == pytest.approx(2.25**2 / (3 * (2 + 0.25**2)))
-    assert schedule["users"]["in_all"] == 3
+    assert found["accounts"]["jain"] == pytest.approx(1.25**2 / (2 * (1 + 0.25**2)))
+    assert found["users"]["jain"] == pytest.approx(2.25**2 / (3 * (2 + 0.25**2)))
+    assert found["users"]["in_all"] == 3
     assert data["jobs"]["accounts"] == ["vision", ""]
-
-
-@pytest.mark.parametrize("accounts", [None, ["", "", ""]])
-def test_without_accounts_there_is_no_such_table(accounts: list[str] | None) -> None:
-    """An empty one would say that all are alike."""
-    assert data_of(accounts)["schedules"][0]["accounts"] is None
+    for accounts in (None, ["", "", ""]):
+        assert data_of(accounts)["schedules"][0]["accounts"] is None
 
 
 def report(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
@@ -246,7 +221,10 @@ def report(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
 
 
 def test_the_command_shows_what_was_beside_what_would_be(tmp_path: Path) -> None:
-    """Two schedules of the same jobs; only the simulated one has nodes, if it is placed."""
+    """Two schedules of the same jobs; only the simulated one has nodes, if it is placed.
+
+    What happened can be shown alone; jobs whose runs are not known are told.
+    """
     recorded_of(tmp_path, *LINES[:4])
     status, said, data = report(tmp_path, "--recorded", "--policies", "fifo", "--costs", "slurm")
 
@@ -255,6 +233,10 @@ def test_the_command_shows_what_was_beside_what_would_be(tmp_path: Path) -> None
     assert [s["nodes_known"] for s in data["schedules"]] == [False, True]
     assert [s["figures"]["preemptions"] for s in data["schedules"]] == [1, 0]
     assert data["jobs"]["accounts"] == ["vision", "language", ""]
+    recorded_of(tmp_path, *LINES)
+    status, said, data = report(tmp_path, "--recorded")
+    assert (status, [s["label"] for s in data["schedules"]]) == (0, ["recorded"])
+    assert "of 2 of 5 jobs it is not known when they ran" in said
 
 
 def test_virtual_clusters_of_a_published_trace_are_accounts(tmp_path: Path) -> None:
@@ -269,40 +251,20 @@ def test_virtual_clusters_of_a_published_trace_are_accounts(tmp_path: Path) -> N
     assert schedule["accounts"]["in_all"] == len(HELIOS_JOBS)
 
 
-def test_what_happened_can_be_shown_alone(tmp_path: Path) -> None:
-    """No policy, no simulation; jobs whose runs are not known are told."""
-    recorded_of(tmp_path, *LINES)
-    status, said, data = report(tmp_path, "--recorded")
-
-    assert [s["label"] for s in data["schedules"]] == ["recorded"]
-    assert status == 0
-    assert "of 2 of 5 jobs it is not known when they ran" in said
-
-
 @pytest.mark.parametrize(
-    ("header", "line", "options", "says"),
+    ("content", "options", "says"),
     [
-        (HEADER, LINES[0], (), "say what is to be shown"),
-        (
-            "JobID|User|Submit|State|ElapsedRaw|AllocTRES",
-            "1|ada|2026-01-05T00:00:00|COMPLETED|9|gres/gpu=1",
-            ("--recorded",),
-            "no column Start",
-        ),
-        (
-            "job_id,submit_s,duration_s,gpus,user,model,ending", "1,0,5,1,a,,COMPLETED",
-            ("--recorded",),
-            "does not tell when jobs really ran",
-        ),
+        (f"{HEADER}\n{LINES[0]}\n", (), "say what is to be shown"),
+        (f"{SHORT}\n{WITHOUT_START}\n", ("--recorded",), "no column Start"),
+        (OWN, ("--recorded",), "does not tell when jobs really ran"),
     ],
-)  # fmt: skip
+)
 def test_nothing_to_show_is_an_error(
-    header: str, line: str, options: tuple[str, ...], says: str, tmp_path: Path
+    content: str, options: tuple[str, ...], says: str, tmp_path: Path
 ) -> None:
     """It says what is missing, and no page is written."""
-    (tmp_path / "history.txt").write_text(f"{header}\n{line}\n", encoding="utf-8")
+    (tmp_path / "history.txt").write_text(content, encoding="utf-8")
     status, said, data = report(tmp_path, *options)
 
-    assert status != 0
+    assert (status != 0, data) == (True, {})
     assert says in said
-    assert data == {}

@@ -15,21 +15,13 @@ from slurm_dl.model.job_record import JobRecord, Records, Runs
 
 def row(job_id: int, user: str) -> JobRecord:
     return JobRecord(
-        job_id=JobId(job_id),
-        user=user,
-        gpus=2,
-        submit_s=10,
-        start_s=15,
-        end_s=40 + job_id,
-        service_gpu_s=50,
-        lost_gpu_s=3,
-        preemptions=job_id,
-        completed=job_id == 1,
-    )
+        job_id=JobId(job_id), user=user, gpus=2, submit_s=10, start_s=15, end_s=40 + job_id,
+        service_gpu_s=50, lost_gpu_s=3, preemptions=job_id, completed=job_id == 1,
+    )  # fmt: skip
 
 
 def test_rows_become_columns() -> None:
-    """Users are numbered in the order in which they appear."""
+    """Users are numbered in the order in which they appear; of no row the columns are empty."""
     found = Records.of([row(1, "zoe"), row(2, "ada"), row(3, "zoe")])
 
     assert found.job_id == ("1", "2", "3")
@@ -43,9 +35,11 @@ def test_rows_become_columns() -> None:
     assert found.all_lost_gpu_s.tolist() == [3, 3, 3]
     assert np.isnan(found.slowdown).all()
     assert len(found.runs) == 0
+    none = Records.of([])
+    assert (len(none), none.users, len(none.jct_s), len(none.all_lost_gpu_s)) == (0, (), 0, 0)
 
 
-def test_a_column_of_another_length_is_refused() -> None:
+def test_columns_are_of_one_length_and_stay_as_they_are() -> None:
     """A figure of one job beside that of another would be wrong without a word."""
     records = records_of([life(0, (0, 10)), life(0, (0, 20))])
 
@@ -55,23 +49,9 @@ def test_a_column_of_another_length_is_refused() -> None:
         dataclasses.replace(records, lost_gpu_s={"redone": np.zeros(1)})
     with pytest.raises(ValueError, match="runs differ in length"):
         Runs(job=np.zeros(1, np.int32), start_s=np.zeros(2), end_s=np.zeros(2), gpus=np.zeros(2))
-
-
-def test_columns_cannot_be_written_to() -> None:
-    """What a report was computed from does not change behind it."""
-    records = records_of([life(0, (0, 10))])
-
     for column in (records.end_s, records.runs.gpus):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 5
-
-
-def test_no_row_makes_empty_columns() -> None:
-    """An arm in which nothing was submitted is still an arm."""
-    found = Records.of([])
-
-    assert (len(found), found.users, len(found.jct_s)) == (0, (), 0)
-    assert found.all_lost_gpu_s.tolist() == []
 
 
 def test_what_did_not_happen_is_not_a_number() -> None:

@@ -24,21 +24,15 @@ def values(steps: Steps) -> list[tuple[float, float]]:
     return list(zip(steps.time_s.tolist(), steps.value.tolist(), strict=True))
 
 
-def test_gpus_in_use_step_with_each_run() -> None:
-    """4 from 10 to 30, 2 until 40, 4 until 60; a hand-over is one instant."""
-    found = timeline.gpus_in_use(records_of(LIVES))
-
-    assert values(found) == [(10, 4), (30, 2), (40, 4), (60, 0)]
-    assert found.integral() == 4 * 40 + 2 * 10
-
-
-def test_waiting_is_present_and_not_running() -> None:
-    """A preempted job waits again; one that never starts waits to the end and beyond."""
+def test_gpus_in_use_and_jobs_waiting_step_with_each_run() -> None:
+    """A hand-over is one instant; one that never starts waits to the end and beyond."""
     records = records_of(LIVES)
+    used, waiting = timeline.gpus_in_use(records), timeline.jobs_waiting(records)
 
-    jobs = timeline.jobs_waiting(records)
-    assert values(jobs) == [(0, 1), (10, 0), (20, 1), (30, 1), (40, 0), (50, 1), (60, 1)]
-    assert jobs.integral_to(np.array([1060.0]))[0] == 10 + 20 + 10 + 1000
+    assert values(used) == [(10, 4), (30, 2), (40, 4), (60, 0)]
+    assert used.integral() == 4 * 40 + 2 * 10
+    assert values(waiting) == [(0, 1), (10, 0), (20, 1), (30, 1), (40, 0), (50, 1), (60, 1)]
+    assert waiting.integral_to(np.array([1060.0]))[0] == 10 + 20 + 10 + 1000
 
 
 def test_a_heterogeneous_job_waits_while_none_of_its_parts_runs() -> None:
@@ -71,59 +65,41 @@ def test_waiting_equals_a_count_where_runs_of_a_job_overlap(
     assert found.tolist() == [_count(lives, at + 0.5)[1] for at in range(60)]
 
 
-def test_means_over_windows_are_exact() -> None:
-    """A peak of one second in a window of a hundred is a hundredth of it, wherever it falls."""
-    steps = timeline.gpus_in_use(records_of([life(0, (149, 150), gpus=50)]))
-
-    assert steps.means(np.array([0.0, 100.0, 200.0, 300.0])).tolist() == [0, 0.5, 0]
-
-
 def test_windows_span_first_submission_to_last_end() -> None:
-    """Also where the last to end was a run of a job that did not finish."""
+    """Also where the last to end was a run of a job that did not finish; their means are exact."""
     records = records_of([life(10, (20, 50), ends=False), life(0, (0, 30))])
 
     assert timeline.span(records) == (0, 50)
     assert timeline.windows(records, count=5).tolist() == [0, 10, 20, 30, 40, 50]
     found = timeline.utilisation(records, timeline.windows(records, count=1), gpus=2)
     assert found.tolist() == [60 / 100]
+    peak = timeline.gpus_in_use(records_of([life(0, (149, 150), gpus=50)]))
+    assert peak.means(np.array([0.0, 100.0, 200.0, 300.0])).tolist() == [0, 0.5, 0]
 
 
-def test_nothing_has_no_windows_and_no_steps() -> None:
-    """No job, or none that ran: no time passes."""
+def test_nothing_has_no_windows_and_sums_alone_are_refused() -> None:
+    """No job, or none that ran; accounting that knows only sums must not look idle."""
     for records in (records_of([]), records_of([life(5)])):
         assert len(timeline.windows(records, count=3)) == 0
         assert len(timeline.gpus_in_use(records)) == 0
         assert timeline.gpus_in_use(records).integral() == 0
     assert Steps.of([]).integral_to(np.array([1.0])).tolist() == [0]
-
-
-def test_service_without_runs_is_refused() -> None:
-    """Accounting that knows only sums cannot be drawn over time, and must not look idle."""
     row = JobRecord(
         job_id=JobId(1), user="ada", gpus=2, submit_s=0, start_s=10, end_s=80, service_gpu_s=60
     )
-
     for of in (timeline.gpus_in_use, timeline.jobs_waiting):
         with pytest.raises(ValueError, match="needs the runs"):
             of(Records.of([row]))
 
 
+@settings(max_examples=50)
 @given(lives=workloads)
-def test_the_integral_of_gpus_in_use_is_the_service(lives: list[Life]) -> None:
-    """No GPU-second appears or is lost between the two ways of counting."""
+def test_integrals_are_the_service_and_the_time_in_queue(lives: list[Life]) -> None:
+    """No second appears or is lost between the two ways of counting; of finished jobs it waits."""
     records = records_of(lives)
-
     assert timeline.gpus_in_use(records).integral() == pytest.approx(records.service_gpu_s.sum())
-
-
-@settings(max_examples=30)
-@given(lives=workloads)
-def test_waiting_adds_up_to_the_time_in_queue(lives: list[Life]) -> None:
-    """Of finished jobs: the integral of the jobs waiting is the sum of their queueing."""
-    done = [one for one in lives if not math.isnan(one.end)]
-    records = records_of(done)
-
-    assert timeline.jobs_waiting(records).integral() == pytest.approx(records.queue_s.sum())
+    done = records_of([one for one in lives if not math.isnan(one.end)])
+    assert timeline.jobs_waiting(done).integral() == pytest.approx(done.queue_s.sum())
 
 
 @settings(max_examples=30)

@@ -31,7 +31,7 @@ from slurm_dl.experiments.whatif_history import DAY_S
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from tests.small_traces import make_trace, outcome_of
 
 ONE_GPU = parse_shape("1x1")
@@ -51,10 +51,10 @@ def history(days: int, long_ones: range, *, seed: int = 0) -> Trace:
     return make_trace([submit for submit, _ in jobs], [duration for _, duration in jobs])
 
 
-def halves(trace: Trace, **more: object) -> Halves:
-    """Halves of a history on one GPU."""
+def halves(trace: Trace, shape: ClusterShape = ONE_GPU, **more: object) -> Halves:
+    """Halves of a history, on one GPU if nothing else is said."""
     given: dict[str, object] = {"by": "mean-jct", "costs": None, "seed": 0}
-    return tuning.halves(trace, ONE_GPU, **{**given, **more})  # type: ignore[arg-type]
+    return tuning.halves(trace, shape, **{**given, **more})  # type: ignore[arg-type]
 
 
 def figures(data: Halves, cells: Sequence[Cell], processes: int = 1) -> list[Tried]:
@@ -110,47 +110,42 @@ def test_the_best_is_the_best_of_all(planted: TuningResult) -> None:
     assert [len(step) for step in planted.steps] == [len(sets) + 1]
 
 
-def test_what_helped_only_on_the_days_chosen_on_is_not_recommended() -> None:
-    """Long jobs in the first half alone: a threshold is found, and later days show no gain."""
-    found = tuned(history(26, range(13)), AS_FIFO)
-
-    assert found.gain > 0.5
-    assert found.winner != AS_FIFO
-    assert not found.is_recommended
-    text = "\n".join(tune_text.lines(history(26, range(13)), found))
-    assert "Leave it as it is" in text
-    assert "thresholds_gpu_s:" not in text
-
-
 def test_nothing_is_changed_where_nothing_helps() -> None:
-    """Equal jobs, none before its turn: what is in use wins the draw."""
+    """Equal jobs, none before its turn: what is in use wins the draw. Or too few days to judge."""
     trace = make_trace(
         [day * DAY_S + 700 * n for day in range(12) for n in range(10)], [600.0] * 120
     )
     found = tuned(trace, AS_FIFO)
-
     assert found.winner == AS_FIFO
     assert (found.gain, found.gain_left, found.is_recommended) == (0, 0, False)
     assert "nothing was better than what is in use" in "\n".join(tune_text.lines(trace, found))
 
-
-def test_later_days_are_never_seen_by_the_search(planted: TuningResult) -> None:
-    """Another second half changes no step of the search."""
-    other = tuned(history(26, range(13)), AS_FIFO)
-    early, late = (planted.halves.days[half].trace for half in (CHOSEN_ON, HELD_OUT))
-
-    assert other.steps == planted.steps
-    assert early.submit_s.max() < late.submit_s.min()
-    assert len(early) + len(late) == len(history(26, range(26)))
-
-
-def test_too_few_days_to_judge() -> None:
-    found = tuned(history(8, range(8)), AS_FIFO)
-
+    few = history(8, range(8))
+    found = tuned(few, AS_FIFO)
     assert not found.is_recommended
-    assert "too few to judge" in "\n".join(tune_text.lines(history(8, range(8)), found))
+    assert "too few to judge" in "\n".join(tune_text.lines(few, found))
     with pytest.raises(ConfigError, match="3 days"):
         tuned(history(3, range(3)), AS_FIFO)
+
+
+def test_what_helped_only_on_the_days_chosen_on_is_not_recommended(planted: TuningResult) -> None:
+    """Long jobs in the first half alone: a threshold is found, and later days show no gain.
+
+    Another second half changes no step of the search.
+    """
+    trace = history(26, range(13))
+    found = tuned(trace, AS_FIFO)
+
+    assert found.gain > 0.5
+    assert found.winner != AS_FIFO
+    assert not found.is_recommended
+    text = "\n".join(tune_text.lines(trace, found))
+    assert "Leave it as it is" in text
+    assert "thresholds_gpu_s:" not in text
+    assert found.steps == planted.steps
+    early, late = (planted.halves.days[half].trace for half in (CHOSEN_ON, HELD_OUT))
+    assert early.submit_s.max() < late.submit_s.min()
+    assert len(early) + len(late) == len(history(26, range(26)))
 
 
 @pytest.mark.long
@@ -180,28 +175,30 @@ def test_the_lines_give_what_was_promised(planted: TuningResult, tmp_path: Path)
 
 @pytest.mark.long
 def test_the_result_does_not_depend_on_the_processes(planted: TuningResult) -> None:
+    """It is plain JSON."""
     trace = history(26, range(26))
+    told = tune_text.as_json(trace, planted)
 
-    again = tuned(trace, AS_FIFO, processes=2)
-
-    assert tune_text.as_json(trace, again) == tune_text.as_json(trace, planted)
+    assert tune_text.as_json(trace, tuned(trace, AS_FIFO, processes=2)) == told
+    again = json.loads(json.dumps(told, allow_nan=False))
+    assert again["recommended"] is True
+    assert again["found"]["thresholds_gpu_s"] == list(planted.winner.thresholds_gpu_s)
+    assert again["rungs"][0]["tried"][0]["figure"] > 0
 
 
 def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:
     """After 11 s a GPU is free on both nodes: a job of two that lies on one node waits on.
 
-    What is wrong with a scheme or the costs is told before anything runs.
+    Costs are passed on. What is wrong with a scheme or the costs is told before anything runs.
     """
     jobs = [(0.0, 100.0, 1.0), (1.0, 10.0, 1.0), (2.0, 100.0, 1.0), (3.0, 50.0, 2.0)]
     whole = [(day * DAY_S + at, took, gpus) for day in range(8) for at, took, gpus in jobs]
     trace = make_trace(*map(list, zip(*whole, strict=True)))
 
     def mean_jct_s(scheme: Named | None) -> float:
-        ground = PlacementSetup(widths="fewest")
-        data = tuning.halves(
-            trace, parse_shape("2x2"), by="mean-jct", costs=None, seed=0, scheme=scheme,
-            ground=ground,
-        )  # fmt: skip
+        data = halves(
+            trace, parse_shape("2x2"), scheme=scheme, ground=PlacementSetup(widths="fewest")
+        )
         data.experiment.ready(data.cell(AS_FIFO))
         return figure(data, AS_FIFO)
 
@@ -212,15 +209,10 @@ def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:
     data = halves(trace, by="lost", costs=str(tmp_path / "no"))
     with pytest.raises(ConfigError, match="--costs"):
         tuning.tuned(data, AS_FIFO, lambda _: [], most=3)
-
-
-def test_everything_is_plain_json(planted: TuningResult) -> None:
-    told = tune_text.as_json(history(26, range(26)), planted)
-
-    again = json.loads(json.dumps(told, allow_nan=False))
-    assert again["recommended"] is True
-    assert again["found"]["thresholds_gpu_s"] == list(planted.winner.thresholds_gpu_s)
-    assert again["rungs"][0]["tried"][0]["figure"] > 0
+    costs = tmp_path / "costs.yaml"
+    costs.write_text("restart_s: 60\n", "utf-8")
+    data = halves(history(8, range(8)), by="lost", costs=str(costs))
+    assert figure(data, Candidate((2000.0,))) > 0 == figure(data, AS_FIFO)
 
 
 NUMBERS = st.floats(1e-3, 1e9)
@@ -288,12 +280,3 @@ def test_a_draw_goes_to_what_is_in_use_and_unknown_figures_are_worst() -> None:
     assert queues == sorted(queues)
     (last,) = tuning.tuned(data, AS_FIFO, lambda c: run(c, unknown=True), most=12).steps
     assert last[-1][0] == AS_FIFO
-
-
-def test_a_costs_file_is_passed_on(tmp_path: Path) -> None:
-    costs = tmp_path / "costs.yaml"
-    costs.write_text("restart_s: 60\n", "utf-8")
-    data = halves(history(8, range(8)), by="lost", costs=str(costs))
-
-    assert figure(data, Candidate((2000.0,))) > 0
-    assert figure(data, AS_FIFO) == 0

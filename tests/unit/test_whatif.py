@@ -103,49 +103,33 @@ def test_short_jobs_behind_long_ones_are_what_srtf_and_las_are_for() -> None:
 
 
 def test_no_difference_is_shown_where_there_is_none() -> None:
-    """Equal jobs: SRTF is FIFO to the second, though it is simulated by other code."""
-    found = ranking(ALIKE, "fifo", "srtf", "fifo_skip")
+    """Equal jobs: SRTF is FIFO to the second, though it is simulated by other code.
 
+    A worse policy is told as worse, and too few days show nothing.
+    """
+    found = ranking(ALIKE, "fifo", "srtf", "fifo_skip")
     assert [row.verdict for row in found.rows] == ["first", *["no difference shown"] * 2]
     assert all(row.difference == Interval(0, 0, 0) for row in found.rows[1:])
 
-
-def test_a_worse_policy_is_told_as_worse() -> None:
-    found = ranking(BIMODAL, "srtf", "fifo")
-
-    assert [(row.label, row.verdict) for row in found.rows] == [
-        ("srtf", "first"),
-        ("fifo", "worse"),
-    ]
+    worse = [(row.label, row.verdict) for row in ranking(BIMODAL, "srtf", "fifo").rows]
+    assert worse == [("srtf", "first"), ("fifo", "worse")]
+    few = ranking(days_of_jobs([20_000.0] + [60.0] * 30, days=5), "fifo", "srtf")
+    assert {row.verdict for row in few.rows} == {"first", "too few days"}
 
 
 def test_a_difference_of_a_single_day_is_not_shown() -> None:
     """One day of sixteen decides the mean, and another month may not have it."""
     quiet = days_of_jobs([60.0] * 5, every_s=600)
-    busy = BIMODAL.submit_s < DAY_S
-    jobs = sorted(
-        [
-            *zip(quiet.submit_s.tolist(), quiet.duration_s.tolist(), strict=True),
-            *zip(
-                (BIMODAL.submit_s[busy] + 8 * DAY_S + 7200).tolist(),
-                BIMODAL.duration_s[busy].tolist(),
-                strict=True,
-            ),
-        ]
-    )
-    trace = make_trace([submit for submit, _ in jobs], [duration for _, duration in jobs])
-    found = ranking(trace, "fifo", "srtf")
+    busy = days_of_jobs([20_000.0] + [60.0] * 30, days=1)
+    submit_s = np.concatenate([quiet.submit_s, busy.submit_s + 8 * DAY_S + 7200])
+    order = np.argsort(submit_s)
+    duration_s = np.concatenate([quiet.duration_s, busy.duration_s])
+    found = ranking(make_trace(submit_s[order], duration_s[order]), "fifo", "srtf")
     better = next(row for row in found.rows if row.label == "srtf")
 
     assert better.difference is not None
     assert better.difference.value < 0
     assert better.verdict == "no difference shown"
-
-
-def test_too_few_days_show_nothing() -> None:
-    found = ranking(days_of_jobs([20_000.0] + [60.0] * 30, days=5), "fifo", "srtf")
-
-    assert {row.verdict for row in found.rows} == {"first", "too few days"}
 
 
 def test_a_single_day_with_jobs_shows_nothing() -> None:
@@ -163,7 +147,10 @@ def test_a_single_day_with_jobs_shows_nothing() -> None:
 
 
 def test_figures_end_where_they_can_be() -> None:
-    """On three of fourteen days jobs wait, very unequally, and on eleven they are unfair."""
+    """On three of fourteen days jobs wait, very unequally, and on eleven they are unfair.
+
+    Less by what rounding tells apart is not less; a policy that leaves jobs undone is not ranked.
+    """
     base = fate("fifo", cut(ALIKE, ONE_GPU))
     one = dataclasses.replace(
         base,
@@ -172,23 +159,25 @@ def test_figures_end_where_they_can_be() -> None:
     )
     by_mean = ("mean-queue", "unfair", "mean-rho", "lost")
     own = {by: rank([("fifo", one)], by=by, seed=0).rows[0].own for by in by_mean}
-
     assert own["mean-queue"].low == 0 < own["mean-queue"].value < own["mean-queue"].high < math.inf
     assert 0 < own["unfair"].low < own["unfair"].value < own["unfair"].high == 1
     assert own["mean-rho"].high > 1
     assert own["lost"] == Interval(0, 0, 0)
 
-
-def test_what_rounding_tells_apart_is_not_less() -> None:
-    """A simulation adds up in another order; less by a thousandth is less."""
-    base = fate("fifo", cut(ALIKE, ONE_GPU))
+    undone = base.jct_s / 10
+    undone[3] = np.nan
     fates = [
-        (label, dataclasses.replace(base, jct_s=base.jct_s * times))
-        for label, times in (("first", 1.0), ("same", 1 - 1e-13), ("less", 0.999))
-    ]
+        (label, dataclasses.replace(base, jct_s=jct_s))
+        for label, jct_s in (
+            ("first", base.jct_s), ("same", base.jct_s * (1 - 1e-13)), ("less", base.jct_s * 0.999),
+        )
+    ]  # fmt: skip
     found = {row.label: row.better_on for row in rank(fates, by="mean-jct", seed=0).rows}
-
     assert found == {"first": None, "same": 0, "less": 14}
+    bad = dataclasses.replace(base, jct_s=undone)
+    rows = rank([("fifo", base), ("starves", bad)], by="mean-jct", seed=0).rows
+    assert [(r.label, r.verdict) for r in rows] == [("fifo", "first"), ("starves", "unfinished")]
+    assert verdict_of(base, bad, Interval(-1, -2, -0.5)) == "unfinished"
 
 
 def test_figures_are_those_of_all_reports() -> None:
@@ -226,7 +215,10 @@ def test_what_restarts_cost_is_lost(tmp_path: Path) -> None:
 
 
 def test_first_and_last_days_are_simulated_and_not_counted() -> None:
-    """What the queue of the first day does to the second is there; its own jobs are not."""
+    """What the queue of the first day does to the second is there; its own jobs are not.
+
+    Jobs that the cluster cannot hold are left out; weeks are drawn whole.
+    """
     trace = make_trace([0, DAY_S + 10, 2 * DAY_S, 9 * DAY_S], [DAY_S + 1000, 10, 10, 5])
     whole = cut(trace, ONE_GPU, warm_up=1, cool_down=7)
     found = fate("fifo", whole)
@@ -235,13 +227,14 @@ def test_first_and_last_days_are_simulated_and_not_counted() -> None:
     assert whole.block.tolist() == [-1, 0, 1, -1]
     assert found.jct_s.tolist() == [1000, 10]
     assert str(whole.date_of(0)) == "1970-01-02"
-
-
-@pytest.mark.parametrize(
-    ("days", "edge"), [(1, 0), (3, 0), (4, 1), (19, 1), (20, 2), (70, 7), (400, 7)]
-)
-def test_days_left_out_if_nobody_says(days: int, edge: int) -> None:
-    assert edge_days(days) == edge
+    edges = {1: 0, 3: 0, 4: 1, 19: 1, 20: 2, 70: 7, 400: 7}
+    assert {days: edge_days(days) for days in edges} == edges
+    fits = cut(make_trace([0, 10, 20], [1, 1, 1], [1, 4, 1]), ONE_GPU)
+    assert (fits.trace.job_id, fits.too_large) == (("0", "2"), 1)
+    with pytest.raises(ConfigError, match="at most the 1 GPUs"):
+        cut(make_trace([0], [1], [4]), ONE_GPU)
+    weeks = fate("fifo", cut(BIMODAL, ONE_GPU, warm_up=1, cool_down=1, block_days=2))
+    assert weeks.days.tolist() == [2.0] * 7
 
 
 @given(
@@ -272,50 +265,8 @@ def test_every_counted_job_is_in_one_block(
     assert found.blocks == max(1, found.counted_days // block_days)
 
 
-def test_jobs_that_the_cluster_cannot_hold_are_left_out() -> None:
-    trace = make_trace([0, 10, 20], [1, 1, 1], [1, 4, 1])
-
-    found = cut(trace, ONE_GPU)
-    assert (len(found.trace), found.too_large) == (2, 1)
-    assert found.trace.job_id == ("0", "2")
-    with pytest.raises(ConfigError, match="at most the 1 GPUs"):
-        cut(make_trace([0], [1], [4]), ONE_GPU)
-
-
-def test_a_policy_that_leaves_jobs_undone_is_not_ranked() -> None:
-    history = cut(ALIKE, ONE_GPU)
-    good = fate("fifo", history)
-    jct_s = good.jct_s.copy()
-    jct_s[3] = np.nan
-    bad = Fate(
-        block=good.block, jct_s=jct_s / 10, queue_s=good.queue_s, rho=good.rho,
-        lost_gpu_s=good.lost_gpu_s, days=good.days, costs="none", notes=(), preemptions=0,
-    )  # fmt: skip
-    found = rank([("fifo", good), ("starves", bad)], by="mean-jct", seed=0)
-
-    assert [(row.label, row.verdict) for row in found.rows] == [
-        ("fifo", "first"),
-        ("starves", "unfinished"),
-    ]
-    assert verdict_of(good, bad, Interval(-1, -2, -0.5)) == "unfinished"
-
-
 @pytest.mark.long
-def test_the_order_of_the_others_changes_no_figure() -> None:
-    one, other = ranking(BIMODAL, "fifo", "las", "srtf"), ranking(BIMODAL, "fifo", "srtf", "las")
-
-    assert {r.label: r.difference for r in one.rows} == {r.label: r.difference for r in other.rows}
-
-
-def test_weeks_are_drawn_whole() -> None:
-    found = ranking(BIMODAL, "fifo", "srtf", warm_up=1, cool_down=1, block_days=2)
-    fates = found.rows[0].fate
-
-    assert fates.days.tolist() == [2.0] * 7
-
-
-@pytest.mark.long
-def test_no_figure_depends_on_the_processes() -> None:
+def test_no_figure_depends_on_the_processes_or_the_order_of_the_others() -> None:
     """All of it, in the order it was asked for."""
     specs = asked("fifo,las,srtf", ("2000",), ())
     history = cut(BIMODAL, ONE_GPU)
@@ -325,36 +276,37 @@ def test_no_figure_depends_on_the_processes() -> None:
         assert list(made) == [spec.short_label for spec in specs]
         ranked = rank(list(made.items()), by="p95-jct", seed=0)
         told.append(repr(as_json(BIMODAL, history, ONE_GPU, ranked)))
+    first, *others = made.items()
+    again = rank([first, *others[::-1]], by="p95-jct", seed=0)
 
     assert told[0] == told[1]
     assert not multiprocessing.active_children()
+    assert {r.label: r.difference for r in again.rows} == {
+        r.label: r.difference for r in ranked.rows
+    }
 
 
-def test_each_policy_runs_with_each_scheme() -> None:
-    """After 11 s a GPU is free on both nodes: a job of two that lies on one node waits on."""
-    schemes = [Named(name="consolidate"), None]
-    found = asked("fifo_skip,las", ("2000",), (), schemes)
+def test_what_is_compared_runs_as_under_the_daemon() -> None:
+    """Parameters reach the policies named, thresholds come on top, each with each scheme.
+
+    After 11 s a GPU is free on both nodes: a job of two that lies on one node waits on.
+    """
+    specs = asked("fifo,discrete_las,las:none", ("3600,36000",), ("promote_knob=8",))
+    named = {spec.short_label: spec for spec in specs}
+    assert list(named) == ["fifo", "discrete_las", "las:none", "discrete_las 3600,36000"]
+    assert named["discrete_las"].parameters == {"promote_knob": 8}
+    assert named["discrete_las 3600,36000"].parameters == {"thresholds_gpu_s": [3600, 36000]}
+
+    found = asked("fifo_skip,las", ("2000",), (), [Named(name="consolidate"), None])
     assert [spec.short_label for spec in found] == [
         "fifo_skip on consolidate", "fifo_skip", "las on consolidate", "las",
         "discrete_las 2000 on consolidate", "discrete_las 2000",
     ]  # fmt: skip
-    shape = parse_shape("2x2")
     trace = make_trace([0, 1, 2, 3], [100, 10, 100, 50], [1, 1, 1, 2])
     ground = PlacementSetup(widths="fewest")
-    made = fates(cut(trace, shape), found, cluster="2x2", ground=ground)
-
+    made = fates(cut(trace, parse_shape("2x2")), found, cluster="2x2", ground=ground)
     assert made["fifo_skip"].jct_s.tolist() == [100, 10, 100, 58]
     assert made["fifo_skip on consolidate"].jct_s.tolist() == [100, 10, 100, 147]
-
-
-def test_what_is_compared_runs_as_under_the_daemon() -> None:
-    """Parameters reach the policies named, thresholds come on top."""
-    specs = asked("fifo,discrete_las,las:none", ("3600,36000",), ("promote_knob=8",))
-    found = {spec.short_label: spec for spec in specs}
-
-    assert list(found) == ["fifo", "discrete_las", "las:none", "discrete_las 3600,36000"]
-    assert found["discrete_las"].parameters == {"promote_knob": 8}
-    assert found["discrete_las 3600,36000"].parameters == {"thresholds_gpu_s": [3600, 36000]}
 
 
 @pytest.mark.parametrize("text", ["", "0", "5,5", "9,3", "x", "nan", "1,inf", "1e400"])

@@ -12,7 +12,7 @@ from scipy import stats
 
 from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, PairedFigure, held
 from slurm_dl.experiments.whatif_history import Figure, Percentile, Ratio
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.jobs import F64
 from slurm_dl.report.distribution import spread
 
 Days = list[list[float]]
@@ -20,29 +20,6 @@ Days = list[list[float]]
 DAYS = st.lists(
     st.lists(st.sampled_from([0.0, 1.0, 2.5, 7.0, 7.5, 100.0]), max_size=5), min_size=1, max_size=5
 )
-
-
-def columns(days: Days) -> tuple[F64, I64]:
-    """Values of all jobs, and the day of each."""
-    values = [value for day in days for value in day]
-    return np.array(values, dtype=np.float64), np.array(
-        [number for number, day in enumerate(days) for _ in day], dtype=np.int64
-    )
-
-
-def mean_of(days: Days) -> Ratio:
-    return Ratio(
-        np.array([math.fsum(day) for day in days]), np.array([float(len(day)) for day in days])
-    )
-
-
-def daily(values: F64) -> Ratio:
-    """A mean of days with one job each."""
-    return Ratio(values, np.ones(len(values)))
-
-
-def paired(*figures: Figure, days: int, resamples: int = 2000) -> list[PairedFigure]:
-    return held(figures, days, resamples=resamples, seed=0)
 
 
 @given(DAYS, st.data())
@@ -53,16 +30,24 @@ def test_a_figure_of_a_resample_is_that_of_its_jobs(days: Days, data: st.DataObj
     )
     weights = np.bincount(drawn, minlength=len(days)).astype(np.float64)[None, :]
     laid = spread(np.array([value for number in drawn for value in days[number]]))
-    values, day = columns(days)
+    values = np.array([value for day in days for value in day], dtype=np.float64)
+    day = np.repeat(np.arange(len(days)), [len(one) for one in days])
+    mean = Ratio(np.array(list(map(math.fsum, days))), np.array([float(len(d)) for d in days]))
+    percentiles = [Percentile(values, day, percent) for percent in (50, 95, 99)]
 
-    def same(found: F64, expected: float) -> None:
-        assert found.shape == (1,)
-        assert found[0] == pytest.approx(expected, nan_ok=True)
+    for figure, expected in zip(
+        (mean, *percentiles), (laid.mean, laid.median, laid.p95, laid.p99), strict=True
+    ):
+        assert figure.of(weights).tolist() == pytest.approx([expected], nan_ok=True)
 
-    same(mean_of(days).of(weights), laid.mean)
-    same(Percentile(values, day, 50).of(weights), laid.median)
-    same(Percentile(values, day, 95).of(weights), laid.p95)
-    same(Percentile(values, day, 99).of(weights), laid.p99)
+
+def daily(values: F64) -> Ratio:
+    """A mean of days with one job each."""
+    return Ratio(values, np.ones(len(values)))
+
+
+def paired(*figures: Figure, days: int, resamples: int = 2000) -> list[PairedFigure]:
+    return held(figures, days, resamples=resamples, seed=0)
 
 
 @pytest.mark.parametrize("days", [10, 14, 28])
@@ -130,7 +115,10 @@ def test_a_range_of_a_percentile_is_about_that_of_its_resamples(percent: int) ->
 
 
 def test_what_never_differs_has_no_width() -> None:
-    """The same policy, but for rounding; and jobs that all took a minute. No ratio is of 0."""
+    """The same policy, but for rounding; and jobs that all took a minute. No ratio is of 0.
+
+    What a single day makes is not shown: another month may not have it. A seed draws its days.
+    """
     base, none = np.random.default_rng(4).lognormal(0, 1, 12), np.zeros(12)
     minute = Percentile(np.full(36, 60.0), np.repeat(np.arange(12), 3), 95)
     same = paired(daily(base), daily(base * (1 + 1e-13)), days=12)[1]
@@ -141,6 +129,11 @@ def test_what_never_differs_has_no_width() -> None:
     assert [one.own for one in rest] == [Interval(0, 0, 0), Interval(60, 60, 60)]
     assert rest[1].change is None
     assert rest[1].judged == Interval(60, 60, 60)
+    base = np.random.default_rng(1).lognormal(1, 0.4, 16)
+    single = paired(daily(base), daily(base - (np.arange(16) == 4)), days=16)[1]
+    assert (single.judged.is_known, single.judged.has_zero) == (True, True)
+    one, again, other = (held([daily(base)] * 2, 16, resamples=300, seed=s) for s in (1, 1, 2))
+    assert one == again != other
 
 
 @pytest.mark.parametrize("busy", [1, FEWEST_DAYS - 1, FEWEST_DAYS])
@@ -158,19 +151,3 @@ def test_a_range_rests_on_days_with_jobs_alone(busy: int, empty: int) -> None:
     assert found[1].own.is_known is (days >= FEWEST_DAYS)
     assert found[0].own.value == pytest.approx(values[:busy].mean())
     assert found[1].judged.has_zero is (busy < FEWEST_DAYS)
-
-
-def test_what_a_single_day_makes_is_not_shown() -> None:
-    """Another month may not have it."""
-    base = np.random.default_rng(1).lognormal(1, 0.4, 16)
-    found = paired(daily(base), daily(base - (np.arange(16) == 4)), days=16)[1]
-
-    assert found.judged.is_known
-    assert found.judged.has_zero
-
-
-def test_the_same_seed_draws_the_same_days() -> None:
-    figures = [daily(np.random.default_rng(7).lognormal(0, 1, 12))] * 2
-    one, same, other = (held(figures, 12, resamples=300, seed=seed) for seed in (1, 1, 2))
-
-    assert one == same != other

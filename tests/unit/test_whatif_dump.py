@@ -26,24 +26,117 @@ RECORDINGS = sorted(Path(__file__).parents[1].glob("data/slurm-*/history.txt"))
 def run(job: str, at: int = 100, took: int = 60, **more: str) -> list[str]:
     """A record of a run of two GPUs that began *at* seconds after `T0`."""
     values = {
-        "JobID": job,
-        "User": "ann",
-        "Account": "vision",
-        "Submit": str(T0),
-        "Start": str(T0 + at),
-        "End": str(T0 + at + took),
-        "State": "COMPLETED",
-        "ElapsedRaw": str(took),
-        "ReqTRES": "cpu=1,gres/gpu=2",
-        "AllocTRES": "cpu=1,gres/gpu=2",
+        "JobID": job, "User": "ann", "Account": "vision", "Submit": str(T0),
+        "Start": str(T0 + at), "End": str(T0 + at + took), "State": "COMPLETED",
+        "ElapsedRaw": str(took), **dict.fromkeys(("ReqTRES", "AllocTRES"), "cpu=1,gres/gpu=2"),
         **more,
-    }
+    }  # fmt: skip
     return [values[name] for name in FIELDS]
 
 
-def lost(job: str, **more: str) -> list[str]:
-    """What 22.05 keeps of an array's last task if slurmdbd was away when it started."""
-    return run(job, Start="None", ElapsedRaw="0", **more)
+WAITS = {"State": "PENDING", "Start": "Unknown", "End": "Unknown", "ElapsedRaw": "0"}
+LATER = {"Submit": str(T0 + 60)}
+NEVER_RAN = {"State": "CANCELLED by 7", "AllocTRES": ""}
+DATES = {"Submit": "2026-01-01T00:00:00", "Start": "2026-01-01T00:01:40"}
+READ: dict[str, tuple[list[Sequence[str]], dict[str, float], list[str]]] = {
+    "runs of a job are one job": (
+        [
+            run("1", 10, 50, State="REQUEUED"), run("1", 100, 30, **LATER),
+            run("2", 0, 5, State="CANCELLED by 1000"),
+        ],
+        {"1": 80, "2": 5}, [],
+    ),
+    # The newer one stands first: its jobs are not lost, and one put back since still waits.
+    "a wait that an older dump tells is over": (
+        [
+            run("1", 10, 50), run("2", 10, 50, State="REQUEUED"), run("2", **{**WAITS, **LATER}),
+            run("1", **WAITS), run("2", **WAITS),
+        ],
+        {"1": 50},
+        [
+            "3: job that had not ended: 1 times, here first",
+            "5: a later record says that job 1 waits no more",
+            "6: a later record says that job 2 waits no more",
+        ],
+    ),
+    # It has the record of all for as long as it runs, and ends with its own.
+    "a last task that runs is one task": (
+        [run("9_[3-3]", 0, 1, State="RUNNING"), run("9_3", 0, 60)], {"9_3": 60},
+        ["2: each task of '9_[3-3]' has a record of its own"],
+    ),
+    # 22.05 keeps that of an array's last task if slurmdbd was away when it started; nobody knows
+    # how long it ran, and those that are known count once.
+    "the record of an array does not count with its tasks": (
+        [*(run(f"16_{n}") for n in range(4)), run("16_[0-4]", Start="None", ElapsedRaw="0")],
+        {f"16_{n}": 60 for n in range(4)}, ["6: job '16_[0-4]' ended and has no Start"],
+    ),
+    # Also where it stands before the others; with none or several left it is nobody's.
+    "a record for many with a run is the one task left": (
+        [
+            run("5_[0-2%4]", took=70), run("5_0"), run("5_2"), run("6_[0-1]"), run("6_0"),
+            run("6_1"), run("7_[0-9]"), run("7_0"),
+        ],
+        dict.fromkeys(["5_0", "5_2", "6_0", "6_1", "7_0"], 60) | {"5_1": 70},
+        [
+            "5: each task of '6_[0-1]' has a record of its own",
+            "8: one record of a run for 10 tasks, '7_[0-9]'",
+        ],
+    ),
+    "what did not run is counted by its reason": (
+        [
+            run("1"), run("2", State="RUNNING", End="Unknown"), run("3", **WAITS),
+            run("4_[1-9]", **WAITS), run("5", **NEVER_RAN, Start="None", ElapsedRaw="0"),
+            run("6_[0-9]", took=0, **NEVER_RAN), run("7", ReqTRES="cpu=1", AllocTRES="cpu=1"),
+            run("8.batch"), run("9", State="DEADLINE", Start="None", ElapsedRaw=str(T0)),
+        ],
+        {"1": 60},
+        [
+            "3: job that had not ended: 3 times, here first",
+            "6: job that never ran: 2 times, here first",
+            "8: job without GPUs: 1 times, here first",
+            "9: job step: 1 times, here first",
+            "10: job '9' ended and has no Start",
+        ],
+    ),
+    # Headers again, runs told twice, and a run that the first dump saw under way.
+    "dumps one after the other are one": (
+        [
+            run("1"), run("2", State="RUNNING", End="Unknown", ElapsedRaw="30"), FIELDS, run("1"),
+            run("2", took=90),
+        ],
+        {"1": 60, "2": 90},
+        [
+            "3: a later record says how this run of job 2 ended",
+            "5: this run of job 1 was told before",
+        ],
+    ),
+    # Dates are those of UTC, as the command asks for them.
+    "times are seconds or dates": (
+        [run("1"), run("2", End="2026-01-01T00:02:40", **DATES)], {"1": 60, "2": 60}, [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "jobs", "said"), READ.values(), ids=READ)
+def test_what_counts_in_a_dump(
+    path: Path, records: list[Sequence[str]], jobs: dict[str, float], said: list[str]
+) -> None:
+    """Each job for as long as it ran, and each line that is left out, with its number."""
+    trace = read(path, *records)
+
+    assert lengths(trace) == jobs
+    assert told(trace) == said
+    assert {*trace.submit_s.tolist()} == {T0}
+
+
+def test_broken_lines_are_told_by_their_number(path: Path) -> None:
+    broken = ({"Submit": "soon"}, {"ElapsedRaw": "nan"}, {"ElapsedRaw": "-5"}, {"State": "\x1b[2J"})
+    lines = (run(str(job), **more) for job, more in enumerate(broken, start=2))
+    trace = read(path, ["8", "ann"], run("1"), *lines)
+
+    assert lengths(trace) == {"1": 60}
+    assert [line.partition(":")[0] for line in told(trace)] == ["2", "4", "5", "6", "7"]
+    assert "\x1b" not in "".join(told(trace))
 
 
 @pytest.fixture
@@ -65,163 +158,34 @@ def told(trace: Trace) -> list[str]:
     return [str(bad).partition("dump.txt:")[2] for bad in trace.bad]
 
 
-def test_runs_of_a_job_are_one_job(path: Path) -> None:
-    trace = read(
-        path,
-        run("1", 10, 50, State="REQUEUED"),
-        run("1", 100, 30, Submit=str(T0 + 60)),
-        run("2", 0, 5, State="CANCELLED by 1000"),
-    )
-
-    assert lengths(trace) == {"1": 80, "2": 5}
-    assert trace.submit_s.tolist() == [T0, T0]
-    assert not trace.bad
-
-
-def test_a_wait_that_an_older_dump_tells_is_over(path: Path) -> None:
-    """The newer one stands first: its jobs are not lost, and one put back since still waits."""
-    waits = {"State": "PENDING", "Start": "Unknown", "End": "Unknown", "ElapsedRaw": "0"}
-    trace = read(
-        path,
-        run("1", 10, 50),
-        run("2", 10, 50, State="REQUEUED"),
-        run("2", **{**waits, "Submit": str(T0 + 60)}),
-        run("1", **waits),
-        run("2", **waits),
-    )
-
-    assert lengths(trace) == {"1": 50}
-    assert "a later record says that job 1 waits no more" in " ".join(told(trace))
-
-
-def test_a_last_task_that_runs_is_one_task(path: Path) -> None:
-    """It has the record of all for as long as it runs, and ends with its own."""
-    trace = read(path, run("9_[3-3]", 0, 1, State="RUNNING"), run("9_3", 0, 60))
-
-    assert lengths(trace) == {"9_3": 60}
-
-
-def test_the_record_of_an_array_does_not_count_with_its_tasks(path: Path) -> None:
-    """Nobody knows how long the last task ran, and those that are known count once."""
-    trace = read(path, *(run(f"16_{n}") for n in range(4)), lost("16_[0-4]"))
-
-    assert lengths(trace) == {f"16_{n}": 60 for n in range(4)}
-    assert told(trace) == ["6: job '16_[0-4]' ended and has no Start"]
-
-
-def test_a_record_for_many_with_a_run_is_the_one_task_left(path: Path) -> None:
-    """Also where it stands before the others; with none or several left it is nobody's."""
-    trace = read(
-        path,
-        run("5_[0-2%4]", took=70),
-        run("5_0"),
-        run("5_2"),
-        run("6_[0-1]"),
-        run("6_0"),
-        run("6_1"),
-        run("7_[0-9]"),
-        run("7_0"),
-    )
-
-    assert lengths(trace) == dict.fromkeys(["5_0", "5_2", "6_0", "6_1", "7_0"], 60) | {"5_1": 70}
-    assert told(trace) == [
-        "5: each task of '6_[0-1]' has a record of its own",
-        "8: one record of a run for 10 tasks, '7_[0-9]'",
-    ]
-
-
-def test_what_did_not_run_is_counted_by_its_reason(path: Path) -> None:
-    trace = read(
-        path,
-        run("1"),
-        run("2", State="RUNNING", End="Unknown"),
-        run("3", State="PENDING", Start="Unknown", End="Unknown", ElapsedRaw="0"),
-        run("4_[1-9]", State="PENDING", Start="Unknown", End="Unknown", ElapsedRaw="0"),
-        run("5", State="CANCELLED by 7", Start="None", ElapsedRaw="0", AllocTRES=""),
-        run("6_[0-9]", State="CANCELLED by 7", took=0, AllocTRES=""),
-        run("7", ReqTRES="cpu=1", AllocTRES="cpu=1"),
-        run("8.batch"),
-        run("9", State="DEADLINE", Start="None", ElapsedRaw=str(T0)),
-    )
-
-    assert lengths(trace) == {"1": 60}
-    assert told(trace) == [
-        "3: job that had not ended: 3 times, here first",
-        "6: job that never ran: 2 times, here first",
-        "8: job without GPUs: 1 times, here first",
-        "9: job step: 1 times, here first",
-        "10: job '9' ended and has no Start",
-    ]
-
-
-def test_dumps_one_after_the_other_are_one(path: Path) -> None:
-    """Headers again, runs told twice, and a run that the first dump saw under way."""
-    open_run = run("2", State="RUNNING", End="Unknown", ElapsedRaw="30")
-    trace = read(path, run("1"), open_run, FIELDS, run("1"), run("2", took=90))
-
-    assert lengths(trace) == {"1": 60, "2": 90}
-    assert told(trace) == [
-        "3: a later record says how this run of job 2 ended",
-        "5: this run of job 1 was told before",
-    ]
-
-
 def test_columns_may_stand_in_any_order_and_people_may_be_missing(path: Path) -> None:
+    """A packed dump is read as it is."""
     asked = [name for name in reversed(FIELDS) if name not in {"User", "Account"}]
     record = dict(zip(FIELDS, run("1"), strict=True))
     trace = read(path, [record[name] for name in asked], header="|".join(asked))
-
     assert lengths(trace) == {"1": 60}
     assert trace.users == ("",)
 
+    packed = path.with_suffix(".txt.gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    trace = read_dump(packed)
+    assert (lengths(trace), trace.name, trace.format) == ({"1": 60}, "dump", "sacct")
 
-@pytest.mark.parametrize(
-    ("header", "said"),
-    [
+
+def test_other_headers_and_no_jobs_are_refused(path: Path) -> None:
+    """With the way out."""
+    for header, said in (
         (f"{HEADER}|JobName", "column 'jobname' is not taken"),
         (HEADER.replace("|Start", ""), "no column Start"),
         (f"{HEADER}|Start", "column start is there twice"),
         ("|".join(run("1")), "no column JobID"),
-    ],
-)
-def test_other_headers_are_refused_with_the_way_out(path: Path, header: str, said: str) -> None:
-    with pytest.raises(ConfigError, match="dlsim history --sacct-command") as caught:
-        read(path, run("1"), header=header)
-
-    assert f"dump.txt:1: {said}" in str(caught.value)
-
-
-def test_broken_lines_are_told_by_their_number(path: Path) -> None:
-    trace = read(
-        path,
-        ["8", "ann"],
-        run("1"),
-        run("2", Submit="soon"),
-        run("3", ElapsedRaw="nan"),
-        run("4", ElapsedRaw="-5"),
-        run("5", State="\x1b[2J"),
-    )
-
-    assert lengths(trace) == {"1": 60}
-    assert [line.partition(":")[0] for line in told(trace)] == ["2", "4", "5", "6", "7"]
-    assert "\x1b" not in "".join(told(trace))
-
-
-def test_times_may_be_seconds_or_dates(path: Path) -> None:
-    """Dates are those of UTC, as the command asks for them."""
-    dates = {"Submit": "2026-01-01T00:00:00", "Start": "2026-01-01T00:01:40"}
-    trace = read(path, run("1"), run("2", End="2026-01-01T00:02:40", **dates))
-
-    assert lengths(trace) == {"1": 60, "2": 60}
-    assert trace.submit_s.tolist() == [T0, T0]
-
-
-def test_a_dump_without_jobs_is_an_error(path: Path) -> None:
+        ("", "no column JobID"),
+    ):
+        with pytest.raises(ConfigError, match="dlsim history --sacct-command") as caught:
+            read(path, run("1"), header=header)
+        assert f"dump.txt:1: {said}" in str(caught.value)
     with pytest.raises(ConfigError, match="no job could be read"):
         read(path)
-    path.write_bytes(b"")
-    with pytest.raises(ConfigError, match="no column JobID"):
-        read_dump(path)
 
 
 def test_the_command_asks_for_nothing_that_a_user_writes() -> None:
@@ -257,14 +221,6 @@ def test_recordings_of_real_releases_are_the_same_as_a_live_history(
     assert len(trace) >= 1
     assert lengths(nameless) == lengths(trace)
     assert all(name.startswith("user-") for name in nameless.users)
-
-
-def test_a_packed_dump_is_read_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "dump.txt.gz"
-    path.write_bytes(gzip.compress(f"{HEADER}\n{'|'.join(run('1'))}\n".encode()))
-    trace = read_dump(path)
-
-    assert (len(trace), trace.name, trace.format) == (1, "dump", "sacct")
 
 
 TASKS = st.integers(0, 5)

@@ -44,7 +44,7 @@ _COMMANDS = {
     ),
     "record": (
         "slurm_dl.cli.dlctl.record:record",
-        "Record what the daemon sees and plans, for 'dlsim replay'.",
+        "Record what the daemon sees and plans from its next cycle on, for 'dlsim replay'.",
     ),
     "release-all": (
         "slurm_dl.cli.dlctl.release_all:release_all",
