@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Callable
 from functools import partial
 from io import BufferedIOBase
 from typing import Final
@@ -19,6 +20,9 @@ from slurm_dl.recording.cycles_file import Setup, Writer
 
 MOST_WAITING: Final = 8
 """Cycles that wait for one client. A client that is further behind gets those and no more."""
+
+_LOOK_S: Final = 1.0
+"""How often it is looked whether a client is still there."""
 
 _Waiting = queue.SimpleQueue[PublishedState | None]
 
@@ -55,12 +59,24 @@ class LiveRecordings:
 
     abandon = close
 
-    def _record(self, waiting: _Waiting, by: str, client: BufferedIOBase) -> None:
+    def _record(
+        self, waiting: _Waiting, by: str, client: BufferedIOBase, has_hung_up: Callable[[], bool]
+    ) -> None:
         cycles, why = 0, "dlschedd stops, or the client is too slow"
         logging_setup.logger().info("recording begins", by=by)
         writer: Writer | None = None
         try:
-            while (now := waiting.get()) is not None:
+            while True:
+                try:
+                    now = waiting.get(timeout=_LOOK_S)
+                except queue.Empty:
+                    # Without cycles, nothing is written that would show it.
+                    if has_hung_up():
+                        why = "the client has hung up"
+                        break
+                    continue
+                if now is None:
+                    break
                 cycle, policy = now.cycle, now.policy
                 assert cycle and cycle.settings and policy  # noqa: S101, PT018 - narrows the types
                 setup = Setup.of(policy, cycle.settings)

@@ -25,11 +25,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from slurm_dl.experiments import cluster_presets, grid
+from slurm_dl.experiments.comparison import Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Store, figures_of
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -59,6 +60,8 @@ _SETTLE_S: Final = 10.0
 
 _SQUEUE_S: Final = 60.0
 
+_T = TypeVar("_T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayRequest:
@@ -81,10 +84,11 @@ class ArrayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Content:
-    """``experiment.json``."""
+    """``experiment.json``; paths of copies are relative to its folder, which may be moved."""
 
     experiment: Experiment
     cells: tuple[Cell, ...]
+    refused: tuple[tuple[str, str | None, str], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,11 +97,13 @@ class Folder:
 
     Attributes:
         path: Absolute, the same on all nodes.
+        refused: Policies that are not among the cells; see `comparison.planned`.
     """
 
     path: Path
     experiment: Experiment
     cells: tuple[Cell, ...]
+    refused: Refused = field(default_factory=dict)
 
     @property
     def tasks(self) -> int:
@@ -110,7 +116,9 @@ class Folder:
         return Store(self.path)
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment, cells: tuple[Cell, ...]) -> Self:
+    def create(
+        cls, path: Path, experiment: Experiment, cells: tuple[Cell, ...], refused: Refused
+    ) -> Self:
         """Write an experiment into a new or empty folder.
 
         Raises:
@@ -129,25 +137,24 @@ class Folder:
                 directory.mkdir(mode=0o700, exist_ok=True)
             _check_ours(path)
             named = {str(c.costs) for c in cells if c.costs not in {None, *cluster_presets.NAMED}}
-            costs = {
-                word: _copied([Path(word)], path / "costs" / str(number))
-                for number, word in enumerate(sorted(named))
-            }
+            costs = {}
+            for number, word in enumerate(sorted(named)):
+                costs[word] = f"costs/{number}/{Path(word).name}"
+                _copy([Path(word)], path / "costs" / str(number))
             ground = experiment.ground
             if ground.profiles is not None:
-                files = sorted(Path(ground.profiles).glob("*.yaml"))
-                _copied(files, path / "profiles")
-                ground = dataclasses.replace(ground, profiles=str(path / "profiles"))
+                _copy(sorted(Path(ground.profiles).glob("*.yaml")), path / "profiles")
+                ground = dataclasses.replace(ground, profiles="profiles")
         except OSError as err:
             msg = f"--dir {path}: {err.filename or path}: {err.strerror}"
             raise ConfigError(msg) from err
         whole = dataclasses.replace(experiment, costs=costs, ground=ground)
-        folder = cls(path=path, experiment=whole, cells=cells)
-        folder.store.begin()
-        content = to_bytes(_Content(experiment=whole, cells=cells), _Content)
+        content = _Content(
+            experiment=whole, cells=cells, refused=tuple((*k, why) for k, why in refused.items())
+        )
         # Last, because a folder with it is whole.
-        write_whole(path / "experiment.json", content)
-        return folder
+        write_whole(path / "experiment.json", to_bytes(content, _Content))
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -157,17 +164,17 @@ class Folder:
             ConfigError: There is none, it is not what it should be, or it is of other versions.
         """
         path = path.absolute()
-        file = path / "experiment.json"
-        try:
-            _check_ours(path)
-            content = from_bytes(file.read_bytes(), _Content)
-        except OSError as err:
-            msg = f"{file}: {err.strerror}; is this the folder of a sweep?"
-            raise ConfigError(msg) from err
-        except FormError as err:
-            msg = f"{file}: {err}; delete the folder if it is damaged"
-            raise ConfigError(msg) from err
-        folder = cls(path=path, experiment=content.experiment, cells=content.cells)
+        content = _read(path / "experiment.json", _Content)
+        experiment, ground = content.experiment, content.experiment.ground
+        if ground.profiles is not None:
+            ground = dataclasses.replace(ground, profiles=str(path / ground.profiles))
+        costs = {word: str(path / copy) for word, copy in experiment.costs.items()}
+        folder = cls(
+            path=path,
+            experiment=dataclasses.replace(experiment, costs=costs, ground=ground),
+            cells=content.cells,
+            refused={(label, word): why for label, word, why in content.refused},
+        )
         folder.store.begin()
         return folder
 
@@ -203,7 +210,7 @@ class Folder:
     def submitted(self) -> tuple[int, ...]:
         """Ids of the arrays that were submitted for it."""
         path = self.path / "jobs.json"
-        return tuple(map(int, json.loads(path.read_bytes()))) if path.exists() else ()
+        return _read(path, tuple[int, ...]) if path.exists() else ()
 
 
 def _check_ours(path: Path) -> None:
@@ -214,13 +221,22 @@ def _check_ours(path: Path) -> None:
         raise ConfigError(msg)
 
 
-def _copied(sources: Collection[Path], into: Path) -> str:
-    """The path of the last copy."""
+def _read(file: Path, kind: type[_T]) -> _T:
+    try:
+        _check_ours(file.parent)
+        return from_bytes(file.read_bytes(), kind)
+    except OSError as err:
+        msg = f"{file}: {err.strerror}; is this the folder of a sweep?"
+        raise ConfigError(msg) from err
+    except FormError as err:
+        msg = f"{file}: {err}; delete it if it is damaged"
+        raise ConfigError(msg) from err
+
+
+def _copy(sources: Collection[Path], into: Path) -> None:
     into.mkdir(mode=0o700, parents=True)
-    copies = [into / source.name for source in sources]
-    for source, copy in zip(sources, copies, strict=True):
-        write_whole(copy, source.read_bytes())
-    return str(copies[-1])
+    for source in sources:
+        write_whole(into / source.name, source.read_bytes())
 
 
 def arguments(folder: Folder, tasks: Collection[int], request: ArrayRequest) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from slurm_dl.recording.typed_json import to_bytes
 from slurm_dl.report import export, summary_metrics
 from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
-from slurm_dl.text import safe
+from slurm_dl.text import safe, shown
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
 
@@ -374,12 +374,15 @@ class Store:
         """
         path = self.path / "cells" / cell.file_name
         try:
-            return json.loads(path.read_bytes())
+            found = json.loads(path.read_bytes())
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as err:
-            msg = f"{path}: cannot be read ({err}); delete it, and it is computed again"
-            raise ConfigError(msg) from err
+            found = str(err)
+        if isinstance(found, dict) and {"jobs", "wall_s"} <= found.keys():
+            return found
+        msg = f"{path}: is no result ({shown(found)}); delete it, and it is computed again"
+        raise ConfigError(msg)
 
     def put(self, cell: Cell, figures: object) -> None:
         """Put the figures of *cell* there, whole.

@@ -476,9 +476,10 @@ def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
     assert begun == list(CELLS[3:5])
     assert {cell: second[cell] for cell in first} == first
     path = store.path / "cells" / CELLS[0].file_name
-    path.write_text("{{", "utf-8")
-    with pytest.raises(ConfigError, match=r"fifo.*\.json: cannot be read.*delete it"):
-        store.get(CELLS[0])
+    for content in ("{{", "null", "[]", '{"preset": 1}'):
+        path.write_text(content, "utf-8")
+        with pytest.raises(ConfigError, match=r"fifo.*\.json: is no result.*delete it"):
+            store.get(CELLS[0])
     mark = store.path / "versions.json"
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "numpy": "1.0"}), "utf-8")
     with pytest.raises(ConfigError, match=r"numpy 1\.0"):
@@ -488,7 +489,7 @@ def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
     """A new folder of the experiment."""
-    return Folder.create(tmp_path / "deep" / "sweep", EXPERIMENT, CELLS)
+    return Folder.create(tmp_path / "deep" / "sweep", EXPERIMENT, CELLS, {})
 
 
 def test_a_folder_gives_back_what_was_put_in_it(folder: Folder, found: dict[Cell, Figures]) -> None:
@@ -515,18 +516,22 @@ def test_a_folder_gives_back_what_was_put_in_it(folder: Folder, found: dict[Cell
 
 
 def test_tables_of_costs_go_with_the_folder(tmp_path: Path) -> None:
-    """Its own copies count, two of one name as well; the first ones may go."""
+    """Its own copies count, two of one name as well; the first ones may go, and it may be moved."""
     files = [tmp_path / name / "cost.yaml" for name in ("a", "b")]
     for seconds, file in zip((30, 60), files, strict=True):
         file.parent.mkdir()
         file.write_text(f"restart_s: {seconds}\n", "utf-8")
     cells = product(POLICIES[:2], costs=[str(file) for file in files])
     here = ran(cells)
-    Folder.create(tmp_path / "sweep", EXPERIMENT, cells)
+    refused = {("srtf:muri", "slurm"): "it cannot", ("x", None): "nor this"}
+    Folder.create(tmp_path / "sweep", EXPERIMENT, cells, refused)
     for file in files:
         file.unlink()
+    (tmp_path / "sweep").rename(tmp_path / "moved")
 
-    opened = Folder.open(tmp_path / "sweep")
+    opened = Folder.open(tmp_path / "moved")
+
+    assert opened.refused == refused
 
     assert timeless(dict(grid.run(opened.experiment, opened.cells, figures_of))) == timeless(here)
     costs = [value["costs"] for value in here.values() if not isinstance(value, WorkFault)]
@@ -536,11 +541,11 @@ def test_tables_of_costs_go_with_the_folder(tmp_path: Path) -> None:
 
 def test_a_folder_is_not_written_over_and_must_be_ours(folder: Folder, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--resume gathers it"):
-        Folder.create(folder.path, EXPERIMENT, CELLS)
+        Folder.create(folder.path, EXPERIMENT, CELLS, {})
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(ConfigError, match="is not empty"):
-        Folder.create(tmp_path / "other", EXPERIMENT, CELLS)
+        Folder.create(tmp_path / "other", EXPERIMENT, CELLS, {})
     assert [p.name for p in (tmp_path / "other").iterdir()] == ["thesis.tex"]
     folder.path.chmod(0o777)
     with pytest.raises(ConfigError, match="nobody else's to write to"):
@@ -567,6 +572,9 @@ def test_a_damaged_folder_is_an_error_that_names_its_file(
 
     with pytest.raises(ConfigError, match=rf"experiment\.json: .*{said}"):
         Folder.open(folder.path)
+    (folder.path / "jobs.json").write_text(new, "utf-8")
+    with pytest.raises(ConfigError, match=r"jobs\.json: "):
+        folder.submitted()
 
 
 def test_what_a_user_typed_is_an_argument_and_never_script(folder: Folder) -> None:
@@ -597,7 +605,7 @@ def test_a_trace_of_another_format_comes_back_whole(tmp_path: Path) -> None:
     spec = PolicySpec(policy="fifo", parameters={"a": [1, 2.5, "x"], "b": None})
     cells = (Cell(policy=spec),)
 
-    folder = Folder.create(tmp_path / "sweep", experiment, cells)
+    folder = Folder.create(tmp_path / "sweep", experiment, cells, {})
 
     again = Folder.open(folder.path)
     assert again.cells[0].policy == spec

@@ -41,7 +41,7 @@ def test_a_client_that_is_too_slow_gets_what_waits_and_no_more(
 ) -> None:
     """The loop goes on at once, and whoever keeps up gets every cycle."""
     recordings, client = LiveRecordings(), Client()
-    thread = threading.Thread(target=recordings.begin("ann"), args=(client,))
+    thread = threading.Thread(target=recordings.begin("ann"), args=(client, lambda: False))
     thread.start()
     if fast:
         client.may.set()
@@ -55,3 +55,16 @@ def test_a_client_that_is_too_slow_gets_what_waits_and_no_more(
     assert not thread.is_alive()
     cycles = client.getvalue().count(b'\n{"snapshot":')
     assert cycles in ({told} if fast else {MOST_WAITING, MOST_WAITING + 1})
+
+
+def test_a_client_that_hung_up_is_let_go_without_a_cycle(now: PublishedState) -> None:
+    """During an outage there are none, and its connection would stay open."""
+    recordings = LiveRecordings()
+    stream = recordings.begin("ann")
+    thread = threading.Thread(target=stream, args=(io.BytesIO(), lambda: True))
+    thread.start()
+
+    thread.join(30)
+
+    assert not thread.is_alive()
+    recordings.on_cycle(now)

@@ -61,8 +61,12 @@ def record(
     if for_s is None and cycles is None:
         msg = "--for or --cycles must say when the recording ends"
         raise click.UsageError(msg)
-    if file.exists() and not force:
-        msg = f"{file} is there already; --force overwrites it"
+    if file.exists() and not (force and file.is_file()):
+        msg = (
+            f"{file} is there already; --force overwrites it"
+            if file.is_file()
+            else (f"{file}: must be a regular file")
+        )
         raise click.UsageError(msg)
     path, taken = socket_path(socket), 0
     try:

@@ -77,7 +77,8 @@ def compare(
     refused: Refused = {}
     if resume and directory is not None:
         folder = Folder.open(directory)
-        experiment, found = folder.experiment, _gathered(folder, request, within_s, quiet=quiet)
+        experiment, refused = folder.experiment, folder.refused
+        found = _gathered(folder, request, within_s, quiet=quiet)
     else:
         missing = {"TRACE": trace, "--cluster": cluster, "--policies": policies}
         if trace is None or cluster is None or policies is None:
@@ -100,7 +101,7 @@ def compare(
             title = _title(experiment, cells)
             found = run_all(title, experiment, cells, grid.figures_of, processes)
         else:
-            folder = Folder.create(directory, experiment, cells)
+            folder = Folder.create(directory, experiment, cells, refused)
             found = _gathered(folder, request, within_s, quiet=quiet)
     ran = comparison.compared(experiment, found, refused)
     _report(ran, json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import pwd
+import select
 import socket
 import socketserver
 import stat
@@ -89,8 +90,9 @@ class RequestError(Exception):
         self.kind = kind
 
 
-Stream = Callable[[BufferedIOBase], None]
-"""Writes to the client until there is no more, or raises `OSError` when the client is gone."""
+Stream = Callable[[BufferedIOBase, Callable[[], bool]], None]
+"""Writes to the client until there is no more, or until the second argument, which tells whether
+the client has hung up, is true; raises `OSError` if the client is gone."""
 
 Answer = Callable[[JsonObject, Peer], "JsonObject | Stream"]
 """A stream follows an answer without content, and ends the connection."""
@@ -263,8 +265,12 @@ class _Conversation(socketserver.StreamRequestHandler):
             finally:
                 limits.let_go(peer.uid, len(answer))
             if stream is not None:
-                stream(self.wfile)
+                stream(self.wfile, self._has_hung_up)
                 return
+
+    def _has_hung_up(self) -> bool:
+        is_readable = bool(select.select([self.connection], [], [], 0)[0])
+        return is_readable and not self.connection.recv(1, socket.MSG_PEEK)
 
     def _reply(self, line: bytes, peer: Peer, limits: LoadLimits) -> tuple[bytes, Stream | None]:
         """The answer as it is sent, and what follows it; its bytes count as unsent."""
