@@ -269,8 +269,10 @@ class _Conversation(socketserver.StreamRequestHandler):
                 return
 
     def _has_hung_up(self) -> bool:
-        is_readable = bool(select.select([self.connection], [], [], 0)[0])
-        return is_readable and not self.connection.recv(1, socket.MSG_PEEK)
+        poll = select.poll()
+        poll.register(self.connection, 0)
+        # A client that only has no more to say is no POLLHUP.
+        return any(event & select.POLLHUP for _, event in poll.poll(0))
 
     def _reply(self, line: bytes, peer: Peer, limits: LoadLimits) -> tuple[bytes, Stream | None]:
         """The answer as it is sent, and what follows it; its bytes count as unsent."""
