@@ -382,6 +382,7 @@ def report_command() -> None:
     "slurm_dl.cli.dlsim.compare:sweep_cell",
     click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False)),
     click.argument("task", type=click.IntRange(min=0)),
+    hidden=True,
 )
 def sweep_cell_command() -> None:
     """Run the share of one array task of the sweep in DIRECTORY; 'dlsim compare' submits it."""

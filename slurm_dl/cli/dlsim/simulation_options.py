@@ -27,12 +27,15 @@ FIGURES: Final = (
 """The words of ``--by``: the keys of `whatif_history.KINDS`."""
 
 
-def lazy_command(name: str, runs: str, *options: Option) -> Callable[[Any], click.Command]:
+def lazy_command(
+    name: str, runs: str, *options: Option, hidden: bool = False
+) -> Callable[[Any], click.Command]:
     """A command with the docstring of the decorated function.
 
     Args:
         runs: ``module:function`` that gets the values of the options; imported when it is called.
         options: In the order of the help.
+        hidden: It is left out of the help of its group.
     """
 
     def make(described: Any) -> click.Command:  # noqa: ANN401 - any function
@@ -43,7 +46,7 @@ def lazy_command(name: str, runs: str, *options: Option) -> Callable[[Any], clic
         for option in reversed(options):
             call = option(call)
         text = inspect.cleandoc(described.__doc__)
-        return click.command(name=name, help=text)(call)
+        return click.command(name=name, help=text, hidden=hidden)(call)
 
     return make
 
