@@ -360,7 +360,7 @@ def _last_line(log: Path) -> str:
         lines = log.read_text("utf-8", errors="replace").strip().splitlines()
     except OSError as err:
         return f"cannot be read: {err.strerror}; do all nodes see this folder?"
-    return safe(lines[-1], 300) if lines else "is empty"
+    return safe(lines[-1], 600) if lines else "is empty"
 
 
 def _queued(jobs: Collection[int], slurm: Slurm) -> set[int]:
