@@ -132,7 +132,7 @@ docker-down: ## Remove that cluster
 GATE := exec env --default-signal=HUP,INT,QUIT $(BIN)/python tests/gate.py
 test: system venv ## Linters, types, layers, all that computes and the main job on a real Slurm (root)
 	@$(GATE) test
-test-part: system database readers venv-all frameworks ## An eighth of the other tests; PART=2/6, default: by the commit
+test-part: system database readers venv-all frameworks ## A twelfth of the other tests; PART=2/12, default: by the commit
 	@$(TORCH_FOR_TESTS)
 	$(GATE) part $(if $(PART),--part $(PART))
 test-all: system database readers venv-all frameworks ## Every test, in containers too, and make quality; an hour (root)

@@ -30,7 +30,7 @@ from engine import NO_ENGINE
 from selection import LEFT_OUT, ROOT
 from sweep import new_directory, sweep
 
-PARTS: Final = 8
+PARTS: Final = 12
 MOST_REPEATED: Final = 8
 CHANGED_S: Final = 300.0
 """Longest duration, by the table, of the changed test files that a part runs in addition."""
