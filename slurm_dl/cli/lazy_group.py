@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
+
+_ARGUMENTS: Final = f"{__name__}.arguments"
+
+
+def command_line() -> str:
+    """The command that runs, in words that a shell takes."""
+    context = click.get_current_context()
+    return shlex.join([context.find_root().info_name or "", *context.meta.get(_ARGUMENTS, ())])
 
 
 class LazyGroup(click.Group):
@@ -21,6 +30,11 @@ class LazyGroup(click.Group):
     def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:  # noqa: ANN401 - as of click.Group
         super().__init__(*args, **kwargs)
         self._lazy = lazy
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep *args* for `command_line`."""
+        ctx.meta[_ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of all commands, in order."""

@@ -26,8 +26,8 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
-from slurm_dl.policies import registry
-from slurm_dl.policies.base import Policy, Preempts
+from slurm_dl.policies import policy_file, registry
+from slurm_dl.policies.base import About, Policy, Preempts
 from slurm_dl.text import shown
 from slurm_dl.yaml_places import Loc
 
@@ -74,6 +74,7 @@ class Family(Generic[T]):
         lacks: What a class lacks of what the engine asks of one, in words.
         base: Where that is written down.
         why_not: Why one cannot be chosen although it is there; empty if it can.
+        unlisted: Whether *find* may know a name that is not among the *names*.
     """
 
     what: str
@@ -82,6 +83,7 @@ class Family(Generic[T]):
     lacks: Callable[[type[object]], list[str]]
     base: str
     why_not: Callable[[type[object]], str] = lambda _: ""
+    unlisted: Callable[[str], bool] = lambda _: False
 
     def check(self, name: str) -> str:
         """*name* if there is such a one and it can be configured.
@@ -90,23 +92,33 @@ class Family(Generic[T]):
             PydanticCustomError: There is none, or what a plugin provides cannot be used; says so.
         """
         names = self.names()
-        if name not in names:
+        if name not in names and not self.unlisted(name):
             possible = [n for n in names if not self._refused(n)]
             refuse(f"must be {self._one_of(name, possible)} (got {shown(name)})")
         if why := self._refused(name):
             refuse(f"{self.what} {name!r} {why}")
         try:
-            kind = self.find(name)
+            self.usable(name)
+        except ConfigError as err:
+            raise wrong(str(err)) from err
+        return name
+
+    def usable(self, name: str) -> type[T]:
+        """The class behind *name*, which has all that the engine asks of one.
+
+        Raises:
+            ConfigError: There is none, or what a plugin provides cannot be used; says so.
+        """
+        kind = self.find(name)
+        try:
             _adapter(parameters_of(kind))
             if lacking := self.lacks(kind):
                 msg = f"it lacks {', '.join(lacking)}; see {self.base}"
                 raise TypeError(msg)  # noqa: TRY301 - as what a broken plugin raises by itself
-        except ConfigError as err:
-            raise wrong(str(err)) from err
         except (TypeError, NameError, PydanticUserError) as err:
-            text = f"{self.what} {name!r} cannot be configured: {err}"
-            raise wrong(text) from err
-        return name
+            msg = f"{self.what} {name!r} cannot be configured: {err}"
+            raise ConfigError(msg) from err
+        return kind
 
     def complete(
         self, name: str, given: Mapping[str, object]
@@ -175,11 +187,13 @@ def _lacks_of(*members: str) -> Callable[[type[object]], list[str]]:
 
 def _policy_lacks(kind: type[object]) -> list[str]:
     lacks = _lacks_of("source", "interpretation", "about", "tiers", "order", "next_change_s")(kind)
+    if "about" not in lacks and not isinstance(getattr(kind, "about", None), About):
+        lacks.append("about (an About)")
     if getattr(kind, "preempts", None) not in typing.get_args(Preempts):
         lacks.append(f"preempts (one of {', '.join(typing.get_args(Preempts))})")
     if not isinstance(getattr(kind, "skips", None), bool):
         lacks.append("skips (true or false)")
-    return lacks
+    return lacks + _lacks_of("name")(kind)
 
 
 def _rule_lacks(kind: type[object]) -> list[str]:
@@ -202,6 +216,7 @@ POLICY: Family[Policy] = Family(
     _policy_lacks,
     "slurm_dl.policies.base.Policy",
     _simulator_only,
+    policy_file.is_file,
 )
 """What can stand in ``policy.order``."""
 

@@ -31,15 +31,20 @@ from slurm_dl.config.value_types import (
     Section,
     Whole,
     distinct,
+    refuse,
     refuse_key,
     short,
+    wrong,
 )
 from slurm_dl.engine.placing.guarantees import tiers_of
 from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, highest_site_factor
 from slurm_dl.engine.waiting_line import WIDEST_BAND
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies import policy_file
 from slurm_dl.policies.base import Policy
-from slurm_dl.text import number
+from slurm_dl.text import number, shown
+from slurm_dl.yaml_places import read_text
 
 Wait = Annotated[Seconds, Field(ge=0, le=10**9)]
 
@@ -97,7 +102,13 @@ class ManageSection(Section):
 class PolicySection(Section):
     """Which jobs get GPUs first."""
 
-    order: str = Field(default="discrete_las", description="Name of the policy that orders jobs.")
+    order: str = Field(
+        default="discrete_las",
+        description=(
+            "Name of the policy that orders jobs, or `/PATH/FILE.py:CLASS`; file and folders "
+            "must be root's or the daemon's, and nobody else's to write to."
+        ),
+    )
     parameters: Parameters = Field(
         default={},
         description=(
@@ -108,6 +119,15 @@ class PolicySection(Section):
     @field_validator("order")
     @classmethod
     def _check_order(cls, order: str) -> str:
+        if policy_file.is_file(order):
+            # The daemon may be root, and reading the file runs it.
+            try:
+                path = Path(policy_file.parts(order)[0])
+                if not path.is_absolute():
+                    refuse(f"the path of a policy's file must be absolute (got {shown(order)})")
+                read_text(path, "daemon")
+            except ConfigError as err:
+                raise wrong(str(err)) from err
         return POLICY.check(order)
 
     @field_validator("parameters")

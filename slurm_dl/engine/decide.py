@@ -32,7 +32,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.plan import Plan, Promote, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Policy
+from slurm_dl.policies.base import Order, Policy, displaces
 
 _UNDONE = (
     "Slurm does not count its place (SiteFactor): a backfill pass has undone it; it is written "
@@ -124,7 +124,7 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     settings = admitted.settings
     soon = with_settling(snap, settings.placement)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
-    guaranteed = guarantee(snap, order, policy.preempts, settings)
+    guaranteed = guarantee(snap, order, displaces(policy), settings)
     return Wish(
         policy=policy,
         soon=soon,

@@ -34,7 +34,7 @@ from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import Order, Policy, Preempts
+from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 _ROUNDING = 1e-6
 """What the sums of a linear program's answer may be off."""
@@ -89,7 +89,7 @@ def intend(
         restart_s: What stopping a job costs it, see `needs`.
     """
     order, need = ask(snap, policy, lease_s, restart_s)
-    ranked = rank_jobs(snap, order, policy.preempts)
+    ranked = rank_jobs(snap, order, displaces(policy))
     return serve_ranked(snap, order, ranked, need, pinned, skips=policy.skips)
 
 

@@ -3,11 +3,11 @@
 ::
 
     experiment.json  the cells, and all that they share
-    versions.json    of what computes, see `grid.Store`
-    costs/, profiles/  copies of the files that options named: nobody changes them meanwhile
+    versions.json    of what computes, see `cell_store.Store`
+    costs/, policies/, profiles/, rates/  copies of what options named: nobody changes them
     task.sh          what each task of the array runs
     jobs.json        the arrays that were submitted
-    cells/NAME.json  the figures of a cell
+    cells/           figures and jobs, see `cell_store.Store`
     logs/task-3.log  the output of a task
 
 dlsubmit makes jobs that hold GPUs, run under dlrun and can be preempted by a checkpoint. A
@@ -25,15 +25,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from slurm_dl.experiments import cluster_presets, grid
+from slurm_dl.experiments.cell_store import Store
 from slurm_dl.experiments.comparison import Refused
-from slurm_dl.experiments.grid import Cell, Experiment, Figures, Store, figures_of
+from slurm_dl.experiments.grid import Cell, Experiment, Figures, figures_of
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.policies import policy_file
 from slurm_dl.recording.typed_json import FormError, from_bytes, to_bytes
 from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.slurm.tool_runner import Slurm
@@ -98,22 +100,19 @@ class Folder:
     Attributes:
         path: Absolute, the same on all nodes.
         refused: Policies that are not among the cells; see `comparison.planned`.
+        store: The figures.
     """
 
     path: Path
     experiment: Experiment
     cells: tuple[Cell, ...]
-    refused: Refused = field(default_factory=dict)
+    refused: Refused
+    store: Store
 
     @property
     def tasks(self) -> int:
         """Into how many tasks the cells go, one after the other."""
         return min(len(self.cells), MAX_TASKS)
-
-    @property
-    def store(self) -> Store:
-        """The figures."""
-        return Store(self.path)
 
     @classmethod
     def create(
@@ -136,19 +135,26 @@ class Folder:
             for directory in (path, path / "cells", path / "logs"):
                 directory.mkdir(mode=0o700, exist_ok=True)
             _check_ours(path)
-            named = {str(c.costs) for c in cells if c.costs not in {None, *cluster_presets.NAMED}}
-            costs = {}
-            for number, word in enumerate(sorted(named)):
-                costs[word] = f"costs/{number}/{Path(word).name}"
-                _copy([Path(word)], path / "costs" / str(number))
+            words = {cell.costs for cell in cells if cell.costs is not None}
+            named = filter(cluster_presets.is_file, words)
+            costs = _copies({word: word for word in named}, path, "costs")
+            files = {c.policy.policy for c in cells if policy_file.is_file(c.policy.policy)}
+            copied = _copies({word: policy_file.parts(word)[0] for word in files}, path, "policies")
+            policies = {w: f"{copy}:{policy_file.parts(w)[1]}" for w, copy in copied.items()}
+            for copy in policies.values():
+                policy_file.parts(str(path / copy))
             ground = experiment.ground
             if ground.profiles is not None:
                 _copy(sorted(Path(ground.profiles).glob("*.yaml")), path / "profiles")
                 ground = dataclasses.replace(ground, profiles="profiles")
+            if (rates := ground.foresight.rates) is not None:
+                _copy([Path(rates)], path / "rates")
+                known = dataclasses.replace(ground.foresight, rates=f"rates/{Path(rates).name}")
+                ground = dataclasses.replace(ground, foresight=known)
         except OSError as err:
             msg = f"--dir {path}: {err.filename or path}: {err.strerror}"
             raise ConfigError(msg) from err
-        whole = dataclasses.replace(experiment, costs=costs, ground=ground)
+        whole = dataclasses.replace(experiment, costs=costs, policies=policies, ground=ground)
         content = _Content(
             experiment=whole, cells=cells, refused=tuple((*k, why) for k, why in refused.items())
         )
@@ -168,27 +174,35 @@ class Folder:
         experiment, ground = content.experiment, content.experiment.ground
         if ground.profiles is not None:
             ground = dataclasses.replace(ground, profiles=str(path / ground.profiles))
-        costs = {word: str(path / copy) for word, copy in experiment.costs.items()}
+        if (rates := ground.foresight.rates) is not None:
+            known = dataclasses.replace(ground.foresight, rates=str(path / rates))
+            ground = dataclasses.replace(ground, foresight=known)
+        costs, policies = (
+            {word: str(path / copy) for word, copy in copies.items()}
+            for copies in (experiment.costs, experiment.policies)
+        )
+        experiment = dataclasses.replace(experiment, costs=costs, policies=policies, ground=ground)
         folder = cls(
             path=path,
-            experiment=dataclasses.replace(experiment, costs=costs, ground=ground),
+            experiment=experiment,
             cells=content.cells,
             refused={(label, word): why for label, word, why in content.refused},
+            store=Store(path, experiment),
         )
         folder.store.begin()
         return folder
 
     def missing(self) -> tuple[Cell, ...]:
         """The cells without a result."""
-        there = {entry.name for entry in (self.path / "cells").iterdir()}
-        return tuple(cell for cell in self.cells if cell.file_name not in there)
+        return self.store.missing(self.cells)
 
     def tasks_of(self, cells: Collection[Cell]) -> dict[int, list[Cell]]:
         """*cells* by the task that runs them."""
-        wanted = {cell.file_name for cell in cells}
-        shares = ((task, self.cells[task :: self.tasks]) for task in range(self.tasks))
-        named = {task: [c for c in share if c.file_name in wanted] for task, share in shares}
-        return {task: share for task, share in named.items() if share}
+        number = {cell: index for index, cell in enumerate(self.cells)}
+        tasks: dict[int, list[Cell]] = {}
+        for cell in cells:
+            tasks.setdefault(number[cell] % self.tasks, []).append(cell)
+        return dict(sorted(tasks.items()))
 
     def run_task(self, task: int) -> list[str]:
         """Run the share of *task*, 0 is the first, that has no result; why cells failed.
@@ -205,7 +219,8 @@ class Folder:
 
     def gathered(self) -> dict[Cell, Figures]:
         """The figures of all cells, which are there."""
-        return {cell: self.store.get(cell) for cell in self.cells}
+        found = ((cell, self.store.get(cell)) for cell in self.cells)
+        return {cell: figures for cell, figures in found if figures is not None}
 
     def submitted(self) -> tuple[int, ...]:
         """Ids of the arrays that were submitted for it."""
@@ -231,6 +246,15 @@ def _read(file: Path, kind: type[_T]) -> _T:
     except FormError as err:
         msg = f"{file}: {err}; delete it if it is damaged"
         raise ConfigError(msg) from err
+
+
+def _copies(files: Mapping[str, str], folder: Path, below: str) -> dict[str, str]:
+    """Copy *files*, by word, into *folder*; the copies by word, relative to it."""
+    copies = {}
+    for number, (word, file) in enumerate(sorted(files.items())):
+        copies[word] = f"{below}/{number}/{Path(file).name}"
+        _copy([Path(file)], folder / below / str(number))
+    return copies
 
 
 def _copy(sources: Collection[Path], into: Path) -> None:

@@ -36,7 +36,8 @@ def find(
     """The cluster that ``--costs`` *word* means, with its jobs on nodes if there is a *scheme*.
 
     Args:
-        word: ``none``, ``slurm``, ``muri``, a file, or None for what *preset* has.
+        word: ``none``, ``slurm``, ``muri``, the seconds of each start but the first, a file, or
+            None for what *preset* has.
 
     Raises:
         ConfigError: There is no such model, the file is none, or a scheme, a rule or a profile is
@@ -44,6 +45,9 @@ def find(
     """
     chosen = presets.find(preset)
     costs = chosen.costs(trace) if word is None else _costs(word, trace)
+    if chosen.types_differ:
+        foresight = dataclasses.replace(ground.foresight, by_profile=True)
+        ground = dataclasses.replace(ground, foresight=foresight)
     placement = ground.placement(scheme)
     if isinstance(costs, overheads.SlurmCosts):
         if scheme is not None:
@@ -82,13 +86,36 @@ def with_failures(cluster: Cluster, words: str | None) -> Cluster:
     return dataclasses.replace(cluster, name=name, failures=failures)
 
 
+def is_file(word: str) -> bool:
+    """Whether ``--costs`` *word* names a file."""
+    return word not in NAMED and _seconds(word) is None
+
+
+def file_of(word: str | None) -> str | None:
+    """The file that ``--costs`` *word* names; None if it names none."""
+    return word if word is not None and is_file(word) else None
+
+
+def plain_word(word: str) -> str:
+    """*word*, which names no file, with a number written in one way."""
+    seconds = _seconds(word)
+    return word if seconds is None else repr(seconds)
+
+
+def _seconds(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
 def is_slurm(word: str | None) -> bool:
     """Whether ``--costs`` *word* means a Slurm.
 
     Raises:
         ConfigError: It is a file that cannot be read.
     """
-    if word is None or word in NAMED:
+    if word is None or not is_file(word):
         return word == "slurm"
     # restore_s and the like are Slurm's.
     return not set(_read(word)) & {*_QUANTILES, *_FLAT}
@@ -103,6 +130,9 @@ def _costs(word: str, trace: Trace) -> start_costs.Costs | overheads.SlurmCosts:
             return start_costs.muri_costs(trace)
         case "slurm":
             return overheads.PRODUCTION
+    if (seconds := _seconds(word)) is not None:
+        _check_s(f"--costs {word}", seconds)
+        return start_costs.FlatCosts(restart_s=seconds, large_restart_s=seconds, gpus=trace.gpus)
     content, path = _read(word), Path(word)
     keys = set(content)
     if keys & set(_QUANTILES):
@@ -119,16 +149,20 @@ def _read(word: str) -> dict[Any, Any]:
     try:
         return overheads.read_table(Path(word))
     except ConfigError as err:
-        msg = f"--costs {word}: must be {', '.join(NAMED)} or a file ({err})"
+        msg = f"--costs {word}: must be {', '.join(NAMED)}, seconds or a file ({err})"
         raise ConfigError(msg) from err
+
+
+def _check_s(what: str, value: float) -> None:
+    if not 0 <= value < _LARGEST_S:
+        msg = f"{what}: must be 0 or more, below {_LARGEST_S:g} (got {value:g})"
+        raise ConfigError(msg)
 
 
 def _flat(path: Path, content: dict[Any, Any], trace: Trace) -> start_costs.FlatCosts:
     values = overheads.seconds_of(content, _FLAT, path)
     for key, value in values.items():
-        if not 0 <= value < _LARGEST_S:
-            msg = f"{path}: {key}: must be 0 or more, below {_LARGEST_S:g} (got {value:g})"
-            raise ConfigError(msg)
+        _check_s(f"{path}: {key}", value)
     if "large_restart_s" in values and "large_gpus" not in values:
         msg = f"{path}: large_restart_s needs large_gpus: the size from which on it is paid"
         raise ConfigError(msg)

@@ -1,8 +1,8 @@
-"""Policies of an experiment held against each other: one row for each, over its seeds.
+"""Policies of an experiment held against each other: one row for each, over its workloads.
 
-Where there are seeds, a figure is the mean over them with its 95 % bootstrap interval, and a
-policy is held against the first one workload by workload: both ran the same jobs. A policy of which
-a simulation failed is left out whole, as a mean over fewer seeds would be another figure.
+A figure is that of the trace itself. Where there are resamples it has a 95 % range by them,
+and a policy is held against the first one workload by workload: both ran the same jobs. A policy
+of which a simulation failed is left out whole, as a range by fewer resamples would be another one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_dl.experiments import bootstrap_interval, grid
-from slurm_dl.experiments.bootstrap_interval import Mean
+from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.grid import Cell, Experiment, Figures
 from slurm_dl.experiments.process_pool import WorkError, WorkFault
 from slurm_dl.experiments.simulation_run import PolicySpec
@@ -30,9 +29,12 @@ from slurm_dl.report.number_format import plain_number
 FIGURES: Final = (
     "avg_jct_s", "median_jct_s", "p95_jct_s", "p99_jct_s", "avg_queue_s", "avg_slowdown",
     "avg_rho", "max_rho", "unfair_frac", "jain", "makespan_s", "utilisation_frac",
-    "service_gpu_s", "gpu_s_lost", "preemptions", "promotions",
+    "steady_utilisation_frac", "service_gpu_s", "gpu_s_lost", "preemptions", "promotions",
 )  # fmt: skip
 """Names of the figures that are merged; see `export.summary_json`."""
+
+_SHARES: Final = frozenset({"unfair_frac", "jain", "utilisation_frac", "steady_utilisation_frac"})
+"""Figures that are 1 at most."""
 
 OF_PRESETS: Final = "of the presets"
 """The cost model where none was chosen."""
@@ -41,7 +43,7 @@ Refused = Mapping[tuple[str, str | None], str]
 """Policies that cannot run under a cost model, as (label, costs), and why."""
 
 _LAY: Final = ("mean_nodes", "skewed_spread_frac", "mean_speed")
-_OF_ROWS: Final = frozenset({"preset", "parameters", "costs", "notes", "too_large"})
+_OF_ROWS: Final = frozenset({"preset", "parameters", "costs", "notes", "too_large", "blocks"})
 """Figures of a cell that stand with its policy."""
 
 
@@ -50,14 +52,14 @@ class FigureComparison:
     """One figure of a policy at a load.
 
     Attributes:
-        mean: Over the seeds.
-        difference: To the first policy's, over the same seeds; None for the first itself.
+        own: Of the trace, with its range.
+        difference: To the first policy's, on the same workloads; None for the first itself.
         ratio: The same as a multiple.
     """
 
-    mean: Mean
-    difference: Mean | None
-    ratio: Mean | None
+    own: Range
+    difference: Range | None
+    ratio: Range | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +67,13 @@ class Row:
     """A policy at a load.
 
     Attributes:
-        of_seeds: The figures of each seed, in their order.
+        of_workloads: The figures of the trace, then those of each resample.
         figures: By the names in `FIGURES`.
     """
 
     policy: PolicySpec
     load: float
-    of_seeds: tuple[Figures, ...]
+    of_workloads: tuple[Figures, ...]
     figures: Mapping[str, FigureComparison]
 
     @property
@@ -81,31 +83,24 @@ class Row:
 
     @property
     def jobs(self) -> int:
-        """Jobs of all seeds together."""
-        return sum(int(one["jobs"]) for one in self.of_seeds)
+        """Jobs of all workloads together."""
+        return sum(int(one["jobs"]) for one in self.of_workloads)
 
     @property
     def unfinished(self) -> int:
         """Of those, how many did not come to an end."""
-        return self.jobs - sum(int(one["finished"]) for one in self.of_seeds)
+        return self.jobs - sum(int(one["finished"]) for one in self.of_workloads)
 
     @property
     def mean_jct_s(self) -> float:
-        """Mean over the seeds."""
-        return self.figures["avg_jct_s"].mean.value
+        """Of the trace itself."""
+        return self.figures["avg_jct_s"].own.value
 
     @property
     def placement(self) -> dict[str, Any] | None:
-        """How the jobs lay, the mean over the seeds; None if they were on no nodes."""
-        lays = [one["placement"] for one in self.of_seeds if one["placement"] is not None]
-        if not lays:
-            return None
-        types: Counter[str] = Counter()
-        for lay in lays:
-            types.update(lay["rungs"])
-        known = {name: [lay[name] for lay in lays if lay[name] is not None] for name in _LAY}
-        means = {name: math.fsum(of) / len(of) if of else None for name, of in known.items()}
-        return {**means, "rungs": dict(sorted(types.items()))}
+        """How the jobs of the trace itself lay; None if they were on no nodes."""
+        found: dict[str, Any] | None = self.of_workloads[0]["placement"]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +109,7 @@ class Comparison:
 
     Attributes:
         costs: The word of ``--costs``.
-        cells: Simulations and their figures, by load, seed and policy.
+        cells: Simulations and their figures, by load, resample and policy.
         rows: By load, then policy.
     """
 
@@ -229,14 +224,14 @@ def _comparison(costs: str | None, cells: Sequence[tuple[Cell, Figures]]) -> Com
         by_row.setdefault((cell.load, cell.policy.short_label), []).append((cell, figures))
     first = cells[0][0].policy.short_label
     rows = []
-    for (load, label), of_seeds in by_row.items():
-        values = [one for _, one in of_seeds]
+    for (load, label), of_workloads in by_row.items():
+        values = [one for _, one in of_workloads]
         base = None if label == first else [one for _, one in by_row[load, first]]
         rows.append(
             Row(
-                policy=of_seeds[0][0].policy,
+                policy=of_workloads[0][0].policy,
                 load=load,
-                of_seeds=tuple(values),
+                of_workloads=tuple(values),
                 figures={name: _figure(name, values, base) for name in FIGURES},
             )
         )
@@ -246,14 +241,15 @@ def _comparison(costs: str | None, cells: Sequence[tuple[Cell, Figures]]) -> Com
 def _figure(
     name: str, figures: Sequence[Figures], base: Sequence[Figures] | None
 ) -> FigureComparison:
-    values = column(figures, name)
-    mean, first = bootstrap_interval.mean(values), None if base is None else column(base, name)
-    if first is None:
-        return FigureComparison(mean=mean, difference=None, ratio=None)
+    values, blocks = column(figures, name), float(figures[0]["blocks"])
+    own = bootstrap_interval.figure(values, blocks, most=1.0 if name in _SHARES else math.inf)
+    if base is None:
+        return FigureComparison(own=own, difference=None, ratio=None)
+    first = column(base, name)
     return FigureComparison(
-        mean=mean,
-        difference=bootstrap_interval.paired_difference(values, first),
-        ratio=bootstrap_interval.paired_ratio(values, first),
+        own=own,
+        difference=bootstrap_interval.difference(values, first, blocks),
+        ratio=bootstrap_interval.ratio(values, first, blocks),
     )
 
 
@@ -283,7 +279,8 @@ def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
         "jobs": len(trace),
         "cluster": workload.cluster,
         "loads": list(first.loads),
-        "seeds": len(first.rows[0].of_seeds),
+        "resamples": len(first.rows[0].of_workloads) - 1,
+        "blocks": first.rows[0].of_workloads[0]["blocks"],
         "rules": list(map(str, ran.experiment.ground.rules)),
         "first": first.rows[0].label,
         "policies": [
@@ -291,9 +288,9 @@ def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
                 "label": row.label,
                 "policy": row.policy.policy,
                 "place": "" if row.policy.place is None else str(row.policy.place),
-                # Sizes may be those of the trace, so these are seed 0's at the first load.
-                **{name: row.of_seeds[0][name] for name in ("preset", "parameters", "costs")},
-                "notes": row.of_seeds[0]["notes"],
+                # Sizes may be those of the trace, so these are its own at the first load.
+                **{name: row.of_workloads[0][name] for name in ("preset", "parameters", "costs")},
+                "notes": row.of_workloads[0]["notes"],
             }
             for c in ran.comparisons
             for row in c.at(c.loads[0])
@@ -301,7 +298,7 @@ def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
         "rows": [
             {
                 "policy": row.label,
-                "costs": row.of_seeds[0]["costs"],
+                "costs": row.of_workloads[0]["costs"],
                 "load": row.load,
                 "unfinished": row.unfinished,
                 "placement": row.placement,
@@ -315,7 +312,7 @@ def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
                 "policy": cell.policy.short_label,
                 "costs": figures["costs"],
                 "load": cell.load,
-                "seed": cell.seed,
+                "resample": cell.resample,
                 **{name: value for name, value in figures.items() if name not in _OF_ROWS},
             }
             for c in ran.comparisons
@@ -330,7 +327,7 @@ def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
                 "policy": cell.policy.short_label,
                 "costs": cell.costs or OF_PRESETS,
                 "load": cell.load,
-                "seed": cell.seed,
+                "resample": cell.resample,
                 "why": fault.why,
             }
             for cell, fault in ran.failed.items()
@@ -339,7 +336,7 @@ def as_json(trace: Trace, ran: Compared) -> dict[str, object]:
 
 
 def _compared(figure: FigureComparison) -> dict[str, object]:
-    told = figure.mean.as_json()
+    told = figure.own.as_json()
     for name, held in (("difference", figure.difference), ("ratio", figure.ratio)):
         if held is not None:
             told[name] = held.as_json()
@@ -352,13 +349,13 @@ def as_csv(ran: Compared) -> str:
     writer = csv.writer(out, lineterminator="\n")
     placed = _LAY if any(row.policy.place for c in ran.comparisons for row in c.rows) else ()
     counts = ("jobs", "finished", "completed")
-    writer.writerow(["policy", "preset", "costs", "load", "seed", *counts, *FIGURES, *placed])
+    writer.writerow(["policy", "preset", "costs", "load", "resample", *counts, *FIGURES, *placed])
     for cell, figures in (pair for c in ran.comparisons for pair in c.cells):
         known: Callable[[object], str] = lambda v: "" if v is None else plain_number(float(v))  # type: ignore[arg-type] # noqa: E731
         named = [cell.policy.short_label, figures["preset"], figures["costs"]]
         lay = figures["placement"] or {}
         writer.writerow([
-            *named, plain_number(cell.load), cell.seed, *(figures[name] for name in counts),
+            *named, plain_number(cell.load), cell.resample, *(figures[name] for name in counts),
             *(known(figures[name]) for name in FIGURES), *(known(lay.get(name)) for name in placed),
         ])  # fmt: skip
     return out.getvalue()

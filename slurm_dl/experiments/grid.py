@@ -9,30 +9,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
-import json
-import platform
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
-import numpy as np
-
-import slurm_dl
 from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
+from slurm_dl.experiments.resampling import TimeBlocks, resampled
 from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec, Result
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
-from slurm_dl.recording.typed_json import to_bytes
 from slurm_dl.report import export, summary_metrics
-from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
-from slurm_dl.text import safe, shown
+from slurm_dl.simulation.outcome import SimulationError
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
 
@@ -45,8 +38,6 @@ Figures = dict[str, Any]
 
 M = TypeVar("M")
 
-_LONGEST_NAME: Final = 100
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
@@ -56,7 +47,7 @@ class Workload:
         cluster: As `parse_shape` reads it.
         trace: The jobs; None: those of *file*.
         file: A trace, read where the cell runs.
-        tags: As `made_tags.tagged` takes them; for *file*.
+        tags: As `made_tags.tagged` took them, or takes them for those of *file*.
     """
 
     cluster: str
@@ -86,25 +77,20 @@ class Cell:
         workload: Its name in `Experiment.workloads`.
         costs: A word of ``--costs``; None: what the preset has.
         load: How many times as fast as in the workload the jobs arrive.
-        seed: 0: the jobs of the workload. Above: a resample by this seed; see `resampled`.
+        resample: 0: the jobs of the workload itself. Above: their resample of this number; see
+            `resampled`.
     """
 
     policy: PolicySpec = field(hash=False)
     workload: str = ""
     costs: str | None = None
     load: float = 1.0
-    seed: int = 0
+    resample: int = 0
 
     def __str__(self) -> str:
         costs = () if self.costs is None else (f"costs {self.costs}",)
         named = (self.workload, *costs, self.policy.short_label, f"load {self.load:g}")
-        return ", ".join(word for word in (*named, f"seed {self.seed}") if word)
-
-    @property
-    def file_name(self) -> str:
-        """A name for a file that no other cell has; it begins with words for people."""
-        words = re.sub(r"[^\w.,=-]+", "_", str(self))[:_LONGEST_NAME]
-        return f"{words}-{hashlib.sha256(to_bytes(self, Cell)).hexdigest()[:12]}.json"
+        return ", ".join(word for word in (*named, f"resample {self.resample}") if word)
 
 
 def product(
@@ -112,9 +98,12 @@ def product(
     *,
     costs: Sequence[str | None] = (None,),
     loads: Sequence[float] = (1.0,),
-    seeds: int = 1,
+    resamples: int = 0,
 ) -> tuple[Cell, ...]:
-    """All simulations of one workload: by costs, load, seed, policy.
+    """All simulations of one workload: by costs, load, resample, policy.
+
+    Args:
+        resamples: How many of the workload, beside itself.
 
     Raises:
         ConfigError: Something is there twice or out of range, or it would be too many simulations.
@@ -131,13 +120,17 @@ def product(
         if not MIN_LOAD <= load <= MAX_LOAD or loads.count(load) > 1:
             msg = f"--loads: {load:g} is given twice or is not from {MIN_LOAD:g} to {MAX_LOAD:g}"
             raise ConfigError(msg)
-    count = len(policies) * len(costs) * len(loads) * seeds
+    count = len(policies) * len(costs) * len(loads) * (1 + resamples)
     if not 1 <= count <= MAX_CELLS:
-        msg = f"policies x costs x loads x seeds: 1 to {MAX_CELLS:,} simulations (got {count:,})"
+        msg = (
+            f"policies x costs x loads x workloads: 1 to {MAX_CELLS:,} simulations (got {count:,})"
+        )
         raise ConfigError(msg)
     return tuple(
-        Cell(policy=policy, costs=word, load=load, seed=seed)
-        for word, load, seed, policy in itertools.product(costs, loads, range(seeds), policies)
+        Cell(policy=policy, costs=word, load=load, resample=resample)
+        for word, load, resample, policy in itertools.product(
+            costs, loads, range(1 + resamples), policies
+        )
     )
 
 
@@ -149,6 +142,8 @@ class Simulated:
     jobs: Trace
     shape: ClusterShape
     result: Result
+    blocks: float = 0.0
+    """Of which resamples of the workload are drawn; see `TimeBlocks.independent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -158,16 +153,30 @@ class Experiment:
     Attributes:
         workloads: By name; a single one has no name.
         costs: Files of cost models, by the word that cells have for them.
+        policies: Names of policies in copied files, by the name that cells have for them.
         ground: What goes with the schemes that place jobs.
-        seed: Of all that cost models draw, for cells of seed 0.
+        seed: Of all that is drawn for cells of resample 0; that of resample k is k above it.
+        failures: The word of ``--node-failures``; None: nodes do not break.
+        block_days: Of resamples; see `resampled`.
         notes_nodes: Which nodes each run held is in the records, where there are nodes.
     """
 
     workloads: Mapping[str, Workload]
     costs: Mapping[str, str] = field(default_factory=dict)
+    policies: Mapping[str, str] = field(default_factory=dict)
     ground: PlacementSetup = PLAIN
     seed: int = 0
+    failures: str | None = None
+    block_days: int | None = None
     notes_nodes: bool = False
+
+    def costs_of(self, cell: Cell) -> str | None:
+        """Costs of *cell* as `cluster_presets.find` takes them."""
+        return None if cell.costs is None else self.costs.get(cell.costs, cell.costs)
+
+    def policy_of(self, cell: Cell) -> str:
+        """The policy of *cell* as `registry.find` takes it."""
+        return self.policies.get(cell.policy.policy, cell.policy.policy)
 
     def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, Cluster]:
         """The policy and the cluster of *cell*.
@@ -179,11 +188,15 @@ class Experiment:
             ConfigError: The policy, a parameter, the cluster or the costs are wrong.
         """
         workload = self.workloads[cell.workload]
-        parse_shape(workload.cluster)
+        shape = parse_shape(workload.cluster)
         jobs = workload.jobs if jobs is None else jobs
-        costs = None if cell.costs is None else self.costs.get(cell.costs, cell.costs)
-        chosen = simulation_run.choose(cell.policy, jobs, on_slurm=cluster_presets.is_slurm(costs))
+        costs = self.costs_of(cell)
+        wish = dataclasses.replace(cell.policy, policy=self.policy_of(cell))
+        chosen = simulation_run.choose(wish, jobs, on_slurm=cluster_presets.is_slurm(costs))
         cluster = cluster_presets.find(costs, chosen.preset, jobs, cell.policy.place, self.ground)
+        cluster = cluster_presets.with_failures(cluster, self.failures)
+        _, speeds = cluster.ground.foresight.speeds(jobs, shape, cluster.placement.profiles)
+        chosen = dataclasses.replace(chosen, notes=(*chosen.notes, *speeds))
         return chosen, dataclasses.replace(cluster, notes_nodes=self.notes_nodes)
 
     def simulate(self, cell: Cell, progress: Callable[[float], None] = lambda _: None) -> Simulated:
@@ -197,14 +210,19 @@ class Experiment:
             SimulationError: The policy stops time.
         """
         workload = self.workloads[cell.workload]
-        jobs = faster(resampled(workload.jobs, cell.seed), cell.load)
+        jobs = faster(resampled(workload.jobs, cell.resample, self.block_days), cell.load)
         chosen, cluster = self.ready(cell, jobs)
         shape = parse_shape(workload.cluster)
-        result = simulation_run.run(
-            chosen, jobs, cluster, shape, seed=self.seed + cell.seed,
-            progress=lambda done: progress(done / max(1, len(jobs))),
-        )  # fmt: skip
-        return Simulated(cell=cell, jobs=jobs, shape=shape, result=result)
+        try:
+            result = simulation_run.run(
+                chosen, jobs, cluster, shape, seed=self.seed + cell.resample,
+                progress=lambda done: progress(done / max(1, len(jobs))),
+            )  # fmt: skip
+        except SystemExit as err:
+            msg = f"policy {cell.policy.short_label} ended the program: status {err.code}"
+            raise SimulationError(msg) from err
+        blocks = TimeBlocks.of(workload.jobs, self.block_days).independent if len(jobs) else 0.0
+        return Simulated(cell=cell, jobs=jobs, shape=shape, result=result, blocks=blocks)
 
 
 def refusals(experiment: Experiment, cells: Sequence[Cell]) -> dict[tuple[str, str | None], str]:
@@ -213,16 +231,27 @@ def refusals(experiment: Experiment, cells: Sequence[Cell]) -> dict[tuple[str, s
     Raises:
         ConfigError: A cluster or a cost model is wrong, whatever the policy.
     """
+    for cluster in {experiment.workloads[cell.workload].cluster for cell in cells}:
+        parse_shape(cluster)
+    for word in {cell.costs for cell in cells}:
+        cluster_presets.is_slurm(experiment.costs.get(word or "", word))
     whys = {}
     for cell in {(cell.policy.short_label, cell.costs): cell for cell in reversed(cells)}.values():
-        parse_shape(experiment.workloads[cell.workload].cluster)
-        if cell.costs is not None:
-            cluster_presets.is_slurm(experiment.costs.get(cell.costs, cell.costs))
         try:
             experiment.ready(cell)
         except ConfigError as err:
             whys[cell.policy.short_label, cell.costs] = str(err)
     return whys
+
+
+class CellStore(Protocol):
+    """Figures that are kept; see `cell_store.Store`."""
+
+    def get(self, cell: Cell, /) -> Figures | None:
+        """The figures of *cell*; None if they are not there."""
+
+    def put(self, cell: Cell, figures: Figures, records: Records, /) -> None:
+        """Keep the figures and the jobs of *cell*."""
 
 
 def run(
@@ -231,7 +260,7 @@ def run(
     measure: Callable[[Simulated], M],
     *,
     processes: int = 1,
-    store: Store | None = None,
+    store: CellStore | None = None,
     begin: Callable[[Cell], None] = lambda _: None,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[tuple[Cell, M | WorkFault]]:
@@ -240,6 +269,7 @@ def run(
     Args:
         measure: Goes to other processes by pickle, as its results do.
         processes: Simulations at a time; 1: all in this process.
+        store: Of the measure `figures_of` alone.
         begin: Told each cell when it begins.
         progress: Told the share of a simulation that is done, if it runs in this process.
     """
@@ -249,29 +279,33 @@ def run(
         if kept is None:
             left.append(cell)
         else:
-            yield cell, kept
+            yield cell, cast("M", kept)
     if not left:
         return
     at_a_time = min(processes, len(left))
-    work = functools.partial(_measured, experiment, measure, progress if at_a_time == 1 else None)
+    told = progress if at_a_time == 1 else None
+    work = functools.partial(_measured, experiment, measure, store, told)
     with process_pool(work, at_a_time) as pool:
         for number, found in pool(left, begin=begin):
             cell = left[number]
             if isinstance(found, WorkFault):
                 yield cell, dataclasses.replace(found, why=f"{cell}: {found.why}")
-                continue
-            if store is not None:
-                store.put(cell, found)
-            yield cell, found
+            else:
+                yield cell, found
 
 
 def _measured(
     experiment: Experiment,
     measure: Callable[[Simulated], M],
+    store: CellStore | None,
     progress: Callable[[float], None] | None,
     cell: Cell,
 ) -> M:
-    return measure(experiment.simulate(cell, progress or (lambda _: None)))
+    simulated = experiment.simulate(cell, progress or (lambda _: None))
+    found = measure(simulated)
+    if store is not None:
+        store.put(cell, cast("Figures", found), simulated.result.outcome.records)
+    return found
 
 
 def all_of(found: Mapping[Cell, M | WorkFault]) -> dict[Cell, M]:
@@ -288,7 +322,8 @@ def all_of(found: Mapping[Cell, M | WorkFault]) -> dict[Cell, M]:
 
 def figures_of(simulated: Simulated) -> Figures:
     """The figures of one simulation: ``preset``, ``parameters``, ``costs``, ``notes``,
-    ``too_large`` (jobs that want more GPUs than there are), those of `export.summary_json`,
+    ``too_large`` (jobs that want more GPUs than there are), ``blocks`` (of which resamples are
+    drawn), those of `export.summary_json`,
     ``placement``, ``decisions``, ``events`` and ``wall_s``, which alone differs from run to run.
     """  # noqa: D205 - one list
     result, shape = simulated.result, simulated.shape
@@ -299,6 +334,7 @@ def figures_of(simulated: Simulated) -> Figures:
         "costs": result.costs,
         "notes": list(result.chosen.notes),
         "too_large": int((simulated.jobs.gpus > shape.gpus).sum()),
+        "blocks": simulated.blocks,
         **export.summary_json(summary_metrics.summarise(outcome.records, gpus=shape.gpus)),
         "placement": None if outcome.lay is None else outcome.lay.as_json(),
         "decisions": outcome.decisions,
@@ -307,97 +343,9 @@ def figures_of(simulated: Simulated) -> Figures:
     }
 
 
-def resampled(trace: Trace, seed: int) -> Trace:
-    """A bootstrap of *trace*: other jobs at the same times.
-
-    As many jobs are drawn with replacement; what belongs to a job (duration, GPUs, user, account,
-    model, ending) is drawn together, and put at the submissions and ids of the trace in their
-    order. So the arrivals keep their bursts, and any tie between jobs that follow each other is
-    lost.
-
-    Args:
-        seed: Of NumPy's default generator; 0 gives *trace* itself.
-
-    Source: Efron, "Bootstrap methods: another look at the jackknife", Annals of Statistics 7(1),
-    1979.
-    """
-    if not seed:
-        return trace
-    drawn = np.random.default_rng(seed).integers(len(trace), size=len(trace))
-    return trace.of_jobs(drawn, job_id=trace.job_id, submit_s=trace.submit_s)
-
-
 def faster(trace: Trace, load: float) -> Trace:
     """The same jobs, arriving *load* times as fast; the first one when it did."""
     if load == 1 or not len(trace):
         return trace
     first_s = trace.submit_s[0]
     return dataclasses.replace(trace, submit_s=first_s + (trace.submit_s - first_s) / load)
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """A folder with the figures of each cell that is done, of one set of versions.
-
-    ::
-
-        versions.json    the versions that the figures are of
-        cells/NAME.json  the figures of one simulation, there whole or not at all
-    """
-
-    path: Path
-
-    def begin(self) -> None:
-        """Make the folder, or see that what is in it may stand beside new figures.
-
-        Raises:
-            ConfigError: It holds something else or figures of other versions, or cannot be made.
-        """
-        mark, here = self.path / "versions.json", _versions()
-        try:
-            (self.path / "cells").mkdir(parents=True, exist_ok=True)
-            there = json.loads(mark.read_text("utf-8")) if mark.exists() else None
-        except (OSError, ValueError) as err:
-            msg = f"--dir {self.path}: {err}"
-            raise ConfigError(msg) from err
-        if there is None:
-            write_whole(mark, json.dumps(here).encode())
-        elif there != here:
-            msg = f"--dir {self.path}: is of {_told(there)}; here are {_told(here)}: name a new one"
-            raise ConfigError(msg)
-
-    def get(self, cell: Cell) -> Any:  # noqa: ANN401 - the measure that was put
-        """The figures of *cell*; None if they are not there.
-
-        Raises:
-            ConfigError: They cannot be read.
-        """
-        path = self.path / "cells" / cell.file_name
-        try:
-            found = json.loads(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as err:
-            found = str(err)
-        if isinstance(found, dict) and {"jobs", "wall_s"} <= found.keys():
-            return found
-        msg = f"{path}: is no result ({shown(found)}); delete it, and it is computed again"
-        raise ConfigError(msg)
-
-    def put(self, cell: Cell, figures: object) -> None:
-        """Put the figures of *cell* there, whole.
-
-        Raises:
-            ConfigError: They cannot be written.
-        """
-        write_whole(self.path / "cells" / cell.file_name, f"{json.dumps(figures)}\n".encode())
-
-
-def _versions() -> dict[str, str]:
-    modules = {module.__name__: str(module.__version__) for module in (slurm_dl, np)}
-    return {**modules, "python": platform.python_version()}
-
-
-def _told(versions: object) -> str:
-    pairs = versions.items() if isinstance(versions, dict) else [("", versions)]
-    return ", ".join(f"{name} {safe(str(version), 40)}" for name, version in pairs)

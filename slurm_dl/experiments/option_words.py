@@ -100,8 +100,9 @@ def made(family: Family[T], option: str, name: str, given: Mapping[str, object])
     """The member *name* of *family*, with the parameters *given*.
 
     Raises:
-        ConfigError: Some of them are wrong; says all of it.
+        ConfigError: It cannot be used, or some of them are wrong; says all of it.
     """
+    family.usable(name)
     whole, mistakes = family.complete(name, given)
     if mistakes:
         told = (f"{option} {'.'.join(map(str, m.loc)) or name}: {m.text}" for m in mistakes)

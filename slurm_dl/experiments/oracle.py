@@ -1,12 +1,17 @@
 """What policies are told of a trace's jobs: speeds by GPU type, how long they run, what is due.
 
-A trace says how long each job ran. That is taken to be on the fastest GPUs of the cluster.
+A trace says how long each job ran. That is taken to be on the fastest GPUs of the cluster, and
+where a file has the speeds of its model on the first type there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,6 +24,8 @@ from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.simulation.slurm.overheads import read_table
+from slurm_dl.text import counted, shown
 
 _LARGEST_SIGMA: Final = 10.0
 
@@ -32,12 +39,16 @@ class Oracle:
         error: Standard deviation of the logarithm of foreseen / true run time; 0: known exactly.
         due_share: Share of the jobs that are due, 0 to 1.
         due_after: These are due so many times their run time after their submission, 1 or more.
+        rates: A file of speeds by model and GPU type, as `read_rates` takes it; None: none.
+        by_profile: GPU types differ by the profiles of models, even without *gpu_speed* or *rates*.
     """
 
     gpu_speed: Mapping[str, float] = field(default_factory=dict)
     error: float = 0.0
     due_share: float = 0.0
     due_after: float = 2.0
+    rates: str | None = None
+    by_profile: bool = False
 
     def of(
         self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile], seed: int
@@ -51,14 +62,19 @@ class Oracle:
         if self.due_share:
             due = random.random(n) < self.due_share
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
-        return TraceKnowledge(
-            rates=self._rates(trace, shape, profiles), due_s=due_s, foreseen_s=foreseen_s
-        )
+        rates, _ = self.speeds(trace, shape, profiles)
+        return TraceKnowledge(rates=rates, due_s=due_s, foreseen_s=foreseen_s)
 
-    def _rates(
+    def speeds(
         self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]
-    ) -> F64 | None:
-        """``(n, t)`` speed of each job on each type, 1 on its fastest; None if all are alike."""
+    ) -> tuple[F64 | None, tuple[str, ...]]:
+        """``(n, t)`` speed of each job on each type, 1 on that of its duration; None if all are 1.
+
+        And for people, where there are several types: which speeds were used.
+
+        Raises:
+            ConfigError: A type has no GPUs, or the file of rates is none.
+        """
         kinds = shape.gpu_types
         unknown = set(self.gpu_speed) - set(kinds)
         if unknown:
@@ -67,19 +83,108 @@ class Oracle:
                 f"(there are {', '.join(kinds)})"
             )
             raise ConfigError(msg)
-        if len(kinds) == 1 or not self.gpu_speed:
-            return None
+        if len(kinds) == 1:
+            return None, ()
+        if not (self.gpu_speed or self.rates or self.by_profile):
+            return None, (f"GPU types {', '.join(kinds)} are alike: see --gpu-speed, --rates",)
         site = SitePriors(gpu_speed=dict(self.gpu_speed))
+        table = {} if self.rates is None else read_rates(Path(self.rates))
         rows = np.ones((len(trace), len(kinds)))
-        for model, gpus in {*zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)}:
-            profile = profiles.get(trace.models[model]) if model >= 0 else None
-            one = Shape(1, max(1, int(gpus)))
-            told = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
-            rows[(trace.model == model) & (trace.gpus == gpus)] = np.array(told) / max(told)
-        return None if bool((rows == 1.0).all()) else rows
+        jobs: Counter[str] = Counter()
+        for model, gpus in sorted({*zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)}):
+            name = trace.models[model] if model >= 0 else ""
+            profile, of = profiles.get(name), (trace.model == model) & (trace.gpus == gpus)
+            told = _of_table(table, name, gpus, kinds)
+            if told is None:
+                one = Shape(1, max(1, int(gpus)))
+                each = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
+                told = [speed / max(each) for speed in each]
+            rows[of] = told
+            has_profile = profile is not None and bool(profile.speeds)
+            source = "profiles" if has_profile else "--gpu-speed" if self.gpu_speed else "none"
+            jobs["--rates" if name in table else source] += int(of.sum())
+        words = ", ".join(f"{counted(n, 'job')} by {word}" for word, n in sorted(jobs.items()))
+        said = f"speeds on {', '.join(kinds)}: {words}"
+        return (None if bool((rows == 1.0).all()) else rows), (said,)
 
 
-def parse_foresight(gpu_speed: str | None, error: float, due: str | None) -> Oracle:
+Rates = Mapping[str, Mapping[float, Mapping[str, float]]]
+"""Speed by model, number of GPUs (0: any) and GPU type."""
+
+
+@functools.lru_cache(maxsize=4)
+def read_rates(path: Path) -> Rates:
+    """Speeds from YAML or JSON: ``MODEL: {TYPE: SPEED}`` or ``MODEL: {GPUS: {TYPE: SPEED}}``.
+
+    Those of a model are in any unit of work for each second; 0: it cannot run there. Durations of
+    the trace are those on the first type.
+
+    Raises:
+        ConfigError: The file cannot be read, or something in it is no such thing.
+    """
+    form = "must be MODEL: {TYPE: SPEED} or MODEL: {GPUS: {TYPE: SPEED}}, a speed of each above 0"
+    try:
+        table = read_table(path)
+    except ConfigError as err:
+        msg = f"--rates {form} ({err})"
+        raise ConfigError(msg) from err
+    rates: dict[str, dict[float, dict[str, float]]] = {}
+    for model, told in table.items():
+        try:
+            nested = isinstance(next(iter(told.values())), dict)
+            # In JSON they are texts.
+            by_gpus = {_number(float(n)): of for n, of in told.items()} if nested else {0.0: told}
+            rates[str(model)] = {gpus: _speeds(of) for gpus, of in by_gpus.items()}
+            if nested and not min(by_gpus) > 0:
+                raise ValueError  # noqa: TRY301 - as the others
+        except (AttributeError, OverflowError, StopIteration, TypeError, ValueError) as err:
+            msg = f"--rates {path}: {shown(model)}: {form}"
+            raise ConfigError(msg) from err
+    return rates
+
+
+def _speeds(told: Mapping[object, object]) -> dict[str, float]:
+    speeds = {kind: _number(speed) for kind, speed in told.items() if isinstance(kind, str)}
+    if len(speeds) < len(told) or not max(speeds.values()) > 0:
+        raise ValueError
+    return speeds
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError
+    return float(value)
+
+
+def _of_table(
+    table: Rates, model: str, gpus: float, kinds: Sequence[str]
+) -> Sequence[float] | None:
+    """Speeds of *model* on the nearest number of GPUs, as shares of that on its first type.
+
+    None where the table lacks the model.
+
+    Raises:
+        ConfigError: It has the model and not a type.
+    """
+    if model not in table:
+        return None
+    of = table[model]
+    speeds = of[min(of, key=lambda n: (abs(math.log(n / gpus)) if n else -1, n))]
+    for kind in kinds:
+        if kind not in speeds:
+            msg = f"--rates: {shown(model)} has no speed on {kind} (it has {', '.join(speeds)})"
+            raise ConfigError(msg)
+    base = next(iter(speeds.values())) or max(speeds.values())
+    told = [speeds[kind] / base for kind in kinds]
+    if not any(told):
+        msg = f"--rates: {shown(model)} on {gpus:g} GPUs can run on none of {', '.join(kinds)}"
+        raise ConfigError(msg)
+    return told
+
+
+def parse_foresight(
+    gpu_speed: str | None, error: float, due: str | None, rates: Path | None = None
+) -> Oracle:
     """What is known beforehand, from the words of its options.
 
     Raises:
@@ -93,7 +198,12 @@ def parse_foresight(gpu_speed: str | None, error: float, due: str | None) -> Ora
     speeds = pairs("--gpu-speed", words, form, _speed)
     form = "SHARE:MULTIPLE, as 0.3:1.5: three jobs in ten, due one and a half run times later"
     share, after = _due(0.0) if due is None else numbers("--due", due, form, _due, at=":")
-    return Oracle(gpu_speed=speeds, error=error, due_share=share, due_after=after)
+    if rates is not None:
+        read_rates(rates)
+    return Oracle(
+        gpu_speed=speeds, error=error, due_share=share, due_after=after,
+        rates=None if rates is None else str(rates),
+    )  # fmt: skip
 
 
 def _speed(text: str) -> float:

@@ -70,7 +70,9 @@ class PlacementSetup:
             ConfigError: A scheme, a rule, a parameter or a profile is unknown or wrong.
         """
         if scheme is None:
-            return Placement(profiles=_profiles(self.profiles) if self.foresight.gpu_speed else {})
+            known = self.foresight
+            uses = known.gpu_speed or known.rates or known.by_profile
+            return Placement(profiles=_profiles(self.profiles) if uses else {})
         first = _made(SCHEME, "--place", scheme)
         rules = tuple(_made(RULE, "--rule", rule) for rule in self.rules)
         return Placement(scheme=first, rules=rules, profiles=_profiles(self.profiles))

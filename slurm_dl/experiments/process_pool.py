@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import resource_tracker, util
+from multiprocessing import resource_tracker, spawn, util
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 _OPTIONS: Final = "_args_from_interpreter_flags"
+_PREPARE: Final = "get_preparation_data"
 _KILLED: Final = "a worker process was killed (out of memory?); use a smaller -j"
 
 
@@ -143,7 +144,7 @@ def _done(work: Callable[[P], R], piece: P) -> R | WorkFault:
 
 @contextlib.contextmanager
 def _starting() -> Iterator[None]:
-    """Processes started within it are isolated, and have SIGINT blocked.
+    """Processes started within it are isolated, run no script, and have SIGINT blocked.
 
     Ctrl-C reaches all, and one is to act.
     """
@@ -151,6 +152,12 @@ def _starting() -> Iterator[None]:
     spawns = vars(util)
     options = spawns[_OPTIONS]
     spawns[_OPTIONS] = lambda: [ISOLATED]
+    starts = vars(spawn)
+    prepare = starts[_PREPARE]
+    # No piece of work is of the main script, and one without a guard would begin again there.
+    starts[_PREPARE] = lambda name: {
+        key: value for key, value in prepare(name).items() if not key.startswith("init_main_from")
+    }
     # Its first start unblocks SIGINT behind our back.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -159,6 +166,7 @@ def _starting() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         spawns[_OPTIONS] = options
+        starts[_PREPARE] = prepare
 
 
 def _end_with_parent() -> None:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from slurm_dl.experiments.grid import Simulated, figures_of
+from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
+from slurm_dl.policies import policy_file
 from slurm_dl.report import export, summary_metrics
 from slurm_dl.report.number_format import number, percent
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
@@ -37,7 +39,7 @@ def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]
     trace, shape, result = simulated.jobs, simulated.shape, simulated.result
     records = result.outcome.records
     figures = figures_of(simulated)
-    del figures["too_large"]
+    del figures["too_large"], figures["blocks"]
     return {
         "trace": trace.name,
         "format": trace.format,
@@ -54,7 +56,7 @@ def as_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]
     }
 
 
-def draw(name: str, result: Result, shape: ClusterShape, directory: Path) -> None:
+def draw(simulated: Simulated, directory: Path, manifest: Manifest) -> None:
     """Write the pictures of a simulation into *directory*.
 
     Raises:
@@ -67,9 +69,10 @@ def draw(name: str, result: Result, shape: ClusterShape, directory: Path) -> Non
     except OSError as err:
         msg = f"--plots {directory}: {err.strerror}; name a directory that can be made"
         raise ConfigError(msg) from err
-    records = {name: result.outcome.records}
-    style.save(plots.jct_distribution(records), directory / "jct.png")
-    style.save(plots.over_time(records, gpus=shape.gpus), directory / "over_time.png")
+    records = {simulated.cell.policy.label: simulated.result.outcome.records}
+    style.save(plots.jct_distribution(records), directory / "jct.png", manifest)
+    over_time = plots.over_time(records, gpus=simulated.shape.gpus)
+    style.save(over_time, directory / "over_time.png", manifest)
 
 
 def read_lines(trace: Trace) -> Iterator[str]:
@@ -87,7 +90,8 @@ def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator
     """The figures of one simulation."""
     records = result.outcome.records
     chosen = result.chosen
-    title = f"{chosen.wish.policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
+    policy = policy_file.short(chosen.wish.policy)
+    title = f"{policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
     yield run_tables(summary_metrics.summarise(records, gpus=shape.gpus), title=title)
     if result.outcome.lay is not None:
         yield _lay_lines(result.place, result.outcome.lay)

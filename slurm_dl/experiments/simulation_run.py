@@ -19,6 +19,7 @@ from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
+from slurm_dl.policies import policy_file
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.ideal import presets
@@ -72,7 +73,7 @@ class PolicySpec:
     """A policy as somebody asked for it.
 
     Attributes:
-        policy: Its name in the registry.
+        policy: Its name in the registry, `SLURM_ALONE`, or ``FILE.py:CLASS``.
         preset: A name in `presets.PRESETS`; None: ``none``.
         parameters: What was set of it.
         place: The scheme that puts its jobs on nodes; None: GPUs are only counted.
@@ -90,7 +91,8 @@ class PolicySpec:
     @property
     def short_label(self) -> str:
         """The policy, its preset, its least time of a run and its scheme, as asked for."""
-        policy = self.policy if self.preset is None else f"{self.policy}:{self.preset}"
+        policy = policy_file.short(self.policy)
+        policy = policy if self.preset is None else f"{policy}:{self.preset}"
         quantum = "" if self.min_quantum_s is None else f" min-quantum {self.min_quantum_s:g}"
         place = "" if self.place is None else f" on {self.place}"
         return f"{self.name or policy}{quantum}{place}"

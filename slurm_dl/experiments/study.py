@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl.experiments import bootstrap_interval
-from slurm_dl.experiments.bootstrap_interval import Mean
+from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.comparison import column
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
 from slurm_dl.experiments.simulation_run import SLURM_ALONE, PolicySpec
-from slurm_dl.model.errors import ConfigError
-from slurm_dl.policies import registry
-from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.policies import policy_file, registry
 from slurm_dl.simulation.ideal import presets
-from slurm_dl.text import shown
 
 NONE: Final = "none"
 """No costs; no tags."""
@@ -100,7 +97,7 @@ _NAMES: Final = frozenset({"history", "past", "texts"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyKey:
-    """Cells that differ in their seeds alone.
+    """Cells that differ in their resample alone.
 
     Attributes:
         trace: Which jobs, on which cluster.
@@ -120,10 +117,10 @@ class StudyKey:
         tags = "" if self.tags == NONE else f", tags {self.tags}"
         return f"{self.trace.name} on {self.trace.cluster}{tags}"
 
-    def cell(self, seed: int) -> Cell:
-        """The simulation of one workload."""
+    def cell(self, resample: int) -> Cell:
+        """The simulation of one resample; 0: of the trace."""
         policy = parse_policy(self.policy)
-        return Cell(workload=self.workload, policy=policy, costs=self.costs, seed=seed)
+        return Cell(workload=self.workload, policy=policy, costs=self.costs, resample=resample)
 
 
 def parse_policy(word: str) -> PolicySpec:
@@ -132,7 +129,7 @@ def parse_policy(word: str) -> PolicySpec:
     The time limits of simulated jobs are three times their true run times, so `learned_gittins`
     does not use them here.
     """
-    name, _, preset = word.partition(":")
+    name, preset = policy_file.split(word)
     parameters = {"use_limits": False} if name == "learned_gittins" else {}
     return PolicySpec(policy=name, preset=preset or None, parameters=parameters)
 
@@ -174,7 +171,7 @@ def all_policies() -> tuple[str, ...]:
 def keys_of(
     traces: Sequence[StudyTrace], policies: Sequence[str], costs: Sequence[str], tags: Sequence[str]
 ) -> tuple[StudyKey, ...]:
-    """All simulations but for their seeds; the figures that others are held against among them.
+    """All simulations but for their resamples; the figures that others are held against among them.
 
     Only policies that can see the names of jobs are run with tags; the others have the same figures
     with and without.
@@ -190,17 +187,17 @@ def keys_of(
     return tuple(keys | best)
 
 
-def in_order(keys: Sequence[StudyKey], seeds: int) -> tuple[tuple[StudyKey, int], ...]:
-    """Simulations and their seeds as they run: main traces and policies first."""
+def in_order(keys: Sequence[StudyKey], resamples: int) -> tuple[tuple[StudyKey, int], ...]:
+    """Simulations, by key and resample, as they run: main traces and policies first."""
     policies = list(dict.fromkeys((*FIRST_POLICIES, *(key.policy for key in keys))))
     costs = list(dict.fromkeys((NONE, *(key.costs for key in keys))))
 
     def turn(pair: tuple[StudyKey, int]) -> tuple[object, ...]:
-        key, seed = pair
+        key, resample = pair
         late = 3 * (key.trace.name not in FIRST_TRACES) + 2 * (key.policy not in FIRST_POLICIES)
         return (
-            late + (seed > 0),
-            seed,
+            late + (resample > 0),
+            resample,
             key.costs == "slurm",  # Takes a hundred times as long.
             TRACES.index(key.trace),
             costs.index(key.costs),
@@ -208,41 +205,22 @@ def in_order(keys: Sequence[StudyKey], seeds: int) -> tuple[tuple[StudyKey, int]
             key.tags,
         )
 
-    return tuple(sorted(itertools.product(keys, range(seeds)), key=turn))
+    return tuple(sorted(itertools.product(keys, range(1 + resamples)), key=turn))
 
 
-def experiment_of(keys: Sequence[StudyKey], traces: Path, folder: Path) -> Experiment:
-    """All that the cells share; writes a table of costs into *folder* for each number of seconds.
+def experiment_of(keys: Sequence[StudyKey], traces: Path) -> Experiment:
+    """All that the cells share.
 
     Args:
         traces: The folder of the shipped traces.
-
-    Raises:
-        ConfigError: A cost is none.
     """
-    costs = {}
-    for word in dict.fromkeys(key.costs for key in keys):
-        if word in {NONE, "slurm"}:
-            continue
-        try:
-            seconds = float(word)
-        except ValueError:
-            seconds = math.nan
-        if not 0 <= seconds < math.inf:
-            msg = f"--costs {shown(word)}: must be none, slurm or the seconds of each restart"
-            raise ConfigError(msg)
-        path = folder / f"costs-{seconds:g}.yaml"
-        if not path.exists():
-            write_whole(path, f"restart_s: {seconds}\n".encode())
-        costs[word] = str(path)
     return Experiment(
         workloads={
             key.workload: Workload(
                 cluster=key.trace.cluster, file=traces / key.trace.path, tags=key.tags
             )
             for key in keys
-        },
-        costs=costs,
+        }
     )
 
 
@@ -263,7 +241,7 @@ class StudyRow:
     workloads: int
     done: int
     unfinished: int
-    means: Mapping[str, Mean]
+    means: Mapping[str, Range]
 
     def as_json(self) -> dict[str, object]:
         """As plain values."""
@@ -280,30 +258,31 @@ class StudyRow:
 
 
 Found = Mapping[tuple[StudyKey, int], Figures]
-"""Figures by key and seed."""
+"""Figures by key and resample."""
 
 
-def row_of(key: StudyKey, seeds: int, found: Found) -> StudyRow:
+def row_of(key: StudyKey, resamples: int, found: Found) -> StudyRow:
     """The row of *key*."""
-    ran = {seed: found[key, seed] for seed in range(seeds) if (key, seed) in found}
-    unknown = Mean(math.nan, math.nan)
+    ran = {k: found[key, k] for k in range(1 + resamples) if (key, k) in found}
+    blocks = float(ran[0]["blocks"]) if 0 in ran else 0.0
+    unknown = Range(math.nan)
 
-    def over(name: str, policy: str, costs: str) -> Mean:
+    def over(name: str, policy: str, costs: str) -> Range:
         base = StudyKey(trace=key.trace, policy=policy, costs=costs)
-        both = [seed for seed in ran if (base, seed) in found]
-        values = column([ran[seed] for seed in both], name)
-        against = column([found[base, seed] for seed in both], name)
-        return bootstrap_interval.paired_ratio(values, against) if both else unknown
+        both = [k for k in ran if 0 in ran and all((base, one) in found for one in (0, k))]
+        values = column([ran[k] for k in both], name)
+        against = column([found[base, k] for k in both], name)
+        return bootstrap_interval.ratio(values, against, blocks) if both else unknown
 
     preemptions = column(list(ran.values()), "preemptions")
     return StudyRow(
         key=key,
-        workloads=seeds,
+        workloads=1 + resamples,
         done=len(ran),
         unfinished=sum(one["jobs"] - one["finished"] for one in ran.values()),
         means={
             "jct": over("avg_jct_s", BEST, NONE),
-            "preemptions": bootstrap_interval.mean(preemptions) if ran else unknown,
+            "preemptions": bootstrap_interval.figure(preemptions, blocks) if 0 in ran else unknown,
             "p99": over("p99_jct_s", USUAL, key.costs),
             "largest": over("max_jct_s", USUAL, key.costs),
             "preempted": over("preemptions", USUAL, key.costs),
@@ -311,7 +290,9 @@ def row_of(key: StudyKey, seeds: int, found: Found) -> StudyRow:
     )
 
 
-_LEFT_OUT: Final = frozenset({"preset", "costs", "notes", "too_large", "placement", "parameters"})
+_LEFT_OUT: Final = frozenset(
+    {"preset", "costs", "notes", "too_large", "blocks", "placement", "parameters"}
+)
 
 
 def as_json(rows: Iterable[StudyRow], found: Found, failed: Mapping[str, str]) -> dict[str, object]:
@@ -329,11 +310,11 @@ def as_json(rows: Iterable[StudyRow], found: Found, failed: Mapping[str, str]) -
                 "costs": key.costs,
                 "policy": key.policy,
                 "tags": key.tags,
-                "seed": seed,
+                "resample": resample,
                 "parameters": figures["parameters"],
                 **{name: value for name, value in figures.items() if name not in _LEFT_OUT},
             }
-            for (key, seed), figures in found.items()
+            for (key, resample), figures in found.items()
         ],
         "failed": [{"cell": name, "why": why} for name, why in failed.items()],
     }

@@ -62,6 +62,7 @@ class Trace:
         models: Names of models.
         accounts: Names of accounts, or of virtual clusters.
         bad: Lines that were left out.
+        sha256: Of the file that it was read from, in hexadecimal; empty if it was made.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Trace:
     models: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
     bad: tuple[BadLine, ...] = field(default=())
+    sha256: str = ""
 
     def __post_init__(self) -> None:
         columns = {

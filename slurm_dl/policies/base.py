@@ -16,7 +16,25 @@ from slurm_dl.model.jobs import COMPLETING, F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
-"""Whom a waiting job may take GPUs from: nobody, jobs of a worse tier, any job ranking below it."""
+"""Whom a waiting job may take GPUs from.
+
+A job *should hold GPUs* if the GPUs suffice for it and for all that are served before it.
+
+- ``never``: nobody. All running jobs are served before all waiting ones.
+- ``tier``: jobs of a worse tier. In each tier running jobs are served before waiting ones. With a
+  single tier it means ``never``: no job is of a worse one.
+- ``rank``: any job that ranks below it. Running and waiting jobs are served in one order.
+
+*The papers' ideal cluster*: exactly that, at once. *Slurm, simulated or real, external mode*: the
+waiting job should hold GPUs, and displaces running jobs that should not or, with ``tier``, are of a
+worse tier; under all limits of `engine.settings.Preemption`. An overdue job
+(`engine.settings.Overdue`) is served before all others of its PriorityTier, whatever its tier: so
+with ``rank``, or ``tier`` and several tiers, it may displace jobs of its own or a better tier.
+A higher PriorityTier likewise. *Native mode*: Slurm compares the SiteFactors of tiers (``rank``: of
+levels) alone, so a job displaces those of a worse tier or level.
+
+`displaces` has the value in force.
+"""
 
 Level = Literal["W1", "W2", "W3", "W4"]
 """What is shown: its formula, it in the simulator, it on Slurm, it with real training jobs."""
@@ -158,3 +176,9 @@ class Policy(Protocol):
         Returns:
             Epoch seconds, not before now; inf if never.
         """
+
+
+def displaces(policy: Policy) -> Preempts:
+    """The value of `Preempts` that is in force under *policy*."""
+    alone = policy.preempts == "tier" and policy.tiers == 1
+    return "never" if alone else policy.preempts

@@ -39,6 +39,17 @@ PREEMPTS: Final[Mapping[str, str]] = {
 }
 """Jobs that a waiting job may take GPUs from, by `Policy.preempts`."""
 
+
+def preempts_in_words(preempts: str, tiers: int | None) -> str:
+    """Jobs that a waiting job may take GPUs from; see `policies.base.displaces`.
+
+    Args:
+        tiers: How many tiers the policy has; None if that is not known.
+    """
+    alone = preempts == "tier" and tiers == 1
+    return f"{PREEMPTS['never']}, as there is one tier" if alone else PREEMPTS[preempts]
+
+
 _UNITS: Final = (("_gpu_s", "GPU-seconds"), ("_s", "seconds"), ("_frac", "share"))
 """Endings of parameters' names and what they are counted in; the first that fits."""
 

@@ -1,11 +1,13 @@
-"""Every policy by its name: ours, and those a site installs as entry points."""
+"""Every policy by its name: ours, those a site installs as entry points, and those in files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import cast
 
 from slurm_dl.model import plugins
+from slurm_dl.policies import policy_file
 from slurm_dl.policies.allox import Allox
 from slurm_dl.policies.arrival_las import ArrivalLas
 from slurm_dl.policies.astraea_ltgf import AstraeaLtgf
@@ -112,9 +114,11 @@ def names() -> tuple[str, ...]:
 
 
 def find(name: str) -> type[Policy]:
-    """The policy class called *name*.
+    """The policy class called *name*, which may be ``FILE.py:CLASS``.
 
     Raises:
-        ConfigError: There is none, or the plugin that provides it cannot be loaded.
+        ConfigError: There is none, or the plugin or file that provides it cannot be loaded.
     """
+    if policy_file.is_file(name):
+        return cast("type[Policy]", policy_file.find(name))
     return plugins.find(name, POLICIES, ENTRY_POINT_GROUP, "policy")

@@ -28,7 +28,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.plan import Plan
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
+from slurm_dl.policies import policy_file, registry
 from slurm_dl.policies.base import Policy
 from slurm_dl.recording.snapshot_consistency import check
 from slurm_dl.recording.typed_json import FormError, from_bytes, from_plain, to_bytes, to_plain
@@ -87,6 +87,10 @@ class Setup:
         Raises:
             ConfigError: There is no such policy here, or it refuses its parameters.
         """
+        if policy_file.is_file(self.policy):
+            # A recording comes from anywhere, and finding a policy in a file runs the file.
+            msg = f"policy {shown(self.policy)} of the recording is a file: name one with --policy"
+            raise ConfigError(msg)
         kind = registry.find(self.policy)
         try:
             return from_plain(dict(self.parameters), kind)

@@ -9,7 +9,7 @@ The names in JSON are those of `Summary`; a spread gives five of them: ``avg_`` 
 - of the finished jobs ``*_jct_s``, ``*_queue_s``, ``*_wait_s``;
 - of those whose time alone is known ``*_slowdown``, ``*_bounded_slowdown``, ``*_rho`` and
   ``unfair_frac``;
-- ``jain``, ``makespan_s``, ``utilisation_frac``, ``service_gpu_s``;
+- ``jain``, ``makespan_s``, ``utilisation_frac``, ``steady_utilisation_frac``, ``service_gpu_s``;
 - ``gpu_s_lost`` in all and ``gpu_s_lost_by`` cause.
 """
 
@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from slurm_dl.model.job_record import Records
-from slurm_dl.model.jobs import F64
 from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.distribution import Spread
 from slurm_dl.report.number_format import plain_number
@@ -78,29 +77,34 @@ def write_json(path: Path, data: Mapping[str, object]) -> None:
     write_whole(path, text.encode("utf-8"))
 
 
+def jobs_columns(records: Records) -> dict[str, list[Any]]:
+    """A value of each job, in the order of the records, by the names of `jobs_csv`."""
+    return {
+        "job_id": list(records.job_id),
+        "user": [records.users[u] for u in records.user.tolist()],
+        "gpus": records.gpus.tolist(),
+        "submit_s": records.submit_s.tolist(),
+        "start_s": records.start_s.tolist(),
+        "end_s": records.end_s.tolist(),
+        "jct_s": records.jct_s.tolist(),
+        "queue_s": records.queue_s.tolist(),
+        "alone_s": records.alone_s.tolist(),
+        "slowdown": records.slowdown.tolist(),
+        "service_gpu_s": records.service_gpu_s.tolist(),
+        "lost_gpu_s": records.all_lost_gpu_s.tolist(),
+        "preemptions": records.preemptions.tolist(),
+        "promotions": records.promotions.tolist(),
+        "success": records.success.tolist(),
+    }
+
+
 def jobs_csv(records: Records) -> str:
     r"""One line for each job, in the order of the records, under a line of names.
 
     In a job id or a user's name, characters that cannot be printed are written out (``\n``), and
     one that a spreadsheet would compute gets an apostrophe before it.
     """
-    columns: dict[str, Iterable[str]] = {
-        "job_id": map(_harmless, records.job_id),
-        "user": [_harmless(records.users[u]) for u in records.user.tolist()],
-        "gpus": _numbers(records.gpus),
-        "submit_s": _numbers(records.submit_s),
-        "start_s": _numbers(records.start_s),
-        "end_s": _numbers(records.end_s),
-        "jct_s": _numbers(records.jct_s),
-        "queue_s": _numbers(records.queue_s),
-        "alone_s": _numbers(records.alone_s),
-        "slowdown": _numbers(records.slowdown),
-        "service_gpu_s": _numbers(records.service_gpu_s),
-        "lost_gpu_s": _numbers(records.all_lost_gpu_s),
-        "preemptions": map(str, records.preemptions.tolist()),
-        "promotions": map(str, records.promotions.tolist()),
-        "success": ["true" if success else "false" for success in records.success.tolist()],
-    }
+    columns = {name: map(_cell, column) for name, column in jobs_columns(records).items()}
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
@@ -108,21 +112,33 @@ def jobs_csv(records: Records) -> str:
     return out.getvalue()
 
 
-def write_jobs_csv(path: Path, records: Records) -> None:
-    """Write `jobs_csv`, in UTF-8.
+def write_csv(path: Path, text: str, manifest: Mapping[str, object]) -> None:
+    """Write the table *text*, in UTF-8, and its manifest into ``NAME-metadata.json`` beside it.
+
+    The name and the key ``notes`` are those of "Model for tabular data and metadata on the web"
+    (W3C, 2015), so that the table itself is what any reader of CSV takes. A device gets none.
 
     Raises:
-        ConfigError: The file cannot be written.
+        ConfigError: A file cannot be written.
     """
-    write_whole(path, jobs_csv(records).encode("utf-8"))
+    write_whole(path, text.encode("utf-8"))
+    if path.is_file():
+        about = {"@context": "http://www.w3.org/ns/csvw", "url": path.name, "notes": [manifest]}
+        write_json(path.with_name(f"{path.name}-metadata.json"), about)
 
 
 def _finite(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-def _numbers(column: F64) -> list[str]:
-    return [plain_number(value) for value in column.tolist()]
+def _cell(value: object) -> str:
+    match value:
+        case float():
+            return plain_number(value)
+        case bool():
+            return "true" if value else "false"
+        case _:
+            return _harmless(str(value))
 
 
 def _harmless(text: str) -> str:

@@ -60,7 +60,8 @@ def jain(records: Records, group: I64, *, groups: int) -> F64:
         group: ``(n,)`` from 0 to *groups* - 1.
 
     Returns:
-        ``(groups,)`` between 1 / users (one has it all) and 1 (all alike); NaN without users.
+        ``(groups,)`` between 1 / users (one has it all) and 1 (all alike); NaN of less than
+        two users.
     """
     asked = np.where(records.finished, records.gpus * records.jct_s, 0.0)
     counted = asked > 0
@@ -72,5 +73,6 @@ def jain(records: Records, group: I64, *, groups: int) -> F64:
     users = np.bincount(home, minlength=groups)
     total = np.bincount(home, weights=x, minlength=groups)
     squares = users * np.bincount(home, weights=x * x, minlength=groups)
-    index: F64 = np.divide(total * total, squares, out=np.full(groups, NAN), where=squares > 0)
+    known = (users > 1) & (squares > 0)
+    index: F64 = np.divide(total * total, squares, out=np.full(groups, NAN), where=known)
     return index

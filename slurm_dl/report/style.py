@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -178,8 +179,11 @@ def nothing(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, manifest: Mapping[str, object] | None = None) -> None:
     """Write *figure* as PNG, SVG or PDF, as the ending of *path* says; the same bytes each time.
+
+    Args:
+        manifest: What defines its figures, for the metadata: ``Description``, of PDF ``Subject``.
 
     Raises:
         ConfigError: The ending is another one, or the file cannot be written.
@@ -195,6 +199,9 @@ def save(figure: Figure, path: Path) -> None:
         "svg": {"Date": None, "Creator": "slurm_dl"},
         "pdf": {"CreationDate": None, "Creator": "slurm_dl", "Producer": None},
     }
+    if manifest is not None:
+        key = "Subject" if ending == "pdf" else "Description"
+        metadata[ending][key] = json.dumps(manifest)
     written = io.BytesIO()
     with styled():
         figure.savefig(written, format=ending, dpi=_DPI, metadata=metadata[ending])

@@ -23,6 +23,9 @@ from slurm_dl.report.fairness import UNFAIR_RHO, finish_time_fairness, jain
 BOUND_S = 10.0
 """Below this a job's length does not matter to its bounded slow-down (Feitelson, JSSPP 2001)."""
 
+WARM_UP = 0.1
+"""Share of the time of submissions in which the cluster fills: no part of the steady time."""
+
 SIZE_CLASSES = ("1", "2", "3-4", "5-8", "9-16", ">16")
 _SIZE_LIMITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 
@@ -42,9 +45,13 @@ class Summary:
         bounded_slowdown: max(1, JCT / max(time alone, 10 s)); of the same jobs.
         rho: Finish-time fairness, see `fairness.finish_time_fairness`; of the same jobs.
         unfair_frac: Share of them with a rho above 1.05.
-        jain: Jain's index over users, see `fairness.jain`.
+        jain: Jain's index over users, see `fairness.jain`; NaN where there is at most one.
         makespan_s: From the first submission to the last end of a job or a run, seconds.
         utilisation_frac: GPU-seconds of service / (GPUs x makespan of the whole workload).
+        steady_utilisation_frac: The same without filling and draining: of the time between the
+            first and the last submission of the whole workload the first tenth is left out;
+            GPU-seconds that runs held in the rest / (GPUs x the rest). NaN if no time passes
+            between them, or if the runs are not known.
         service_gpu_s: GPU-seconds held, all jobs and runs.
         lost_gpu_s: Of those, GPU-seconds that were no progress.
         lost_by_cause_gpu_s: The same by cause.
@@ -65,6 +72,7 @@ class Summary:
     jain: float
     makespan_s: float
     utilisation_frac: float
+    steady_utilisation_frac: float
     service_gpu_s: float
     lost_gpu_s: float
     lost_by_cause_gpu_s: Mapping[str, float]
@@ -152,6 +160,7 @@ def _summaries(records: Records, group: I64, *, groups: int, gpus: float) -> lis
         "rho": spread_of(rho),
     }
     makespan_s, whole_s = _makespans(records, group, groups=groups)
+    steady = _steady_utilisation(records, group, groups=groups, gpus=gpus)
     evenness = jain(records, group, groups=groups).tolist()
     service, lost = total(records.service_gpu_s), total(records.all_lost_gpu_s)
     causes = {cause: total(column) for cause, column in records.lost_gpu_s.items()}
@@ -168,6 +177,7 @@ def _summaries(records: Records, group: I64, *, groups: int, gpus: float) -> lis
             jain=evenness[i],
             makespan_s=makespan_s[i],
             utilisation_frac=service[i] / (gpus * whole_s) if whole_s > 0 else NAN,
+            steady_utilisation_frac=steady[i],
             service_gpu_s=service[i],
             lost_gpu_s=lost[i],
             lost_by_cause_gpu_s={cause: column[i] for cause, column in causes.items()},
@@ -177,6 +187,19 @@ def _summaries(records: Records, group: I64, *, groups: int, gpus: float) -> lis
         )
         for i in range(groups)
     ]
+
+
+def _steady_utilisation(records: Records, group: I64, *, groups: int, gpus: float) -> list[float]:
+    """See `Summary.steady_utilisation_frac`."""
+    runs = records.runs
+    known = len(records) > 0 and (len(runs) > 0 or not records.service_gpu_s.any())
+    first_s, last_s = (records.submit_s.min(), records.submit_s.max()) if known else (NAN, NAN)
+    warm_s = first_s + WARM_UP * (last_s - first_s)
+    if not last_s > warm_s:
+        return [NAN] * groups
+    held_s = np.clip(runs.end_s, warm_s, last_s) - np.clip(runs.start_s, warm_s, last_s)
+    held = np.bincount(group[runs.job], weights=held_s * runs.gpus, minlength=groups)
+    return list((held / (gpus * (last_s - warm_s))).tolist())
 
 
 def _makespans(records: Records, group: I64, *, groups: int) -> tuple[list[float], float]:

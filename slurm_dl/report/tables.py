@@ -92,6 +92,8 @@ def _totals(summary: Summary) -> Table:
         "makespan": duration(summary.makespan_s),
         "GPUs used": f"{percent(summary.utilisation_frac)},"
         f" {number(summary.service_gpu_s / _HOUR_S)} GPU-hours",
+        "steady state": f"{percent(summary.steady_utilisation_frac)} of GPUs, without"
+        " filling and draining",
         "GPU-hours lost": f"{number(summary.lost_gpu_s / _HOUR_S)} ({percent(share)})"
         + (f": {by_cause}" if by_cause else ""),
         "preemptions": f"{summary.preemptions:,}, promotions {summary.promotions:,}",

@@ -6,6 +6,7 @@ finite and in bounds, jobs are sorted by submission.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import I32
 from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.traces.file_lines import file_sha256
 from slurm_dl.traces.skipped_lines import LeftOutLines, Reason
 
 MAX_JOBS: Final = 2_000_000
@@ -128,6 +130,7 @@ class Gathering:
             models=models,
             accounts=accounts,
             bad=left_out,
+            sha256=file_sha256(Path(self.file)),
         )
 
 

@@ -6,6 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
+from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue
 from slurm_dl.traces.skipped_lines import Reason
@@ -14,6 +15,7 @@ MAX_NAME: Final = 256
 """Characters in a job id, a user or a model."""
 
 _CLOCK_LENGTH: Final = len("2017-10-09 07:01:55")
+_COLONS: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -74,6 +76,39 @@ def clock_s(text: str, what: str) -> float:
         else:
             return (moment - _EPOCH).total_seconds()
     raise BadValue(Reason.TIME, f"{what} is {shown(text)}, not a time like 2017-10-09 07:01:55")
+
+
+def moment_s(text: str, what: str) -> float:
+    """A number of seconds as it is, or a time in ISO 8601 in seconds since 1970.
+
+    A time without a zone is read as if it were UTC, as by `clock_s`.
+
+    Raises:
+        BadValue: *text* is neither.
+    """
+    text = text.strip()
+    try:
+        return number(text, what)
+    except BadValue:
+        if text[4:5] != "-" and "T" not in text:
+            raise
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        why = f"{what} is {shown(text)}, neither seconds nor a time like 2017-10-09T07:01:55"
+        raise BadValue(Reason.TIME, why) from None
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH).total_seconds()
+
+
+def lasting_s(text: str, what: str) -> float:
+    """A number of seconds that is not negative, or Slurm's ``[D-]HH:MM:SS``.
+
+    Raises:
+        BadValue: *text* is neither.
+    """
+    # Slurm also writes M:S, which others take for hours and minutes.
+    span = span_s(text.strip()) if text.count(":") == _COLONS else None
+    return amount(text, what) if span is None else span
 
 
 def name(text: str, what: str) -> str:

@@ -5,7 +5,9 @@ A line that is too long is passed over, not read: a file without line ends must 
 
 from __future__ import annotations
 
+import csv
 import gzip
+import hashlib
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,14 +41,27 @@ class Head:
         """The first line that is not blank."""
         return next((line for line in self.text.splitlines() if line.strip()), "")
 
-    def columns(self, delimiter: str) -> frozenset[str]:
-        """The words of the first line, in lower case."""
-        return frozenset(words(self.first_line, delimiter))
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of *path* as it is stored, in hexadecimal; of a directory that of its files' by name.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.is_file())
+        return hashlib.sha256(" ".join(map(file_sha256, files)).encode()).hexdigest()
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def words(header: str, delimiter: str) -> list[str]:
     """The column names of a header, in lower case, without quotes."""
-    return [word.strip().strip('"').lower() for word in header.split(delimiter)]
+    try:
+        found = next(csv.reader([header], delimiter=delimiter, skipinitialspace=True), [])
+    except csv.Error:
+        found = header.split(delimiter)
+    return [word.strip().strip('"').lower() for word in found]
 
 
 @contextmanager

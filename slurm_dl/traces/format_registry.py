@@ -7,6 +7,7 @@ add a line to `_ALL`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Protocol
@@ -18,10 +19,11 @@ from slurm_dl.traces.file_lines import Head, read_head
 from slurm_dl.traces.formats.gavel_shockwave import GAVEL
 from slurm_dl.traces.formats.pai import PAI
 from slurm_dl.traces.formats.philly_json import PHILLY_JSON
-from slurm_dl.traces.formats.slurm_dl_csv import SLURM_DL
+from slurm_dl.traces.formats.slurm_dl_csv import SLURM_DL, with_columns
 from slurm_dl.traces.formats.synergy_deploy import SYNERGY
 from slurm_dl.traces.formats.tabular import HELIOS, ITP, MURI, PHILLY, TIRESIAS
 from slurm_dl.traces.slurm.sacct import SACCT
+from slurm_dl.traces.table_format import Columns
 
 
 class Format(Protocol):
@@ -59,6 +61,11 @@ _ALL: Final[tuple[Format, ...]] = (
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL})
 """By name, in the order in which they are listed for people."""
 
+BY_COLUMNS: Final = "columns:"
+"""Before the value of ``--columns`` it makes the name of a format."""
+
+_DELIMITERS: Final = ",;\t|"
+
 
 def detect_format(path: Path) -> str:
     """The format of *path*, told from its content.
@@ -70,10 +77,32 @@ def detect_format(path: Path) -> str:
     found = [f.name for f in _ALL if f.recognizes(head)]
     if len(found) == 1:
         return found[0]
-    like = f"like {' and '.join(found)}" if found else "like no format that is known"
-    listed = "\n".join(f"  {f.name:12} {f.about}" for f in _ALL)
-    msg = f"{path}: begins {like}; name one with --format:\n{listed}"
+    like = (
+        f"like {' and '.join(found)}" if found else f"like no format that is known{_nearest(head)}"
+    )
+    msg = (
+        f"{path}: begins {like}\nname one with --format ({', '.join(FORMATS)}), or the columns of "
+        f"any table with --columns"
+    )
     raise ConfigError(msg)
+
+
+def _nearest(head: Head) -> str:
+    """The table that has most of the columns it needs, and what is wrong with it; may be empty."""
+    found: list[tuple[int, int, str]] = []
+    for table in _ALL:
+        if not isinstance(table, Columns):
+            continue
+        delimiter, names = replace(table, delimiters=_DELIMITERS).header(head.first_line)
+        lacking, many = table.faults(frozenset(names))
+        if len(lacking) < len(table.columns):
+            words = [f"lacks {', '.join(lacking)}"] if lacking else []
+            words += [f"has {', '.join(many)} too many"] if many else []
+            if delimiter not in table.delimiters:
+                words.append(f"has {delimiter!r} between its columns")
+            faults = len(lacking) + len(many)
+            found.append((faults, len(lacking), f"{table.name}, {', '.join(words)}"))
+    return f"; nearest: {min(found)[-1]}" if found else ""
 
 
 def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - the option's name
@@ -83,17 +112,22 @@ def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - 
 
     Args:
         path: The file; for ``pai`` the directory of its tables.
-        format: A name in `FORMATS`; None tells it from the content.
+        format: A name in `FORMATS`, or `BY_COLUMNS` and what `with_columns` reads; None tells it
+            from the content.
 
     Raises:
         ConfigError: The format is unknown, the file cannot be read, or no job is in it.
     """
     chosen = detect_format(path) if format is None else format
-    if chosen not in FORMATS:
+    if chosen.startswith(BY_COLUMNS):
+        reader: Format = with_columns(chosen.removeprefix(BY_COLUMNS))
+    elif chosen in FORMATS:
+        reader = FORMATS[chosen]
+    else:
         msg = f"trace format {chosen!r} is unknown; there are {', '.join(FORMATS)}"
         raise ConfigError(msg)
     jobs = Gathering(str(path))
-    FORMATS[chosen].read(path, jobs)
+    reader.read(path, jobs)
     return jobs.trace(name=_name(path), format_name=chosen)
 
 

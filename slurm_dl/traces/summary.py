@@ -91,6 +91,16 @@ def summarize(trace: Trace) -> TraceSummary:
     )
 
 
+def left_out_json(trace: Trace) -> dict[str, object]:
+    """The lines left out as plain values: ``lines``, ``by_reason`` (lines) and ``examples``."""
+    kinds = _left_out(trace)
+    return {
+        "lines": sum(kind.lines for kind in kinds),
+        "by_reason": {kind.reason: kind.lines for kind in kinds},
+        "examples": [example for kind in kinds for example in kind.examples],
+    }
+
+
 def _left_out(trace: Trace) -> tuple[LeftOutSummary, ...]:
     lines: dict[str, int] = {}
     examples: dict[str, list[str]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import safe
 from slurm_dl.traces.builder import BadValue, Gathering, JobLine
 from slurm_dl.traces.file_lines import MAX_LINE_BYTES, Head, numbered_lines, opened, words
 from slurm_dl.traces.skipped_lines import Reason
@@ -31,6 +33,8 @@ class TableRow(NamedTuple):
     fields: Sequence[str]
 
 
+_SHOWN: Final = 40
+_MOST_SHOWN: Final = 40
 TOO_LONG: Final = BadValue(Reason.TOO_LONG, f"longer than {MAX_LINE_BYTES} bytes")
 
 
@@ -43,26 +47,39 @@ class Columns:
         columns: What is picked, in this order; each a name, or several of which the first that
             is there is taken. Case does not count.
         optional: Picked after these; an empty string where a file lacks one.
+        required: Of these, the names that have to be there all the same.
         only: Columns of which at least one is there, to tell it from formats like it; empty: any.
         never: Columns that none of its files has.
-        delimiter: Between the fields.
+        delimiters: What may stand between the fields; the header tells which it is.
     """
 
     name: str
     columns: tuple[tuple[str, ...], ...]
     optional: tuple[tuple[str, ...], ...] = ()
+    required: frozenset[str] = frozenset()
     only: frozenset[str] = frozenset()
     never: frozenset[str] = frozenset()
-    delimiter: str = ","
+    delimiters: str = ","
+
+    def header(self, line: str) -> tuple[str, list[str]]:
+        """The delimiter of the header *line*, and its names in lower case."""
+        named = {name for names in (*self.columns, *self.optional) for name in names}
+        read = {delimiter: words(line, delimiter) for delimiter in self.delimiters}
+        known = {d: (len(named.intersection(names)), len(names)) for d, names in read.items()}
+        delimiter = max(read, key=known.__getitem__)
+        return delimiter, read[delimiter]
+
+    def faults(self, there: frozenset[str]) -> tuple[list[str], list[str]]:
+        """The columns that are missing among *there*, and those of them that are too many."""
+        lacking = [" or ".join(names) for names in self.columns if not there.intersection(names)]
+        if self.only and not there & self.only:
+            lacking.append(" or ".join(sorted(self.only)))
+        return lacking, sorted(there & self.never)
 
     def recognizes(self, head: Head) -> bool:
         """Whether *head* begins with such a header."""
-        there = head.columns(self.delimiter)
-        return (
-            all(there.intersection(names) for names in self.columns)
-            and (not self.only or bool(there & self.only))
-            and not there & self.never
-        )
+        _, names = self.header(head.first_line)
+        return not any(self.faults(frozenset(names)))
 
     def rows(self, stream: BinaryIO, jobs: Gathering) -> Iterator[TableRow]:
         """The columns of each line; lines that have other widths than the header are left out.
@@ -72,9 +89,9 @@ class Columns:
         """
         lines = numbered_lines(stream, jobs.file)
         _, first = next(lines, (0, ""))
-        header = words(first or "", self.delimiter)
+        delimiter, header = self.header(first or "")
         pick = itemgetter(*self._places(header, jobs.file))
-        for line, nth, fields in rows(lines, jobs, self.delimiter, {len(header)}):
+        for line, nth, fields in rows(lines, jobs, delimiter, {len(header)}, quoted=",;\t"):
             yield TableRow(line, nth, pick([*fields, ""]))
 
     def _places(self, header: list[str], file: str) -> tuple[int, ...]:
@@ -82,10 +99,11 @@ class Columns:
         places = []
         for names in (*self.columns, *self.optional):
             found = [header.index(name) for name in names if name in header]
-            if not found and names in self.columns:
+            if not found and (names in self.columns or self.required.intersection(names)):
+                needs = ", ".join("|".join(n) for n in self.columns)
                 msg = (
-                    f"{file}:1: no column {' or '.join(names)}; format {self.name!r} needs "
-                    f"{', '.join('|'.join(n) for n in self.columns)}"
+                    f"{file}:1: no column {' or '.join(map(safe, names))}; "
+                    f"format {self.name!r} needs {safe(needs)}; {there_are(names[0], header)}"
                 )
                 raise ConfigError(msg)
             places.append(found[0] if found else len(header))
@@ -114,16 +132,33 @@ class TableFormat(Columns):
             gather(self.rows(stream, jobs), jobs, self.job)
 
 
+def there_are(wanted: str, names: Sequence[str]) -> str:
+    """The names that there are, and which is the nearest to *wanted*."""
+    listed = ", ".join(safe(name, _SHOWN) for name in names[:_MOST_SHOWN])
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    near = difflib.get_close_matches(wanted[:_SHOWN], [n[:_SHOWN] for n in names], n=1, cutoff=0.4)
+    return f"there are {listed}{more}" + "".join(f"; nearest: {safe(name)}" for name in near)
+
+
 def rows(
-    lines: Iterable[tuple[int, str | None]], jobs: Gathering, delimiter: str, widths: set[int]
+    lines: Iterable[tuple[int, str | None]],
+    jobs: Gathering,
+    delimiter: str,
+    widths: set[int],
+    *,
+    quoted: str = ",",
 ) -> Iterator[TableRow]:
-    """The fields of each line; one that has not one of *widths* fields is left out."""
+    """The fields of each line; one that has not one of *widths* fields is left out.
+
+    Args:
+        quoted: Delimiters between which quotes hold.
+    """
     for nth, (line, text) in enumerate(lines):
         if text is None:
             jobs.leave_out(line, TOO_LONG)
             continue
         try:
-            fields = split(text, delimiter)
+            fields = split(text, delimiter, quoted)
         except BadValue as bad:
             jobs.leave_out(line, bad)
             continue
@@ -146,16 +181,16 @@ def gather(found: Iterable[TableRow], jobs: Gathering, job: ToJob) -> None:
             jobs.add(line, made)
 
 
-def split(text: str, delimiter: str) -> list[str]:
-    """The fields of one line; quotes hold for commas only, and never past the line.
+def split(text: str, delimiter: str, quoted: str = ",") -> list[str]:
+    """The fields of one line; quotes hold for the delimiters *quoted*, and never past the line.
 
     Raises:
         BadValue: The quotes do not fit.
     """
-    if delimiter != "," or '"' not in text:
+    if delimiter not in quoted or '"' not in text:
         return text.split(delimiter)
     try:
-        return next(csv.reader([text], strict=True))
+        return next(csv.reader([text], delimiter=delimiter, strict=True))
     except (csv.Error, StopIteration) as err:
         msg = f"quotes do not fit: {err}"
         raise BadValue(Reason.FIELDS, msg) from err

@@ -52,7 +52,8 @@ main()
 SPREADS = ("jct_s", "queue_s", "wait_s", "slowdown", "bounded_slowdown", "rho")
 FIGURES = {
     "jobs", "finished", "completed", "unfair_frac", "jain", "makespan_s", "utilisation_frac",
-    "service_gpu_s", "preemptions", "promotions", "gpu_s_lost", "gpu_s_lost_by",
+    "steady_utilisation_frac", "service_gpu_s", "preemptions", "promotions", "gpu_s_lost",
+    "gpu_s_lost_by",
     *(f"{how}_{what}" for what in SPREADS for how in ("avg", "median", "p95", "p99", "max")),
 }  # fmt: skip
 
@@ -74,7 +75,8 @@ def told(path: Path) -> Any:  # noqa: ANN401 - whatever the JSON holds
 def timeless(value: Any) -> Any:  # noqa: ANN401
     """The same without what differs from run to run."""
     if isinstance(value, dict):
-        return {str(k): timeless(v) for k, v in value.items() if k != "wall_s"}
+        kept = {k: v for k, v in value.items() if k not in {"wall_s", "command", "date"}}
+        return {str(k): timeless(v) for k, v in kept.items()}
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
@@ -139,7 +141,8 @@ def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
     figures = told(out)
     assert set(figures) == {
-        "trace", "format", "cluster", "policy", "preset", "parameters", "costs", "decisions",
+        "manifest", "trace", "format", "cluster", "policy", "preset", "parameters", "costs",
+        "decisions",
         "events", "seed", "wall_s", "notes", "place", "placement", *FIGURES,
     }  # fmt: skip
     assert (figures["jobs"], figures["finished"]) == (60, 60)
@@ -202,7 +205,9 @@ def profiles_in(folder: Path, text: str, names: str) -> Path:
         ("compare", "what is compared? give --policies"),
         ("compare --policies fifo,fifo", "fifo is given twice"),
         ("compare --policies fifo --loads 0", "--loads: 0 is"),
+        ("compare --policies fifo --resamples -1", "--resamples"),
         ("compare --policies fifo --seeds 0", "--seeds"),
+        ("compare --policies fifo --seeds 1 --resamples 0", "give --resamples alone"),
         ("compare --policies fifo -j 0", "-j"),
         ("compare --policies fifo --plot x.gif", "--plot x.gif"),
         ("compare --policies fifo --costs none --costs none", "none is given twice"),
@@ -210,7 +215,6 @@ def profiles_in(folder: Path, text: str, names: str) -> Path:
             "compare --policies fifo --costs none --costs slurm --loads 1,2 --plot x.png",
             "too much for one picture",
         ),
-        ("compare --policies fifo --dir x", "--dir is for --on slurm"),
         ("compare --policies fifo --resume", "--resume is for --on slurm"),
         ("compare --policies fifo --on slurm", "needs --dir"),
         ("compare --policies fifo --on slurm --dir x -j 2", "-j is for --on local"),
@@ -299,7 +303,7 @@ def test_a_sites_profiles_stand_before_the_shipped_ones(tmp_path: Path) -> None:
 def test_compare_holds_schemes_against_each_other_under_one_policy(tmp_path: Path) -> None:
     """A row for each scheme, a second table of places, and the same figures in JSON and CSV."""
     out, lines = tmp_path / "c.json", tmp_path / "c.csv"
-    words = ["compare", SIXTY, "--cluster", "4x4", "--policies", "discrete_las", "--seeds", "2"]
+    words = ["compare", SIXTY, "--cluster", "4x4", "--policies", "discrete_las", "--resamples", "1"]
     schemes = ["none", "best_fit", "consolidate:skew_threshold=0,locality_wait_s=7200"]
 
     result = dlsim(
@@ -409,7 +413,7 @@ def test_compare_of_all_has_both_costs_and_survives_a_fault(
     assert max(map(len, result.stdout.splitlines())) <= 120
     for costs in ("none", "slurm"):
         assert f"\non 1x8, costs {costs}\n" in result.stdout
-        assert f"dlsim compare: costs {costs}, faulty, load 1, seed 0: " in result.stderr
+        assert f"dlsim compare: costs {costs}, faulty, load 1, resample 0: " in result.stderr
         assert f"failed: costs {costs}, faulty, load 1" in result.stdout
     wanted = ["fifo", "discrete_las", "las", "srtf"]
     figures = told(out)
@@ -441,13 +445,15 @@ def test_compare_of_every_policy_there_is_runs_each_of_them(tmp_path: Path) -> N
     assert told(out)["refused"] == told(out)["failed"] == []
 
 
-def test_compare_over_loads_and_seeds_is_the_same_in_processes(tmp_path: Path) -> None:
+def test_compare_over_loads_and_resamples_is_the_same_in_processes(tmp_path: Path) -> None:
     """-j changes nothing but the time; the interval is printed; a picture over the loads."""
     words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,las", "--loads", "1,2"]
-    words += ["--seeds", "3", "-p", "quantum_s=100"]
+    words += ["--resamples", "2", "-p", "quantum_s=100"]
     plot = tmp_path / "c.png"
 
     one = dlsim(*words, "--json", tmp_path / "1.json", "--plot", plot)
+    words[words.index("--resamples")] = "--seeds"
+    words[words.index("2")] = "3"
     two = dlsim(*words, "--json", tmp_path / "2.json", "-j", "2")
 
     assert (one.exit_code, two.exit_code) == (0, 0), one.stderr + two.stderr
@@ -455,7 +461,7 @@ def test_compare_over_loads_and_seeds_is_the_same_in_processes(tmp_path: Path) -
     assert max(map(len, one.stdout.splitlines())) <= 80
     assert timeless(told(tmp_path / "1.json")) == timeless(told(tmp_path / "2.json"))
     assert "load 2: jobs arrive 2 times as fast" in one.stdout
-    assert "95 % interval by 3 seeds: the trace and bootstraps of it" in one.stdout
+    assert "ranges: 95 %, by 2 resamples of the trace: 10 blocks" in one.stdout
     assert "las: quantum_s 100" in one.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert not multiprocessing.active_children()
@@ -468,15 +474,15 @@ def test_jobs_that_did_not_finish_are_told_and_end_with_1() -> None:
     assert "jobs did not finish: " in alone.stderr
     assert "30 ask for more than the 1 GPUs there are\n" in alone.stderr
 
-    words = ["compare", SIXTY, "--policies", "fifo_skip,srtf", "--seeds", "2", "--cluster"]
+    words = ["compare", SIXTY, "--policies", "fifo_skip,srtf", "--resamples", "1", "--cluster"]
     result, whole = dlsim(*words, "1x2"), dlsim(*words, "2x4")
     assert (result.exit_code, whole.exit_code) == (1, 0)
     lines = result.stderr.splitlines()
     assert len(lines) == 4
-    assert lines[0].startswith("dlsim compare: fifo_skip, load 1, seed 0: ")
+    assert lines[0].startswith("dlsim compare: fifo_skip, load 1, resample 0: ")
     assert all("want more than the 2 GPUs there are" in line for line in lines)
     assert "finished" in result.stdout
-    best = re.compile(r"±.*\* |\* .*±")
+    best = re.compile(r"\d\* .* to ")
     assert [bool(best.search(r.stdout)) for r in (result, whole)] == [False, True]
 
 
@@ -502,7 +508,8 @@ def test_a_sweep_on_slurm_is_gathered_from_its_folder(
     absent = dlsim(*ON_SLURM, tmp_path, "--resume")
     assert absent.exit_code == 2
     assert f"{tmp_path}/experiment.json: No such file" in absent.stderr
-    words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,srtf", "--seeds", "2"]
+    words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,srtf", "--resamples", "1"]
+    words += ["--seed", "7", "--estimate-error", "0.5"]
     away = dlsim(*words, "--on", "slurm", "--dir", folder)
     assert away.exit_code == 1
     assert re.search("sbatch .*not in PATH", away.stderr)
@@ -529,7 +536,7 @@ def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
     (profiles / "vgg16.yaml").write_text("name: vgg16\nskew: 0.1\n", "utf-8")
 
     assert swept(folder, 2).stdout == expected.stdout
-    for option, value in (("--place", "best_fit"), ("--tags", "0.7")):
+    for option, value in (("--place", "best_fit"), ("--seed", "7"), ("--seeds", "2")):
         again = dlsim(*ON_SLURM, folder, "--resume", option, value)
         assert again.exit_code == 2
         assert f"{option} stands in the folder" in again.stderr
@@ -538,7 +545,9 @@ def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
 # Processes
 
 EXPERIMENT = Experiment(workloads={"": Workload(cluster="2x4", trace=read_trace(SIXTY))})
-CELLS = grid.product(parse_policies("fifo,las,discrete_las:voda", {}), loads=(1.0, 2.0), seeds=2)
+CELLS = grid.product(
+    parse_policies("fifo,las,discrete_las:voda", {}), loads=(1.0, 2.0), resamples=1
+)
 Found = dict[Cell, Figures | WorkFault]
 
 
@@ -654,6 +663,29 @@ def test_traces_tells_what_is_in_a_trace_and_what_was_left_out() -> None:
     assert summary["lines_left_out"] == 179
     assert len(summary["left_out"][0]["examples"]) == 3
     assert summary["duration_s"]["0.5"] == pytest.approx(float(np.median(trace.duration_s)))
+
+
+def test_run_counts_what_is_left_out_and_reads_tables_by_their_columns(tmp_path: Path) -> None:
+    """The jobs of a file are those that ran and those that are counted as left out."""
+    mine, out, at = tmp_path / "mine.csv", tmp_path / "out.json", ("--cluster", "8x8", "-q")
+    mine.write_text("#GPU;Submit;Run\n1;2026-01-01;60\n1;2026-01-02;no\n")
+    columns = ("--columns", "gpus=#gpu,submit_s=Submit,duration_s=Run")
+
+    ran = dlsim("run", GAVEL, *at, "--policy", "fifo", "--json", out)
+    left_out = told(out)["manifest"]["workloads"][0]["left_out"]
+    both = dlsim("run", mine, *at, "--policy", "fifo", "--format", "itp", *columns)
+
+    assert (ran.exit_code, both.exit_code) == (0, 2)
+    assert told(out)["jobs"] + left_out["lines"] == len(GAVEL.read_text().splitlines()) == 533
+    assert list(left_out["by_reason"].values()) == [179]
+    assert len(left_out["examples"]) == 3
+    assert dlsim("run", mine, *at, "--policy", "fifo", "--json", out, *columns).exit_code == 0
+    (workload,) = told(out)["manifest"]["workloads"]
+    assert workload["left_out"]["by_reason"] == {"not a number": 1}
+    made = ("--jobs", "9", "--load", "0.5", "--cluster", "2x2", "--out", tmp_path / "made.csv")
+    assert dlsim("generate", "--like", mine, *columns, *made).exit_code == 0
+    form = json.loads(dlsim("traces", mine, "--json", *columns).stdout)["format"]
+    assert form == f"columns:{columns[1]}"
 
 
 def test_traces_lists_the_formats_and_refuses_what_is_none() -> None:

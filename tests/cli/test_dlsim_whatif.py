@@ -248,7 +248,9 @@ def test_the_page_names_every_key_of_the_json(name: str) -> None:
     done = dlsim(name, "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-", *more)
 
     assert done.exit_code == 0, done.output
-    missing = {key for key in _keys(json.loads(done.stdout)) if f"`{key}`" not in text}
+    told = json.loads(done.stdout)
+    assert told.pop("manifest")["command"].startswith(f"dlsim {name} ")
+    missing = {key for key in _keys(told) if f"`{key}`" not in text}
     assert not missing
 
 

@@ -53,7 +53,7 @@ def test_the_page_shows_what_is_printed(
 
 def test_all_parts_of_the_page_are_looked_at() -> None:
     """The commands in front of the sandbox are these, and nothing is left out."""
-    assert [command.split()[0] for command, _ in SHOWN] == ["dlctl", "python", "dlsim"]
+    assert [command.split()[0] for command, _ in SHOWN] == ["dlsim", "dlctl", "python", "dlsim"]
     assert PLAIN == ["pip install examples/policy", "pytest -q examples/policy"]
     assert TEXT.count("```") == 2 * (len(SHOWN) + len(PLAIN) + 3)  # Python, TOML, the sandbox.
 

@@ -138,7 +138,7 @@ def test_a_sweep_on_slurm_is_the_sweep_here(desk: Desk) -> None:
     for task, load in ((1, 1), (4, 2)):
         log = desk.folder / "logs" / f"task-{task}.log"
         line = next(one for one in failed.stderr.splitlines() if f"task {task} " in one)
-        cell = f"costs {desk.costs}, srtf, load {load}, seed 0"
+        cell = f"costs {desk.costs}, srtf, load {load}, resample 0"
         assert f"({cell}): log {log}: dlsim sweep-cell: {cell}: " in line
         assert "No such file" in line
         assert "costs.yaml" in log.read_text("utf-8")

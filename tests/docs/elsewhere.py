@@ -59,7 +59,7 @@ TABLE: Final = (
     ),
     Elsewhere(
         "dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf "
-        "--seeds 4 --on slurm",
+        "--resamples 3 --on slurm",
         "it needs a folder that all nodes share",
         "tests/cluster/test_sweep_on_slurm.py",
         '"--on", "slurm"',

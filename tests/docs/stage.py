@@ -87,7 +87,7 @@ class Stage:
             (r'^eval ("\$\(env [^"]*\)")', r'text=\1 && test -n "$text" && eval "$text"'),
             # Less work of the same kind.
             (r"--for 24h", "--cycles 1"),
-            (r"--seeds 10\b", "--seeds 2"),
+            (r"--resamples 9\b", "--resamples 1"),
             (r"traces/tiresias-derived/itp10(?=\.csv[^#]*--costs slurm)", "traces/tiresias/60_job"),
             (r"--policies fifo,all\b", "--policies fifo,srtf,las"),
             (r"bench_sim\.py", "bench_sim.py --case itp06 --rounds 1"),

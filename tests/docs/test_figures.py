@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,3 +37,20 @@ def test_the_benefit_is_simulated_by_its_script(tmp_path: Path) -> None:
     # No job of this trace runs for an hour: two classes, and all jobs.
     assert text.count('class="dot-ours"') == 1 + 3
     assert "preemptions" in text
+
+
+def test_the_readme_says_what_its_picture_shows() -> None:
+    """Mean completion times, how much later long jobs end, and the longest time."""
+    picture = re.sub(r"<[^>]*>", "|", (IMG / "benefit.svg").read_text("utf-8"))
+    readme = " ".join((shown.ROOT / "README.md").read_text("utf-8").split())
+
+    def pair(row: str, unit: str) -> tuple[int, int]:
+        first, second = re.findall(rf"(\d+) {unit}\b", picture.partition(row)[2])[:2]
+        return int(first), int(second)
+
+    (plain, ours), (long, later) = pair("all jobs", "h"), pair("over 1 day", "h")
+    assert f"falls from {plain} to {ours} hours" in readme
+    longest = pair("longest completion time", "d")
+    assert f"the longest takes {longest[1]} days instead of {longest[0]}" in readme
+    (told,) = re.findall(r"jobs over a day take (\d+) % longer", readme)
+    assert abs(int(told) - 100 * (later / long - 1)) < 1

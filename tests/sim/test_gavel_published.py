@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from slurm_dl.experiments.grid import Cell, Experiment, Workload
+from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.experiments.placement_choice import PlacementSetup
+from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.policies import registry
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.simulator import simulate
@@ -41,3 +46,24 @@ def test_the_makespan_is_the_published_one_within_3_percent(policy: str) -> None
 
     makespan_s = float(outcome.records.end_s.max())
     assert makespan_s == pytest.approx(PUBLISHED["published"][policy]["makespan_s"], rel=0.03)
+
+
+PAGE = (ROOT / "docs/evaluate/policies-compared.md").read_text("utf-8")
+TABLE = re.findall(r"\| `(gavel_\w+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \| [\d,]+ \|", PAGE)
+"""Policy, mean JCT, that of Gavel, makespan."""
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row[0] for row in TABLE])
+def test_the_page_has_what_the_preset_gives(row: tuple[str, str, str, str]) -> None:
+    """With rounds as Gavel's, the mean JCT is below the published one or within 1 % of it."""
+    policy, jct_s, published_s, makespan_s = row
+    foresight = Oracle(rates=str(ROOT / "traces/gavel/rates.json"))
+    work = Workload(cluster=str(SHAPE), file=ROOT / "traces/gavel/max_min_fairness.trace")
+    experiment = Experiment(workloads={"": work}, ground=PlacementSetup(foresight=foresight))
+
+    simulated = experiment.simulate(Cell(policy=PolicySpec(policy=policy, preset="gavel")))
+
+    records = simulated.result.outcome.records
+    assert f"{records.jct_s.mean():,.0f}" == jct_s
+    assert f"{records.end_s.max():,.0f}" == makespan_s
+    assert records.jct_s.mean() <= 1.01 * float(published_s.replace(",", ""))

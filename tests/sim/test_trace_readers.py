@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.experiments.grid import resampled
+from slurm_dl.experiments.resampling import resampled
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.traces import (

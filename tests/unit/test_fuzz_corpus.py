@@ -29,7 +29,7 @@ NOT_IN_THE_TABLE = {
     "simulation/ideal/start_costs.py": "a table of our own; tables of users come as values",
     "traces/formats/gavel_shockwave.py": "a table of the package's own; its traces are a target",
     "slurm/pyslurm/worker_program.py": "requests of the daemon that started it",
-    "experiments/grid.py": "figures that the experiment itself wrote",
+    "experiments/cell_store.py": "figures that the experiment itself wrote",
     "forecast/worker.py": "questions and answers between the daemon and its process",
     "signal_test/trial_commands.py": "what dlsubmit, our own, has printed",
     "testing/documentation_checks.py": "what the tests wrote themselves",
@@ -40,6 +40,7 @@ NOT_IN_THE_TABLE = {
     # Parts of parsers that have a target by another name.
     "recording/typed_json.py": "recording, snapshot",
     "traces/table_format.py": "trace-itp and others",
+    "traces/file_lines.py": "the same",
     "config/parameters.py": "config",
     "profiles/file_schema.py": "profile",
     "job/run_files.py": "job-progress and job-checkpoints",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import gzip
 import io
 import json
 import math
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,21 +22,23 @@ from rich.console import Console
 from slurm_dl.cli.dlsim.comparison_text import WIDE, WIDTH, marks_of, tables
 from slurm_dl.experiments import array_job, bootstrap_interval, comparison, grid, simulation_run
 from slurm_dl.experiments.array_job import MAX_TASKS, ArrayRequest, Folder
+from slurm_dl.experiments.cell_store import Store
 from slurm_dl.experiments.cluster_presets import find as find_cluster
 from slurm_dl.experiments.comparison import FIGURES, Compared, Comparison
 from slurm_dl.experiments.grid import (
     Cell,
     Experiment,
     Figures,
-    Store,
     Workload,
     faster,
     figures_of,
     product,
-    resampled,
 )
+from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.experiments.placement_choice import Named, PlacementSetup
 from slurm_dl.experiments.policy_words import names_all, parse_loads, parse_policies
 from slurm_dl.experiments.process_pool import WorkError, WorkFault
+from slurm_dl.experiments.resampling import TimeBlocks, resampled
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.snapshot import Snapshot
@@ -43,7 +47,9 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.las import Las
 from slurm_dl.report import export, summary_metrics
+from slurm_dl.report.export import jobs_csv
 from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.placement_speed import ContentionSpeed
 from slurm_dl.traces import read_trace
 
 OWN = "discrete_las:lucid"
@@ -69,9 +75,11 @@ def made(jobs: int, seed: int = 5) -> Trace:
 
 
 TRACE = made(40)
-EXPERIMENT = Experiment(workloads={"": Workload(cluster="2x4", trace=TRACE)})
+WORKLOAD = Workload(cluster="2x4", trace=TRACE)
+EXPERIMENT = Experiment(workloads={"": WORKLOAD})
+SIXTY = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
 POLICIES = parse_policies("fifo,las,discrete_las:voda", {"quantum_s": 100})
-CELLS = product(POLICIES, loads=(1.0, 2.0), seeds=3)
+CELLS = product(POLICIES, loads=(1.0, 2.0), resamples=2)
 Found = Mapping[Cell, Figures | WorkFault]
 
 
@@ -107,21 +115,72 @@ def rows_of(trace: Trace) -> list[tuple[float, float, str, int, int]]:
 # Workloads and cells
 
 
-@given(seed=st.integers(1, 10**9), jobs=st.integers(1, 60))
-def test_a_resample_is_the_jobs_that_the_generator_drew_at_the_same_times(
-    seed: int, jobs: int
-) -> None:
-    """Durations stay with their GPUs, user, model and ending; arrivals and ids stay as they are."""
+DAY_S = 86_400.0
+
+
+def spread_over(span_s: float, jobs: int) -> Trace:
+    """`made` jobs over so much time, the first at 1,000 s."""
     trace = made(jobs)
-    rows = rows_of(trace)
+    at_s = np.sort(np.random.default_rng(jobs).uniform(0, span_s, jobs))
+    at_s[0], at_s[-1] = 0, span_s
+    return dataclasses.replace(trace, submit_s=1000 + at_s)
 
-    drawn = resampled(trace, seed)
 
-    expected = np.random.default_rng(seed).integers(jobs, size=jobs)
-    assert rows_of(drawn) == [rows[i] for i in expected.tolist()]
-    assert drawn.submit_s.tolist() == trace.submit_s.tolist()
-    assert drawn.job_id == trace.job_id
+@pytest.mark.parametrize(
+    ("span_s", "jobs", "days", "unit_s", "length"),
+    [
+        (3000, 60, None, 150 * (1 + 1e-9), 2),
+        (12.5 * DAY_S, 90, None, DAY_S, 1),
+        (40.3 * DAY_S, 300, None, DAY_S, 3),
+        (399.5 * DAY_S, 30, None, DAY_S, 3),
+        (40.3 * DAY_S, 300, 7, DAY_S, 7),
+        (3.5 * DAY_S, 60, 1, DAY_S, 1),
+    ],
+)
+def test_a_resample_is_blocks_of_the_trace(
+    span_s: float, jobs: int, days: int | None, unit_s: float, length: int
+) -> None:
+    """Blocks of units that follow each other, whole, at their time of the unit; as much load."""
+    trace = spread_over(span_s, jobs)
+
+    def of_units(of: Trace) -> list[list[tuple[float, tuple[object, ...]]]]:
+        after_s = of.submit_s - 1000
+        unit = (after_s / unit_s + 1e-10).astype(int)
+        told = zip((after_s - unit * unit_s).round(3).tolist(), rows_of(of), strict=True)
+        by_unit: list[list[tuple[float, tuple[object, ...]]]] = [[] for _ in range(unit_count)]
+        for at, one in zip(unit.tolist(), told, strict=True):
+            by_unit[at].append(one)
+        return by_unit
+
+    unit_count = math.ceil(span_s / unit_s)
+    whole = of_units(trace)
+    for seed in (1, 2):
+        drawn = of_units(resampled(trace, seed, days))
+        blocks = [drawn[i : i + length] for i in range(0, unit_count, length)]
+        twice = [*whole, *whole]
+        for block in blocks:
+            assert any(block == twice[i : i + len(block)] for i in range(unit_count))
+    loads = [len(resampled(trace, seed, days)) / jobs for seed in range(1, 200)]
+    assert statistics.mean(loads) == pytest.approx(1, abs=4 * statistics.stdev(loads) / 14)
+    assert len(set(resampled(trace, 1, days).job_id)) == len(resampled(trace, 1, days))
     assert resampled(trace, 0) is trace
+
+
+@pytest.mark.parametrize(("span_s", "jobs"), [(0.0, 5), (0.0, 1), (1e-3, 2)])
+def test_jobs_that_come_at_once_have_no_ranges(span_s: float, jobs: int) -> None:
+    """One block is the trace itself, which would look like certainty."""
+    trace = (
+        spread_over(span_s, jobs)
+        if span_s
+        else dataclasses.replace(made(jobs), submit_s=np.full(jobs, 9.0))
+    )
+    experiment = Experiment(workloads={"": Workload(cluster="2x4", trace=trace)})
+    cells = product(parse_policies("fifo,las", {}), resamples=2)
+
+    ran = comparison.compared(experiment, dict(grid.run(experiment, cells, figures_of)), {})
+
+    for row in ran.comparisons[0].rows:
+        assert row.figures["avg_jct_s"].own.is_known == (span_s > 0)
 
 
 @given(load=st.floats(0.001, 1000))
@@ -133,11 +192,11 @@ def test_a_load_divides_the_times_after_the_first_submission(load: float) -> Non
     assert faster(TRACE, load).duration_s is TRACE.duration_s
 
 
-def test_cells_are_every_policy_at_every_load_and_seed_once() -> None:
-    assert len(CELLS) == len({cell.file_name for cell in CELLS}) == 18
-    assert str(CELLS[-1]) == "discrete_las:voda, load 2, seed 2"
+def test_cells_are_every_policy_at_every_load_and_resample_once() -> None:
+    assert len(CELLS) == len(set(map(str, CELLS))) == 18
+    assert str(CELLS[-1]) == "discrete_las:voda, load 2, resample 2"
     by_costs = product(POLICIES, costs=("none", "slurm"))
-    assert str(by_costs[-1]) == "costs slurm, discrete_las:voda, load 1, seed 0"
+    assert str(by_costs[-1]) == "costs slurm, discrete_las:voda, load 1, resample 0"
 
 
 def test_a_parameter_goes_to_the_policies_that_have_it() -> None:
@@ -198,7 +257,7 @@ def test_loads_are_numbers(text: str) -> None:
         ({"loads": (-2.0,)}, "--loads: -2 is"),
         ({"policies": (POLICIES[0], POLICIES[0])}, "--policies: fifo is given twice"),
         ({"costs": ("none", "none")}, "--costs: none is given twice"),
-        ({"seeds": 100_000}, "1 to 100,000 simulations"),
+        ({"resamples": 100_000}, "1 to 100,000 simulations"),
     ],
 )
 def test_grids_that_cannot_be_are_refused(given: dict[str, object], said: str) -> None:
@@ -207,13 +266,13 @@ def test_grids_that_cannot_be_are_refused(given: dict[str, object], said: str) -
 
 
 def test_a_cell_is_that_simulation(found: dict[Cell, Figures]) -> None:
-    """The figures are those of a run by itself of the workload of that load and seed."""
+    """The figures are those of a run by itself of the workload of that load and resample."""
     shape = parse_shape("2x4")
     for cell, figures in found.items():
-        jobs = faster(resampled(TRACE, cell.seed), cell.load)
+        jobs = faster(resampled(TRACE, cell.resample), cell.load)
         chosen = simulation_run.choose(cell.policy, jobs)
         alone = simulation_run.run(
-            chosen, jobs, find_cluster(None, chosen.preset, jobs), shape, seed=cell.seed
+            chosen, jobs, find_cluster(None, chosen.preset, jobs), shape, seed=cell.resample
         )
         expected = export.summary_json(
             summary_metrics.summarise(alone.outcome.records, gpus=shape.gpus)
@@ -238,7 +297,7 @@ def test_what_fails_is_told_and_the_others_are_run_all_the_same(
 ) -> None:
     """On one line, with the place of the fault; a policy that failed is left out whole."""
     monkeypatch.setattr(registry, "POLICIES", {**registry.POLICIES, "broken": Broken})
-    cells = product(parse_policies("fifo,broken,las", {}), loads=(1.0, 2.0), seeds=2)
+    cells = product(parse_policies("fifo,broken,las", {}), loads=(1.0, 2.0), resamples=1)
     begun: list[Cell] = []
 
     found = ran(cells, begin=begun.append)
@@ -247,18 +306,18 @@ def test_what_fails_is_told_and_the_others_are_run_all_the_same(
     failed = [value for value in found.values() if isinstance(value, WorkFault)]
     assert len(failed) == 4
     assert failed[0].why.startswith(
-        "broken, load 1, seed 0: ZeroDivisionError: no more than three (test_grid.py:"
+        "broken, load 1, resample 0: ZeroDivisionError: no more than three (test_grid.py:"
     )
     (one,) = comparison.compared(EXPERIMENT, found, {}).comparisons
     assert [spec.short_label for spec in one.policies] == ["fifo", "las"]
-    only = ran(product(parse_policies("fifo,las", {}), loads=(1.0, 2.0), seeds=2))
+    only = ran(product(parse_policies("fifo,las", {}), loads=(1.0, 2.0), resamples=1))
     assert timeless(dict(one.cells)) == timeless(only)
     with pytest.raises(WorkError, match="no more than three"):
         grid.all_of(found)
 
 
 def test_a_policy_that_fails_once_is_left_out_whole(found: dict[Cell, Figures]) -> None:
-    """A mean over fewer seeds would be another figure; if all fail, that is an error."""
+    """A mean over fewer resamples would be another figure; if all fail, that is an error."""
     fault = WorkFault("it did")
     gone: dict[Cell, Figures | WorkFault] = {**found, CELLS[7]: fault}
 
@@ -336,37 +395,110 @@ def test_the_quantile_of_t_is_that_of_the_tables(freedom: int, quantile: float) 
     assert bootstrap_interval.t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
 
 
-@pytest.mark.parametrize("n", [2, 5, 12])
-def test_19_of_20_intervals_hold_the_mean(n: int) -> None:
-    """Bootstraps of traces of 60 exponential jobs, and the mean of the law behind them."""
-    rng = np.random.default_rng(n)
-    held = []
-    for _ in range(1500):
-        trace = rng.exponential(7.0, 60)
-        again = rng.choice(trace, (n - 1, 60)).mean(axis=1)
-        mean = bootstrap_interval.mean(np.append(again, trace.mean()))
-        held.append(mean.low <= 7.0 <= mean.high)
+@pytest.mark.parametrize(
+    ("values", "most", "outside"),
+    [
+        ([10.0, 8.0, 12.0, 11.0], math.inf, False),
+        ([1.0, 90.0, 0.01, 30.0], math.inf, False),
+        ([0.0, 4.0, 0.0, 9.0], math.inf, False),
+        ([0.98, 0.7, 0.99, 0.4], 1.0, False),
+        ([16.7, 12.0, 11.0, 12.5, 11.5, 12.2], math.inf, True),
+        ([19.6, 28.0, 31.0, 33.0, 38.0], math.inf, True),
+        ([5.0, 5.0, 5.0, 5.0], math.inf, False),
+    ],
+)
+def test_a_range_is_about_the_traces_own_value(
+    values: list[float], most: float, *, outside: bool
+) -> None:
+    """Within what the figure can be; wide enough for its resamples, and told if it is not."""
+    found = bootstrap_interval.figure(np.array(values), blocks=12, most=most)
 
-    # Bootstrap intervals of skewed values hold a little less than they promise.
-    assert 0.88 < sum(held) / len(held) < 0.97
-    assert math.isnan(bootstrap_interval.mean(np.array([3.0])).half)
+    assert found.value == values[0]
+    assert found.mean == pytest.approx(statistics.mean(values[1:]))
+    assert 0 <= found.low <= found.value <= found.high <= most
+    assert found.is_outside == outside
+    for few in ([3.0], [3.0, math.nan]):
+        assert not bootstrap_interval.figure(np.array(few), blocks=12).is_known
+    assert not bootstrap_interval.figure(np.array(values), blocks=1.9).is_known
 
 
 def test_a_pair_is_compared_on_its_own_workload() -> None:
-    """A constant factor has no spread in the ratio, however much workloads differ."""
-    base = np.array([10.0, 200.0, 3000.0])
+    """A constant factor has nearly no range in the ratio, however much workloads differ."""
+    base = np.array([100.0, 90.0, 3000.0])
 
-    assert bootstrap_interval.paired_ratio(base * 2, base) == bootstrap_interval.Mean(2.0, 0.0)
-    difference = bootstrap_interval.paired_difference(base * 2, base)
-    assert difference.value == pytest.approx(statistics.mean(base))
-    assert math.isnan(bootstrap_interval.paired_ratio(base, np.array([1.0, 0.0, 1.0])).value)
+    same = bootstrap_interval.ratio(base, base, 12)
+    assert (same.low, same.value, same.high) == (1, 1, 1)
+    ratio = bootstrap_interval.ratio(base * 2, base, 12)
+    less = bootstrap_interval.difference(base * 2, base, 12)
+    assert (ratio.value, less.value) == (2, 100)
+    assert (ratio.low <= 1 <= ratio.high) or not less.low <= 0 <= less.high
+    assert ratio.low >= 0
+    assert not bootstrap_interval.ratio(base, np.array([1.0, 0.0, 1.0]), 12).is_known
+    assert math.isnan(bootstrap_interval.ratio(base, np.array([0.0, 1.0, 1.0]), 12).value)
 
 
-def test_rows_are_means_and_paired_ratios_over_the_seeds(found: dict[Cell, Figures]) -> None:
+def queued(trace: Trace, speed: float) -> float:
+    """Mean time in a queue before one server that does the work of all GPUs in turn."""
+    work_s = trace.duration_s * trace.gpus / (8 * speed)
+    free_s = np.cumsum(work_s) + np.maximum.accumulate(trace.submit_s - np.cumsum(work_s) + work_s)
+    return float((free_s - trace.submit_s).mean())
+
+
+def history(number: int) -> Trace:
+    """120 days of three jobs each; those of one day are about as long as each other."""
+    rng = np.random.default_rng((52, number))
+    of_day = np.repeat(np.arange(120), rng.poisson(3 * rng.lognormal(-0.045, 0.3, 120)))
+    n = len(of_day)
+    return dataclasses.replace(
+        made(n),
+        submit_s=np.sort((of_day + rng.uniform(0, 1, n)) * DAY_S),
+        duration_s=rng.lognormal(0, 0.2, n) * rng.lognormal(0, 0.6, 120)[of_day] * 110_000,
+        gpus=np.ones(n),
+    )
+
+
+def of_jobs(trace: Trace, seed: int) -> Trace:
+    """Single jobs drawn, at the same times: what resamples were before they were blocks."""
+    drawn = np.random.default_rng(seed).integers(len(trace), size=len(trace))
+    return trace.of_jobs(drawn, job_id=trace.job_id, submit_s=trace.submit_s)
+
+
+def test_more_ranges_hold_the_true_value_than_of_single_jobs() -> None:
+    """Of histories with days that are alike; of mean +- t s over single jobs fewer do."""
+    speeds = (1.0, 1.1)
+    true = np.mean([[queued(history(n), v) for v in speeds] for n in range(40, 240)], 0)
+    held = {"blocks": np.zeros(2), "jobs": np.zeros(2)}
+    for n in range(40):
+        trace = history(n)
+        blocks = TimeBlocks.of(trace).independent
+        for name, way in (("blocks", resampled), ("jobs", of_jobs)):
+            jobs = [trace, *(way(trace, seed) for seed in range(1, 10))]
+            slow, fast = (np.array([queued(one, v) for one in jobs]) for v in speeds)
+            ranges = [
+                bootstrap_interval.figure(slow, blocks),
+                bootstrap_interval.ratio(fast, slow, blocks),
+            ]
+            ends = [(one.low, one.high) for one in ranges]
+            if name == "jobs":
+                ends = [
+                    (v.mean() - half, v.mean() + half)
+                    for v in (slow, fast / slow)
+                    for half in (2.262157 * v.std(ddof=1),)
+                ]
+            held[name] += [
+                low <= t <= high
+                for (low, high), t in zip(ends, (true[0], true[1] / true[0]), strict=True)
+            ]
+
+    assert held["blocks"].min() >= 32, held
+    assert held["jobs"].min() < 32, held
+
+
+def test_rows_are_the_trace_and_its_ranges(found: dict[Cell, Figures]) -> None:
     """Against plain Python on the cells."""
     (whole,) = comparison.compared(EXPERIMENT, found, {}).comparisons
     by_cell = {
-        (cell.policy.short_label, cell.load, cell.seed): figures["avg_jct_s"]
+        (cell.policy.short_label, cell.load, cell.resample): figures["avg_jct_s"]
         for cell, figures in found.items()
     }
 
@@ -376,21 +508,24 @@ def test_rows_are_means_and_paired_ratios_over_the_seeds(found: dict[Cell, Figur
     ]
     for row in whole.rows:
         figure = row.figures["avg_jct_s"]
-        values = [by_cell[row.label, row.load, seed] for seed in range(3)]
-        first = [by_cell["fifo", row.load, seed] for seed in range(3)]
-        half = 4.302653 * statistics.stdev(values)
-        assert figure.mean.value == pytest.approx(statistics.mean(values))
-        assert figure.mean.half == pytest.approx(half, rel=1e-6)
+        values = [by_cell[row.label, row.load, k] for k in range(3)]
+        first = [by_cell["fifo", row.load, k] for k in range(3)]
+        apart = [math.log(v / values[0]) for v in values[1:]]
+        # Student's t of two resamples; of ten blocks.
+        half = 4.302653 * math.sqrt(statistics.mean(a * a for a in apart) * 10 / 9)
+        assert figure.own.value == row.mean_jct_s == values[0]
+        assert figure.own.low == pytest.approx(values[0] * math.exp(-half), rel=1e-6)
+        assert figure.own.high == pytest.approx(values[0] * math.exp(half), rel=1e-6)
+        assert figure.own.mean == pytest.approx(statistics.mean(values[1:]))
         if row.label == "fifo":
             assert figure.ratio is None
             continue
         assert figure.ratio is not None
         assert figure.difference is not None
         ratios = [a / b for a, b in zip(values, first, strict=True)]
-        assert figure.ratio.value == pytest.approx(statistics.mean(ratios))
-        assert figure.difference.value == pytest.approx(
-            statistics.mean(values) - statistics.mean(first)
-        )
+        assert figure.ratio.value == ratios[0]
+        assert figure.ratio.mean == pytest.approx(statistics.mean(ratios[1:]))
+        assert figure.difference.value == values[0] - first[0]
 
 
 def test_json_and_csv_tell_every_cell(found: dict[Cell, Figures]) -> None:
@@ -402,7 +537,7 @@ def test_json_and_csv_tell_every_cell(found: dict[Cell, Figures]) -> None:
 
     assert len(told["cells"]) == len(lines) == 18
     for cell, line, figures in zip(told["cells"], lines, found.values(), strict=True):
-        assert (cell["policy"], cell["seed"]) == (line["policy"], int(line["seed"]))
+        assert (cell["policy"], cell["resample"]) == (line["policy"], int(line["resample"]))
         for name in ("avg_jct_s", "max_rho", "jain", "jobs"):
             assert cell[name] == float(line[name]) == figures[name]
     assert [p["label"] for p in told["policies"]] == [spec.short_label for spec in POLICIES]
@@ -447,7 +582,7 @@ def test_whose_jobs_did_not_finish_is_last_and_never_the_best() -> None:
     best = min(others, key=lambda row: row.mean_jct_s)
     lame = dataclasses.replace(
         first,
-        of_seeds=({**first.of_seeds[0], "finished": first.jobs - 1},),
+        of_workloads=({**first.of_workloads[0], "finished": first.jobs - 1},),
         figures=best.figures,
     )
     one = dataclasses.replace(whole, rows=(lame, *others))
@@ -466,7 +601,11 @@ def test_whose_jobs_did_not_finish_is_last_and_never_the_best() -> None:
 
 def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
     """Those of other versions are not mixed; a damaged file is named."""
-    store = Store(tmp_path / "new" / "folder")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="is not empty and holds no simulations"):
+        Store(tmp_path / "other", EXPERIMENT).begin()
+    store = Store(tmp_path / "new" / "folder", EXPERIMENT)
     store.begin()
     begun: list[Cell] = []
     first = ran(CELLS[:3], store=store)
@@ -475,7 +614,9 @@ def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
 
     assert begun == list(CELLS[3:5])
     assert {cell: second[cell] for cell in first} == first
-    path = store.path / "cells" / CELLS[0].file_name
+    path = store.path / "cells" / f"{store.name(CELLS[0])}.json"
+    jobs = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode()
+    assert jobs == jobs_csv(EXPERIMENT.simulate(CELLS[0]).result.outcome.records)
     for content in ("{{", "null", "[]", '{"preset": 1}'):
         path.write_text(content, "utf-8")
         with pytest.raises(ConfigError, match=r"fifo.*\.json: is no result.*delete it"):
@@ -484,6 +625,102 @@ def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
     mark.write_text(json.dumps({**json.loads(mark.read_text()), "numpy": "1.0"}), "utf-8")
     with pytest.raises(ConfigError, match=r"numpy 1\.0"):
         store.begin()
+
+
+def test_a_file_that_changes_while_a_cell_runs_has_no_figures(tmp_path: Path) -> None:
+    """They would stand under the name that the file had before."""
+    costs = tmp_path / "costs.yaml"
+    costs.write_text("restart_s: 30\n", "utf-8")
+    store = Store(tmp_path / "kept", EXPERIMENT)
+    store.begin()
+    cells = product(POLICIES[:1], costs=(str(costs),), loads=(1.0, 2.0))
+
+    found = ran(cells, store=store, begin=lambda _: costs.write_text("restart_s: 31\n", "utf-8"))
+
+    assert all("changed meanwhile" in value.why for value in found.values())  # type: ignore[union-attr]
+    assert list((store.path / "cells").iterdir()) == []
+
+
+def test_a_policy_that_ends_the_program_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a name, in place of no output and status 0."""
+
+    def leave(*_: object) -> Order:
+        raise SystemExit(0)
+
+    monkeypatch.setattr(Las, "order", leave)
+
+    (value,) = ran((Cell(policy=PolicySpec(policy="las")),)).values()
+
+    assert isinstance(value, WorkFault)
+    assert "policy las ended the program" in value.why
+
+
+def test_a_cell_is_named_by_all_that_determines_its_figures(tmp_path: Path) -> None:
+    """By content: neither the names of files nor what a workload is called make another one."""
+    for name, restart_s in (("a", 30), ("b", 30), ("c", 31)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.py").write_text(f"x = {restart_s}")
+        (tmp_path / name / "costs.yaml").write_text(f"restart_s: {restart_s}\n")
+        (tmp_path / name / "p.yaml").write_text(f"name: {'y' if name == 'c' else 'x'}\n")
+    cell = dataclasses.replace(CELLS[0], costs=str(tmp_path / "a" / "costs.yaml"))
+    las = PolicySpec(policy="las")
+    ground = PlacementSetup(profiles=str(tmp_path / "a"))
+    shipped = Workload(cluster="4x4", file=SIXTY)
+
+    def name(
+        cell: Cell = cell,
+        workload: Workload = WORKLOAD,
+        **more: Any,  # noqa: ANN401
+    ) -> str:
+        more = {"ground": ground, **more}
+        experiment = Experiment(workloads={cell.workload: workload}, **more)
+        return Store(tmp_path, experiment).name(cell)
+
+    def ground_of(**more: object) -> str:
+        return name(ground=dataclasses.replace(ground, **more))  # type: ignore[arg-type]
+
+    def cell_of(**more: object) -> str:
+        return name(dataclasses.replace(cell, **more))  # type: ignore[arg-type]
+
+    own = {one: PolicySpec(policy=f"{tmp_path}/{one}/m.py:Mine") for one in "abc"}
+    assert cell_of(policy=own["a"]) == cell_of(policy=own["b"]) != cell_of(policy=own["c"])
+    same = {
+        name(),
+        cell_of(workload="another name"),
+        cell_of(costs=str(tmp_path / "b" / "costs.yaml")),
+        ground_of(profiles=str(tmp_path / "b")),
+        cell_of(policy=dataclasses.replace(cell.policy, name="called so")),
+        name(workload=dataclasses.replace(WORKLOAD, trace=dataclasses.replace(TRACE, name="x"))),
+    }
+    assert cell_of(costs=None) == cell_of(costs="none")
+    assert cell_of(costs="30") == cell_of(costs=" 3e1")
+    types = [{"v100": 2.0, "k80": 1.0}, {"k80": 1.0, "v100": 2.0}]
+    first, second = (ground_of(foresight=Oracle(gpu_speed=one)) for one in types)
+    assert first == second
+    others = [
+        *(cell_of(costs=word) for word in (str(tmp_path / "c" / "costs.yaml"), "30", "31", None)),
+        *(cell_of(**one) for one in ({"load": 2.0}, {"resample": 1}, {"policy": las})),
+        cell_of(policy=dataclasses.replace(las, parameters={"quantum_s": 9.0})),
+        cell_of(policy=dataclasses.replace(las, min_quantum_s=9.0)),
+        cell_of(policy=dataclasses.replace(las, place=Named(name="best_fit"))),
+        name(seed=1),
+        name(failures="9:9"),
+        name(workload=dataclasses.replace(WORKLOAD, cluster="1x8")),
+        name(workload=shipped),
+        name(workload=dataclasses.replace(shipped, tags="0.7")),
+        *(
+            name(workload=dataclasses.replace(WORKLOAD, trace=faster(TRACE, load)))
+            for load in (1.5, 2)
+        ),
+        ground_of(profiles=str(tmp_path / "c")),
+        ground_of(widths="fewest"),
+        ground_of(rules=(Named(name="small_apart"),)),
+        ground_of(contention=ContentionSpeed(network_mb_s=9)),
+        ground_of(foresight=Oracle(error=0.5)),
+        ground_of(foresight=Oracle(gpu_speed={"v100": 2.0})),
+    ]
+    assert len(same) == 1
+    assert len(same.union(others)) == 1 + len(others)
 
 
 @pytest.fixture
@@ -510,7 +747,7 @@ def test_a_folder_gives_back_what_was_put_in_it(folder: Folder, found: dict[Cell
     assert timeless(opened.gathered()) == timeless(found)
     with pytest.raises(ConfigError, match="has tasks 0 to 17"):
         opened.run_task(18)
-    large = dataclasses.replace(opened, cells=product(POLICIES, seeds=100))
+    large = dataclasses.replace(opened, cells=product(POLICIES, resamples=99))
     assert large.tasks == MAX_TASKS
     assert [len(cells) for cells in large.tasks_of(large.cells).values()] == [2] * 44 + [1] * 212
 
@@ -555,8 +792,8 @@ def test_a_folder_is_not_written_over_and_must_be_ours(folder: Folder, tmp_path:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"seed":2', '"seed":"many"', r"cells\.\d+\.seed"),
-        ('"seed":2', '"seed":2,"run":"rm"', r"cells\.\d+\.run"),
+        ('"resample":2', '"resample":"many"', r"cells\.\d+\.resample"),
+        ('"resample":2', '"resample":2,"run":"rm"', r"cells\.\d+\.run"),
         ('"submit_s":{', '"submit_s":{"is":"rm",', "submit_s"),
         ("{", "{{", "not JSON"),
         ("{", "[" * 100_000, "not JSON"),
@@ -600,8 +837,7 @@ def test_what_a_user_typed_is_an_argument_and_never_script(folder: Folder) -> No
 
 
 def test_a_trace_of_another_format_comes_back_whole(tmp_path: Path) -> None:
-    path = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
-    experiment = Experiment(workloads={"": Workload(cluster="4x4", trace=read_trace(path))})
+    experiment = Experiment(workloads={"": Workload(cluster="4x4", trace=read_trace(SIXTY))})
     spec = PolicySpec(policy="fifo", parameters={"a": [1, 2.5, "x"], "b": None})
     cells = (Cell(policy=spec),)
 

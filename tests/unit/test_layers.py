@@ -27,6 +27,7 @@ ALSO = {
     "slurm_dl.policies.arithmetic.lp_solver": {"scipy"},
     "slurm_dl.policies.arithmetic.matching": {"scipy"},
     "slurm_dl.policies.grouper": {"re"},
+    "slurm_dl.policies.policy_file": {"difflib", "importlib", "re", "sys"},
     "slurm_dl.estimates.similar_jobs": {"difflib"},
     "slurm_dl.estimates.boosted_trees": {"sklearn", "threadpoolctl", "warnings"},
 }

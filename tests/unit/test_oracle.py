@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from slurm_dl.experiments.oracle import Oracle, parse_foresight
+from slurm_dl.experiments.oracle import Oracle, parse_foresight, read_rates
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.profiles import shipped_profiles
@@ -115,3 +117,39 @@ def test_words_become_foresight() -> None:
         gpu_speed={"v100": 4.0, "k80": 1.0}, error=0.5, due_share=0.3, due_after=1.5
     )
     assert parse_foresight(None, 0.0, None) == Oracle()
+
+
+def test_rates_are_of_the_nearest_number_of_gpus_and_relative_to_the_first_type(
+    tmp_path: Path,
+) -> None:
+    """Models that the file lacks have the speeds of ``--gpu-speed``."""
+    path = tmp_path / "rates.yaml"
+    path.write_text("a: {1: {v100: 4, k80: 1}, 8: {v100: 8, k80: 0}}\nb: {k80: 3, v100: 6}\n")
+    speeds = Oracle(rates=str(path), gpu_speed={"v100": 5.0})
+    trace = trace_of(("a", "b", "c"), 3)
+
+    rates, told = speeds.speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
+
+    assert rates is not None
+    assert rates.tolist() == [[1, 0.25], [2, 1], [1, 0.2]]
+    assert told == ("speeds on v100, k80: 1 job by --gpu-speed, 2 jobs by --rates",)
+    alike, told = Oracle().speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
+    assert alike is None
+    assert "are alike" in told[0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[1, 2]", "", "a: 1", "a: {}", "a: {v100: x}", "a: {v100: -1}", "a: {v100: .nan}",
+        "a: {v100: true}", "a: {v100: 0}", "a: {~: 1}", "a: {-1: {v100: 1}}", "a: {0: {v100: 1}}",
+        "a: {.inf: {v100: 1}}", "a: {x: {v100: 1}}", "a: {1: {}}", "a: {v100: 1" + "0" * 400 + "}",
+        "{{",
+    ],
+)  # fmt: skip
+def test_what_are_no_rates_is_refused(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "rates.yaml"
+    path.write_text(content, "utf-8")
+
+    with pytest.raises(ConfigError, match=r"--rates .*MODEL: \{TYPE: SPEED\}"):
+        read_rates(path)

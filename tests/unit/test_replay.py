@@ -277,6 +277,9 @@ def test_what_cannot_be_kept_or_is_not_here_is_refused(stream: Stream) -> None:
         Setup.of(Fifo(), Settings(partitions=frozenset(), placement=placement))
     with pytest.raises(ConfigError, match="no policy 'none'"):
         dataclasses.replace(stream.setup, policy="none").make()
+    # A recording of a stranger must not run a file.
+    with pytest.raises(ConfigError, match="is a file"):
+        dataclasses.replace(stream.setup, policy="/nonexistent.py:Mine").make()
     with pytest.raises(ConfigError, match="thresholds_gpu_s: must be a list"):
         dataclasses.replace(stream.setup, parameters={"thresholds_gpu_s": 5}).make()
 

@@ -23,7 +23,7 @@ from slurm_dl.report.export import (
     groups_json,
     jobs_csv,
     summary_json,
-    write_jobs_csv,
+    write_csv,
     write_json,
 )
 from slurm_dl.report.summary_metrics import by_user, summarise
@@ -149,12 +149,14 @@ def test_files_hold_what_was_told(tmp_path: Path) -> None:
     """Both files, read back; half a surrogate pair in a name is no reason to fail."""
     records = records_of([life(0, (0, 10), user="ada\udc80")])
 
-    write_jobs_csv(tmp_path / "jobs.csv", records)
+    write_csv(tmp_path / "jobs.csv", jobs_csv(records), {"seed": 1})
     write_json(tmp_path / "run.json", summary_json(summarise(records, gpus=1)))
 
     assert "ada\\udc80" in (tmp_path / "jobs.csv").read_text("utf-8")
     assert json.loads((tmp_path / "run.json").read_text("utf-8"))["avg_jct_s"] == 10
-    assert {p.name for p in tmp_path.iterdir()} == {"jobs.csv", "run.json"}
+    about = json.loads((tmp_path / "jobs.csv-metadata.json").read_text("utf-8"))
+    assert (about["url"], about["notes"]) == ("jobs.csv", [{"seed": 1}])
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_file_is_replaced_and_others_may_read_it(tmp_path: Path) -> None:

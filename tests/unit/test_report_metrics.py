@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 import statistics
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.job_record import JobRecord, Records
+from slurm_dl.model.job_record import JobRecord, Records, Runs
 from slurm_dl.report.distribution import Spread, spread, spreads
 from slurm_dl.report.summary_metrics import (
     SIZE_CLASSES,
@@ -195,7 +196,8 @@ def plain_jain(lives: Sequence[Life]) -> float:
         own = [one for one in lives if one.user == user and not math.isnan(one.end)]
         if own:
             xs.append(sum(o.gpus * o.running for o in own) / sum(o.gpus * o.jct for o in own))
-    return sum(xs) ** 2 / (len(xs) * sum(x * x for x in xs)) if xs else math.nan
+    # Of one user there is nothing to compare.
+    return sum(xs) ** 2 / (len(xs) * sum(x * x for x in xs)) if len(xs) > 1 else math.nan
 
 
 def check(found: Summary, group: Sequence[Life], lives: Sequence[Life]) -> None:
@@ -259,6 +261,34 @@ def test_the_order_of_the_jobs_does_not_matter(lives: list[Life], seed: random.R
     assert other == pytest.approx(one, rel=1e-9, abs=1e-12, nan_ok=True)
 
 
+def test_steady_utilisation_counts_second_by_second() -> None:
+    """From a tenth of the time of submissions to the last one, of each user and of all."""
+    rng = random.Random(7)  # noqa: S311
+    lives = [life(0, (0, 300), gpus=2), life(100, (150, 160)), life(50, ends=False, user="bo")]
+    for _ in range(40):
+        submit = rng.randrange(100)
+        start = submit + rng.randrange(30)
+        again = start + rng.randrange(1, 40)
+        runs = ((start, again), (again + 3, again + 9))
+        lives.append(life(submit, *runs, gpus=rng.choice([0.5, 1, 8]), user=rng.choice("ab")))
+    records = records_of(lives)
+
+    def by_second(some: Sequence[Life]) -> float:
+        held = sum(
+            one.gpus for one in some for s in range(10, 100) for a, b in one.runs if a <= s < b
+        )
+        return held / (GPUS * 90)
+
+    whole = summarise(records, gpus=GPUS)
+    assert whole.steady_utilisation_frac == near(by_second(lives))
+    for group in by_user(records, gpus=GPUS):
+        own = [one for one in lives if one.user == group.label]
+        assert group.summary.steady_utilisation_frac == near(by_second(own))
+    at_once = summarise(records_of([life(5, (5, 9)), life(5, (5, 7))]), gpus=1)
+    unknown = summarise(dataclasses.replace(records, runs=Runs.empty()), gpus=GPUS)
+    assert all(math.isnan(s.steady_utilisation_frac) for s in (at_once, unknown))
+
+
 def flat(summary: Summary) -> dict[str, float]:
     """All figures of a summary by name."""
     found: dict[str, float] = {}
@@ -306,7 +336,7 @@ def test_figures_stay_within_their_bounds(lives: list[Life]) -> None:
             assert 0 <= s.median <= s.p95 <= s.p99 <= s.max
             assert s.mean <= s.max
         assert found.wait_s.mean <= found.queue_s.mean <= found.jct_s.mean
-        assert 1 / 3 - 1e-9 <= found.jain <= 1 + 1e-9
+        assert math.isnan(found.jain) or 1 / 3 - 1e-9 <= found.jain <= 1 + 1e-9
     if found.slowdown.count:
         assert found.rho.max <= found.slowdown.max
         assert found.bounded_slowdown.median >= 1

@@ -33,7 +33,7 @@ import yaml
 
 from demo.workload import mixed
 from slurm_dl.experiments.bootstrap_interval import t_quantile
-from slurm_dl.model.trace import Trace
+from slurm_dl.experiments.resampling import resampled
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.writer import write_trace
 
@@ -41,7 +41,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 RANGES: Final = ROOT / "tests/quality/ranges.yaml"
 PAGE: Final = ROOT / "docs/evaluate/quality.md"
 TREND: Final = ROOT / "docs/data/quality.csv"
-DAY_S: Final = 86400.0
 LOOP: Final = "import numpy\na = numpy.arange(3e5)\nfor _ in range(700): a = numpy.sqrt(a * 1.5)"
 """The loop that the speed of the simulator is a ratio to."""
 DLSIM: Final = "from slurm_dl.cli.dlsim.command import main; main()"
@@ -50,26 +49,6 @@ Figures = dict[str, float]
 
 
 # Workloads
-
-
-def resampled(trace: Trace, block_days: int, seed: int) -> Trace:
-    """*trace* with blocks of days drawn with replacement, each job at its time of the day.
-
-    Blocks keep how jobs of neighbouring days depend on each other. The last block is cut.
-
-    Source: Kunsch, "The jackknife and the bootstrap for general stationary observations", Annals of
-    Statistics 17(3), 1989 (moving blocks).
-    """
-    day = ((trace.submit_s - trace.submit_s[0]) // DAY_S).astype(np.int64)
-    days = int(day[-1]) + 1
-    blocks = math.ceil(days / block_days)
-    begins = np.random.default_rng(seed).integers(days - block_days + 1, size=blocks)
-    drawn = (begins[:, None] + np.arange(block_days)).ravel()[:days]
-    rows = [np.flatnonzero(day == d) for d in drawn.tolist()]
-    moved_s = np.repeat((np.arange(days) - drawn) * DAY_S, [len(r) for r in rows])
-    at = np.concatenate(rows)
-    ids = tuple(str(i) for i in range(len(at)))
-    return trace.of_jobs(at, job_id=ids, submit_s=trace.submit_s[at] + moved_s)
 
 
 def made_demo(seed: int, path: Path) -> None:
@@ -131,9 +110,10 @@ class Row:
             MADE[self.made](number, path)
         else:
             trace = read_trace(ROOT / self.trace)
-            write_trace(
-                resampled(trace, self.block_days, number) if self.block_days else trace, path
-            )
+            if self.block_days:
+                # Without wraps: so the ranges were measured.
+                trace = resampled(trace, number, self.block_days, wraps=False)
+            write_trace(trace, path)
 
 
 def dlsim(tree: Path, trace: Path, arguments: str) -> tuple[dict[str, Any], float]:

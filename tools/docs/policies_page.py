@@ -49,10 +49,20 @@ _AFTER = """\
 missing, the policy falls back as its page describes; none fails. Policies of levels W1 and W2 run
 in *dlsim* only. Their effect on Slurm has not been shown, and `policy.order` refuses them.
 
-"Displaces" on a policy's page: on Slurm a waiting job displaces running jobs only if the policy
-gives it GPUs now. It displaces running jobs that the policy gives none and, where the page has
-"jobs of a worse tier", also jobs of a worse tier. In native mode only tiers or levels count. By
-default a job that may not be preempted itself
+"Displaces" on a policy's page is its `preempts`, whom a waiting job may take GPUs from if the GPUs
+suffice for it and for all that are served before it:
+
+- `never`, "no job": in *dlsim* and on Slurm running jobs are served before waiting ones.
+- `tier`, "jobs of a worse tier": inside each tier running jobs are served before waiting ones. With
+  one tier it means the same as `never`.
+- `rank`, "any job ranking below": running jobs that get no GPUs once all are served by rank.
+
+On Slurm in external mode, and in *dlsim* with `--costs slurm`, an *overdue* job is served before
+all others, whatever its tier: it has waited longer than `ranking.overdue_s` (7 days). Under `rank`,
+and under `tier` with several tiers, it displaces jobs of its own or a better tier, too. A higher
+PriorityTier on Slurm counts likewise. In native mode only tiers (`tier`) or levels (`rank`) count.
+A placement scheme that guarantees nodes displaces jobs under any policy. The limits of the section
+`preemption` hold, and by default a job that may not be preempted itself
 [displaces no job](../operate/reference.md#which-jobs-may-displace-others).
 
 "Starves" on a policy's page names the jobs that the policy itself may let wait without bound. On

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Callable
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.traces.format_registry import FORMATS, detect_format, read_trace
+from slurm_dl.traces.format_registry import BY_COLUMNS, FORMATS, detect_format, read_trace
 from slurm_dl.traces.recorded_schedule import read_recorded
 from tools.fuzz.target import Target, a_file, folder
 
@@ -14,6 +14,12 @@ _JSON = (
     b'[{"status": "Pass", "vc": "v", "jobid": "j1", "user": "u", "submitted_time": '
     b'"2017-10-07 01:07:04", "attempts": [{"start_time": "2017-10-07 01:07:04", "end_time": '
     b'"2017-10-07 01:08:04", "detail": [{"ip": "m", "gpus": ["gpu0", "gpu1"]}]}]}]\n'
+)
+_SACCT_JSON = (
+    b'{"jobs": [{"job_id": 7, "array": {"job_id": 6, "task_id": {"set": true, "number": 1}}, '
+    b'"het": {"job_id": 0, "job_offset": null}, "user": "ada", "association": {"account": "lab"}, '
+    b'"state": {"current": ["COMPLETED"]}, "time": {"submission": 1795906809, "start": 1795906809, '
+    b'"elapsed": 60}, "tres": {"allocated": [{"type": "gres", "name": "gpu", "count": 2}]}}]}\n'
 )
 _PAI_JOBS = b"j1,i1,u1,Terminated,100.0,200.0\n"
 _PAI_TASKS = b"j1,worker,1.0,Terminated,100.0,200.0,600.0,29.0,100.0,V100\n"
@@ -72,6 +78,12 @@ def _with_its_runs(data: bytes) -> object:
     return read_recorded(path, read_trace(path, "sacct"))
 
 
+def _by_columns(data: bytes) -> object:
+    columns, _, table = data.partition(b"\x1c")
+    name = BY_COLUMNS + columns.decode("utf-8", "replace")
+    return read_trace(a_file(table, "trace"), name)
+
+
 TARGETS = (
     *(
         Target(
@@ -83,6 +95,22 @@ TARGETS = (
             seeds=(seed,),
         )
         for name, seed in _SEEDS.items()
+    ),
+    Target(
+        name="trace-columns",
+        parse=_by_columns,
+        own=(ConfigError,),
+        source="--columns, and the table that it is for",
+        parser="traces.formats.slurm_dl_csv.with_columns",
+        seeds=(b"gpus=#GPU,submit_s=At,duration_s=Run\x1c#GPU;At;Run\n1;2026-01-01;1-00:00:00\n",),
+    ),
+    Target(
+        name="trace-sacct-json",
+        parse=_with_its_runs,
+        own=(ConfigError,),
+        source="trace files of sacct --json",
+        parser="traces.slurm.sacct",
+        seeds=(_SACCT_JSON,),
     ),
     Target(
         name="trace",

@@ -20,8 +20,8 @@ from slurm_dl.config.parameters import POLICY, parameters_of
 from slurm_dl.error_text import written
 from slurm_dl.json_types import Json
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.policies import registry
-from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words, unit_of
+from slurm_dl.policies import policy_file, registry
+from slurm_dl.policies.policy_text import LEVELS, need_in_words, preempts_in_words, unit_of
 from slurm_dl.policies.registry import runs_on_slurm
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
@@ -78,10 +78,13 @@ def show_(name: str, *, as_json: bool) -> None:
     """Say all of one policy: paper, formula, needs, whom it preempts, who starves, parameters.
 
     \b
-    Example:
+    Examples:
       dlctl policies show discrete_las
+      dlctl policies show ./mine.py:Mine
     """  # noqa: D301 - \b is click's mark
-    if name not in registry.names():
+    if policy_file.is_file(name):
+        POLICY.usable(name)
+    elif name not in registry.names():
         raise ConfigError(_unknown(name, registry.names()))
     found = described(name)
     if as_json:
@@ -108,9 +111,7 @@ def described(name: str) -> Described:
     ``error`` says why it cannot be used, and then the rest is empty; null if it can.
     """
     try:
-        kind: Any = registry.find(name)
-        # The check of the configuration refuses those of the simulator, which are listed too.
-        dataclasses.replace(POLICY, why_not=lambda _: "").check(name)
+        kind: Any = POLICY.usable(name)
         return {"name": name, "error": None, **_values(kind)}
     except (ConfigError, ValueError, AttributeError) as err:
         known = _values(registry.find("fifo")) | {"tiers": None}
@@ -208,7 +209,7 @@ def _facts(policy: Described) -> dict[str, str]:
         "Read as": policy["interpretation"],
         "Needs": "; ".join(need_in_words(n) for n in policy["needs"]) or "nothing beyond the queue",
         "Without it": policy["fallback"],
-        "Preempts": PREEMPTS[policy["preempts"]],
+        "Preempts": preempts_in_words(policy["preempts"], policy["tiers"]),
         "Passing": "jobs behind one that does not fit may start before it"
         if policy["skips"]
         else "a job that does not fit blocks all jobs behind it",

@@ -10,8 +10,11 @@ import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
+from slurm_dl.cli.lazy_group import command_line
 from slurm_dl.experiments import grid
-from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Store
+from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.grid import Cell, Experiment, Simulated
+from slurm_dl.experiments.manifest import Manifest, manifest_of
 from slurm_dl.experiments.option_words import numbers, parse_amounts
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.placement_choice import (
@@ -64,10 +67,17 @@ def run_all(
     cells: Sequence[Cell],
     measure: Callable[[Simulated], M],
     processes: int | None,
+    *,
+    store: Store | None = None,
 ) -> dict[Cell, M | WorkFault]:
     """All *cells*, with a bar of progress."""
-    found = dict(run_each(title, experiment, cells, measure, processes))
+    found = dict(run_each(title, experiment, cells, measure, processes, store=store))
     return {cell: found[cell] for cell in cells}
+
+
+def manifest(experiment: Experiment, cells: Sequence[Cell]) -> Manifest:
+    """The manifest of what this command runs."""
+    return manifest_of(experiment, cells, command_line())
 
 
 class PlacementOptions(TypedDict):
@@ -81,6 +91,7 @@ class PlacementOptions(TypedDict):
     gpu_speed: NotRequired[str | None]
     estimate_error: NotRequired[float]
     due: NotRequired[str | None]
+    rates: NotRequired[Path | None]
 
 
 def placement_of(
@@ -103,7 +114,10 @@ def placement_of(
             msg = f"{option} goes with --place: name a scheme"
             raise click.UsageError(msg)
     foresight = parse_foresight(
-        given.get("gpu_speed"), given.get("estimate_error", 0.0), given.get("due")
+        given.get("gpu_speed"),
+        given.get("estimate_error", 0.0),
+        given.get("due"),
+        given.get("rates"),
     )
     profiles = given["profiles"]
     return schemes, PlacementSetup(
@@ -162,7 +176,7 @@ def read_history(trace: Path | None, dump: Path | None, format_name: str | None)
         msg = "give a TRACE or --from-sacct DUMP"
         raise click.UsageError(msg)
     if dump is not None and format_name is not None:
-        msg = "--format is for a TRACE"
+        msg = "--format and --columns are for a TRACE"
         raise click.UsageError(msg)
     if dump is not None:
         return read_dump(dump)

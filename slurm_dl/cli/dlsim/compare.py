@@ -13,17 +13,19 @@ from slurm_dl.cli.dlsim import comparison_plot, comparison_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
+    manifest,
     placement_of,
     run_all,
 )
 from slurm_dl.experiments import array_job, comparison, grid, policy_words
 from slurm_dl.experiments.array_job import ArrayRequest, Folder
+from slurm_dl.experiments.cell_store import Store
 from slurm_dl.experiments.comparison import Compared, Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
+from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.report import export
-from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.console import progress
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
@@ -34,8 +36,8 @@ _A_DAY_S = 86_400.0
 _MOST_TOLD = 20
 _IN_FOLDER = (
     "trace", "format_name", "parameters", "places", "rules", "cluster", "costs", "policies",
-    "profiles", "widths", "contention", "loads", "seeds", "tags", "gpu_speed", "estimate_error",
-    "due",
+    "profiles", "widths", "contention", "loads", "resamples", "seeds", "seed", "block_days",
+    "tags", "gpu_speed", "estimate_error", "due", "rates",
 )  # fmt: skip
 """Options whose values stand in the folder of an array."""
 
@@ -50,7 +52,9 @@ def compare(
     parameters: tuple[str, ...],
     tags: str,
     loads: str,
-    seeds: int,
+    resamples: int,
+    seed: int,
+    block_days: int | None,
     processes: int | None,
     json_path: Path | None,
     csv_path: Path | None,
@@ -78,6 +82,7 @@ def compare(
     if resume and directory is not None:
         folder = Folder.open(directory)
         experiment, refused = folder.experiment, folder.refused
+        made = manifest(experiment, folder.cells)
         found = _gathered(folder, request, within_s, quiet=quiet)
     else:
         missing = {"TRACE": trace, "--cluster": cluster, "--policies": policies}
@@ -89,25 +94,37 @@ def compare(
         schemes, ground = placement_of(**placed)
         specs = policy_words.with_places(policy_words.parse_policies(policies, given), schemes)
         cells = grid.product(
-            specs, costs=costs or (None,), loads=policy_words.parse_loads(loads), seeds=seeds
+            specs,
+            costs=costs or (None,),
+            loads=policy_words.parse_loads(loads),
+            resamples=resamples,
         )
         jobs = tagged(read_trace(trace, format_name), tags)
         experiment = Experiment(
-            workloads={"": Workload(cluster=cluster, trace=jobs)}, ground=ground
+            workloads={"": Workload(cluster=cluster, trace=jobs, tags=tags)},
+            ground=ground,
+            seed=seed,
+            block_days=block_days,
         )
         lenient = policy_words.names_all(policies)
         cells, refused = comparison.planned(experiment, cells, lenient=lenient)
-        if directory is None:
+        made = manifest(experiment, cells)
+        if where == "local":
+            store = None if directory is None else Store(directory, experiment)
+            if store is not None:
+                store.begin()
             title = _title(experiment, cells)
-            found = run_all(title, experiment, cells, grid.figures_of, processes)
+            found = run_all(title, experiment, cells, grid.figures_of, processes, store=store)
         else:
+            assert directory is not None  # noqa: S101 - `_check_where` asks for it
             folder = Folder.create(directory, experiment, cells, refused)
             found = _gathered(folder, request, within_s, quiet=quiet)
     ran = comparison.compared(experiment, found, refused)
-    _report(ran, json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
+    _report(made, ran, json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
 
 
 def _report(
+    made: Manifest,
     ran: Compared,
     *,
     json_path: Path | None,
@@ -120,11 +137,11 @@ def _report(
     if not quiet:
         comparison_text.show(jobs, ran)
     if json_path:
-        export.write_json(json_path, comparison.as_json(jobs, ran))
+        export.write_json(json_path, {"manifest": made, **comparison.as_json(jobs, ran)})
     if csv_path:
-        write_whole(csv_path, comparison.as_csv(ran).encode())
+        export.write_csv(csv_path, comparison.as_csv(ran), made)
     if plot_path:
-        comparison_plot.draw(ran.comparisons, plot_path)
+        comparison_plot.draw(ran.comparisons, plot_path, made)
     _end(ran)
 
 
@@ -147,10 +164,12 @@ def _check_where(where: str, directory: Path | None) -> None:
         and (source := context.get_parameter_source(name)) is not None
         and source.name == "COMMANDLINE"
     }
-    for_slurm = ("directory", "resume", "partition", "time_limit", "array_limit", "within_s")
+    for_slurm = ("resume", "partition", "time_limit", "array_limit", "within_s")
     wrong: list[str] = []
     if where == "local":
         wrong = [f"{given[name]} is for --on slurm" for name in for_slurm if name in given]
+        if "resume" in given:
+            wrong = ["--resume is for --on slurm; here the same command with --dir goes on"]
     elif directory is None:
         wrong = ["--on slurm needs --dir, a folder on a file system that all nodes see"]
     elif "processes" in given:

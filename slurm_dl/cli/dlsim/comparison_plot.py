@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from slurm_dl.experiments.comparison import Comparison
+from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.number_format import unit_of
 
@@ -18,7 +19,7 @@ _DRAWN: Final = 28
 _BARS: Final = ("avg_jct_s", "p95_jct_s", "max_rho")
 
 
-def draw(comparisons: Sequence[Comparison], path: Path) -> None:
+def draw(comparisons: Sequence[Comparison], path: Path, manifest: Manifest) -> None:
     """Write one picture to *path*.
 
     Args:
@@ -31,7 +32,7 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
 
     first = comparisons[0]
     if len(first.loads) > 1:
-        style.save(_over_loads(first), path)
+        style.save(_over_loads(first), path, manifest)
         return
     names = _drawn_names([policy.short_label for c in comparisons for policy in c.policies])
     runs = {
@@ -39,13 +40,13 @@ def draw(comparisons: Sequence[Comparison], path: Path) -> None:
             names[row.label]: {
                 "jobs": row.jobs,
                 "finished": row.jobs - row.unfinished,
-                **{name: row.figures[name].mean.value for name in _BARS},
+                **{name: row.figures[name].own.value for name in _BARS},
             }
             for row in one.best_first(one.loads[0])
         }
         for one in comparisons
     }
-    style.save(ranking_plot.ranking(runs), path)
+    style.save(ranking_plot.ranking(runs), path, manifest)
 
 
 def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
@@ -71,7 +72,7 @@ def check_picture(path: Path) -> None:
 
 
 def _over_loads(comparison: Comparison) -> Figure:
-    """Mean JCT against the load, with the intervals as bands where there are seeds."""
+    """Mean JCT against the load, with the ranges as bands where there are resamples."""
     import numpy as np  # noqa: PLC0415 - with matplotlib, for pictures alone
     from matplotlib.ticker import (  # noqa: PLC0415
         FixedLocator,
@@ -102,15 +103,15 @@ def _over_loads(comparison: Comparison) -> Figure:
         names = _drawn_names(labels)
         for i, label in enumerate(labels):
             rows = sorted((r for r in comparison.rows if r.label == label), key=lambda r: r.load)
-            means = [row.figures["avg_jct_s"].mean for row in rows]
-            at = np.array([mean.value for mean in means]) / unit.in_s
+            own = [row.figures["avg_jct_s"].own for row in rows]
+            low, at, high = (
+                np.array([getattr(one, end) for one in own]) / unit.in_s
+                for end in ("low", "value", "high")
+            )
             line = style.line(axes, loads, at, i)
             line.set(marker="o", markersize=4)
-            half = np.array([mean.half for mean in means]) / unit.in_s
-            if len(rows[0].of_seeds) > 1:
-                # On a logarithmic axis nothing can be drawn down to 0 or below.
-                low = np.maximum(at - half, at / 100)
-                axes.fill_between(loads, low, at + half, color=style.colour(i), alpha=0.15, lw=0)
+            if own[0].is_known:
+                axes.fill_between(loads, low, high, color=style.colour(i), alpha=0.15, lw=0)
             lines.append((style.label_of(names[label]), line))
         axes.xaxis.set_major_locator(FixedLocator(loads.tolist()))
         axes.xaxis.set_minor_locator(NullLocator())

@@ -1,8 +1,8 @@
 """A comparison for people: a table for each cost model and load.
 
-Names of presets do not fit one short column, so they wrap; with seeds the mean JCT has its interval
-beside it, and is held against that of the first policy. Figures for which there is no room on the
-right are left out.
+Names of presets do not fit one short column, so they wrap; with resamples the mean JCT has its
+range beside it, and is held against that of the first policy. Figures for which there is no room on
+the right are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from slurm_dl.experiments import comparison
-from slurm_dl.experiments.bootstrap_interval import Mean
+from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.comparison import Compared, Comparison, Row
 from slurm_dl.experiments.results import read_lines
 from slurm_dl.model.trace import Trace
@@ -89,6 +89,8 @@ def show(jobs: Trace, ran: Compared) -> None:
             out.print(rendered)
         if marks[i] not in marks[i + 1 :]:
             write(marks[i], "dim")
+        for line in outside(one):
+            write(line)
     for i, line in enumerate(comparison.left_out(ran)):
         write(f"\n{line}" if i == 0 else line)
 
@@ -99,8 +101,12 @@ def notes(one: Comparison) -> Iterator[str]:
         if policy.parameters:
             given = ", ".join(f"{key} {value}" for key, value in policy.parameters.items())
             yield f"{policy.short_label}: {given}"
-    told = ((cell.policy.short_label, note) for cell, f in one.cells for note in f["notes"])
-    yield from (f"{label}: {note}" for label, note in dict.fromkeys(told))
+    told: dict[str, dict[str, None]] = {}
+    for cell, figures in one.cells:
+        for note in figures["notes"]:
+            told.setdefault(note, {})[cell.policy.short_label] = None
+    for note, labels in told.items():
+        yield from [note] if len(labels) == len(one.policies) else (f"{w}: {note}" for w in labels)
 
 
 def tables(one: Comparison, *, width: int = WIDTH) -> Iterator[RenderableType]:
@@ -124,15 +130,32 @@ def tables(one: Comparison, *, width: int = WIDTH) -> Iterator[RenderableType]:
 def marks_of(one: Comparison, *, width: int = WIDTH) -> str:
     """What the marks and words in such `tables` mean."""
     rows = one.at(one.loads[0])
-    seeds = len(rows[0].of_seeds)
     lines = [f"x: times the figure of {safe(rows[0].label, _NAME)}"]
-    if seeds > 1:
-        lines[0] += ", the mean of the ratios on the same workloads"
-        lines.append(f"±: 95 % interval by {seeds} seeds: the trace and bootstraps of it")
+    if resamples := len(rows[0].of_workloads) - 1:
+        lines.append(range_words(resamples, rows[0].of_workloads[0]["blocks"]))
     shown = _fitting(rows, _columns(rows), width)
     lines += [words for title, (*_, words) in _FIGURES.items() if words and title in shown]
     lines.append(f"{_BEST}: the best of its column, of those that finished all jobs")
     return "\n".join(lines)
+
+
+def range_words(resamples: int, blocks: float) -> str:
+    """Where ranges come from, or why there are none."""
+    if blocks < 2:  # noqa: PLR2004 - see `bootstrap_interval.figure`
+        return "no ranges: all jobs were submitted within one block of time"
+    return f"ranges: 95 %, by {resamples} resamples of the trace: {int(blocks)} blocks of its time"
+
+
+def outside(one: Comparison) -> Iterator[str]:
+    """Where the mean JCT of the trace is none that its resamples have."""
+    for load in one.loads:
+        rows = [row for row in one.at(load) if row.figures["avg_jct_s"].own.is_outside]
+        if rows:
+            at = f", load {load:g}" if len(one.loads) > 1 else ""
+            yield (
+                f"warning: mean JCT of {', '.join(safe(row.label, _NAME) for row in rows)}{at}: "
+                "resamples are not like this trace, so its ranges say little; see --block-days"
+            )
 
 
 def _columns(rows: Sequence[Row]) -> dict[str, list[_Cell]]:
@@ -140,54 +163,61 @@ def _columns(rows: Sequence[Row]) -> dict[str, list[_Cell]]:
     columns: dict[str, list[_Cell]] = {}
     for title, (name, write, best_of, _) in _FIGURES.items():
         if write is not None:
-            columns[title] = _best_marked(rows, name, _of_mean(write), best_of)
+            columns[title] = _best_marked(rows, name, _of_own(write), best_of)
             continue
-        unit = unit_of(row.figures[name].mean.value for row in rows)
+        unit = unit_of(row.figures[name].own.value for row in rows)
         is_first = not columns
-        in_unit = functools.partial(_in_unit, unit.in_s, has_interval=is_first)
-        columns[f"{title} {unit.sign}"] = _best_marked(rows, name, in_unit, best_of)
+        in_unit = functools.partial(_in_unit, unit.in_s)
+        columns[f"{title} {unit.sign}"] = _best_marked(rows, name, _of_own(in_unit), best_of)
         if is_first:
             ratios = [row.figures[name].ratio for row in rows]
-            against = ["" if ratio is None else f"x{_ratio(ratio)}" for ratio in ratios]
-            columns["of the\nfirst's"] = [(text, False) for text in against]
+            against = ["" if ratio is None else f"x{_two_digits(ratio.value)}" for ratio in ratios]
+            owns = [range_text(row.figures[name].own, in_unit) for row in rows]
+            for head, texts in (
+                ("95 %\nrange", owns),
+                ("of the\nfirst's", against),
+                ("its\nrange", [range_text(ratio, _two_digits) for ratio in ratios]),
+            ):
+                if head == "of the\nfirst's" or any(texts):
+                    columns[head] = [(text, False) for text in texts]
             if any(row.unfinished for row in rows):
                 finished = [f"{row.jobs - row.unfinished}/{row.jobs}" for row in rows]
                 columns["finished"] = [(text, False) for text in finished]
     return columns
 
 
-def _of_mean(write: Callable[[float], str]) -> Callable[[Mean], str]:
-    return lambda mean: write(mean.value)
+def _in_unit(in_s: float, value_s: float) -> str:
+    return number(value_s / in_s)
 
 
-def _in_unit(in_s: float, mean: Mean, *, has_interval: bool) -> str:
-    text = number(mean.value / in_s)
-    if not (has_interval and math.isfinite(mean.half)):
-        return text
-    # As many digits behind the point as the mean itself has.
-    digits = len(text.partition(".")[2])
-    return f"{text} ±{mean.half / in_s:,.{digits}f}"
+def _of_own(write: Callable[[float], str]) -> Callable[[Range], str]:
+    return lambda own: write(own.value)
+
+
+def range_text(of: Range | None, write: Callable[[float], str]) -> str:
+    """Both ends of a range; nothing where there is none."""
+    return f"{write(of.low)} to {write(of.high)}" if of is not None and of.is_known else ""
 
 
 def _best_marked(
     rows: Sequence[Row],
     name: str,
-    write: Callable[[Mean], str],
+    write: Callable[[Range], str],
     best_of: Callable[[list[float]], float],
 ) -> list[_Cell]:
     """One figure of all *rows*; the best of those whose jobs all finished, ties all of them."""
-    values = [math.nan if row.unfinished else row.figures[name].mean.value for row in rows]
+    values = [math.nan if row.unfinished else row.figures[name].own.value for row in rows]
     known = [value for value in values if math.isfinite(value)]
     best = best_of(known) if len(known) > 1 and min(known) < max(known) else None
     return [
-        (write(row.figures[name].mean), value == best)
+        (write(row.figures[name].own), value == best)
         for row, value in zip(rows, values, strict=True)
     ]
 
 
 def _lay_columns(rows: Sequence[Row]) -> dict[str, list[_Cell]]:
     """Where the jobs lay, and how long they waited for it."""
-    queues_s = [row.figures["avg_queue_s"].mean.value for row in rows]
+    queues_s = [row.figures["avg_queue_s"].own.value for row in rows]
     unit = unit_of(queues_s)
 
     def told(name: str, write: Callable[[float], str]) -> list[_Cell]:
@@ -202,9 +232,8 @@ def _lay_columns(rows: Sequence[Row]) -> dict[str, list[_Cell]]:
     }
 
 
-def _ratio(ratio: Mean) -> str:
-    text = f"{ratio.value:.2f}" if math.isfinite(ratio.value) else NONE
-    return f"{text} ±{ratio.half:.2f}" if math.isfinite(ratio.half) else text
+def _two_digits(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else NONE
 
 
 def _name(label: str) -> str:
@@ -232,7 +261,10 @@ def _fitting(rows: Sequence[Row], columns: dict[str, list[_Cell]], width: int) -
     names = [Column(title="policy", folds=True), *(Column(title=title) for title in columns)]
     widest = [[max(c.plain.split("\n"), key=len) for c in line] for line in _lines(rows, columns)]
     heads = [max(title.split("\n"), key=len) for title in ("policy", *columns)]
-    shown, _ = laid_out(names, [heads, *widest], width, header=False, optional=len(columns) - 2)
+    needed = 2 + sum("range" in title for title in columns)
+    shown, _ = laid_out(
+        names, [heads, *widest], width, header=False, optional=len(columns) - needed
+    )
     return list(columns)[: len(shown) - 1]
 
 

@@ -12,6 +12,21 @@ from slurm_dl.cli.dlsim.simulation_options import lazy_command
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
+def _resamples_options(default: int) -> tuple[option.Option, ...]:
+    return (
+        click.option("--seeds", type=click.IntRange(min=1), hidden=True, is_eager=True),
+        click.option(
+            "--resamples",
+            type=click.IntRange(min=0),
+            default=default,
+            show_default=True,
+            callback=option.resamples_of,
+            help="Resamples of the trace, for the ranges of its figures: blocks of its time with "
+            "their jobs, drawn with replacement; resample k by numpy's generator with the seed k.",
+        ),
+    )
+
+
 @lazy_command(
     "run",
     "slurm_dl.cli.dlsim.run:run",
@@ -19,9 +34,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     *option.CLUSTER,
     click.option(
         "--policy",
-        metavar="NAME",
+        metavar="NAME|FILE.py:CLASS",
         required=True,
-        help="'dlsim policies' lists them; slurm: with --costs slurm, Slurm alone.",
+        help="'dlsim policies' lists them; slurm: with --costs slurm, Slurm alone. FILE.py:CLASS: "
+        "a class in a file of yours.",
     ),
     click.option(
         "--preset",
@@ -48,6 +64,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
         help="With --costs slurm: nodes break once in so many days, and are back after so many "
         "hours, both on average.",
     ),
+    option.dir_option("Keep the figures and the jobs here, for 'dlsim compare' with this --dir."),
     option.JSON_FILE,
     click.option("--jobs-csv", "csv_path", type=_FILE, help="Write every job here."),
     click.option(
@@ -87,7 +104,8 @@ def run_command() -> None:
     option.costs_option(several=True),
     option.policies_option(
         "What is compared; the first is what the others are held against. all: every one that is "
-        "not named. 'dlsim policies' lists names and presets."
+        "not named. slurm: with --costs slurm, Slurm alone; it is not among all. 'dlsim policies' "
+        "lists names and presets; FILE.py:CLASS is a name, too."
     ),
     option.PARAMETERS,
     *option.place_options(several=True),
@@ -100,15 +118,14 @@ def run_command() -> None:
         show_default=True,
         help="How fast the jobs arrive: 2 is twice as fast as in the trace.",
     ),
+    *_resamples_options(0),
+    option.SEED,
     click.option(
-        "--seeds",
-        type=click.IntRange(min=1),
-        default=1,
-        show_default=True,
-        help="How many workloads. Seed 0 is the trace; each further one draws as many of its jobs "
-        "with replacement (numpy's default generator with that seed), each with its duration, "
-        "GPUs, user and model, and puts them at the trace's submissions. What a cost model draws "
-        "has the same seed.",
+        "--block-days",
+        type=click.IntRange(1, 100),
+        metavar="DAYS",
+        help="So many days are resampled together: 7 where weeks are alike, or where a queue lasts "
+        "for days. If not given, a tenth of the trace's time, at most 3.",
     ),
     option.PROCESSES,
     option.JSON_FILE,
@@ -126,10 +143,9 @@ def run_command() -> None:
 def compare_command() -> None:
     """Run TRACE under several policies and lay the figures side by side.
 
-    With several seeds a time is the mean over them with its 95 % bootstrap interval, and the
-    policies ran the same workloads, so the ratio to the first policy is taken for each workload
-    by itself. Ends with status 1 if a job did not finish or a simulation failed; the results
-    of the others are still reported.
+    With --resamples the mean JCT has its 95 % bootstrap range, and so has the ratio to the first
+    policy, as all of them ran the same workloads. Ends with status 1 if a job did not finish or a
+    simulation failed; the results of the others are still reported.
 
     With --on slurm the simulations go out as one array of CPU jobs, and the command waits for
     them. Stopped or late, it is called again with --dir and --resume and no TRACE.
@@ -139,12 +155,12 @@ def compare_command() -> None:
       dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
       dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies fifo,all \\
         --costs none --costs slurm --json all.json --plot all.png
-      dlsim compare traces/muri/trace3.csv --cluster 8x8 -j 2 --seeds 5 --loads 0.5,1,2 \\
+      dlsim compare traces/muri/trace3.csv --cluster 8x8 -j 2 --resamples 4 --loads 0.5,1,2 \\
         --policies discrete_las:tiresias-artifact,discrete_las:voda,srsf --plot loads.png
-      dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las --seeds 5 \\
-        --place consolidate --place consolidate:skew_threshold=0 --place best_fit
-      dlsim compare traces/philly/philly.csv.gz --cluster 64x8 --policies fifo,las --seeds 20 \\
-        --on slurm --dir /shared/sweep --partition cpu
+      dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las \\
+        --resamples 4 --place consolidate --place consolidate:skew_threshold=0 --place best_fit
+      dlsim compare traces/philly/philly.csv.gz --cluster 64x8 --policies fifo,las \\
+        --resamples 19 --on slurm --dir /shared/sweep --partition cpu
       dlsim compare --on slurm --dir /shared/sweep --resume --json sweep.json
     """  # noqa: D301 - \b is click's mark
 
@@ -291,13 +307,7 @@ def study_command() -> None:
         help="What starting and stopping cost: nothing, so many seconds of each start but the "
         "first, or what a real Slurm under dlschedd costs. May be given several times.",
     ),
-    click.option(
-        "--seeds",
-        type=click.IntRange(min=1),
-        default=5,
-        show_default=True,
-        help="How many workloads of each trace, as in 'dlsim compare'.",
-    ),
+    *_resamples_options(4),
     click.option(
         "--tags",
         metavar="none|SD",
@@ -332,7 +342,8 @@ def default_command() -> None:
     Examples:
       dlsim study default --dir study -j 2
       dlsim study default --dir study --show --json study.json
-      dlsim study default --dir study --trace itp10 --policies las,fifo_skip --costs none --seeds 1
+      dlsim study default --dir study --trace itp10 --policies las,fifo_skip --costs none \\
+        --resamples 0
     """  # noqa: D301 - \b is click's mark
 
 

@@ -12,18 +12,22 @@ import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlsim.listing import summary_json, summary_lines
-from slurm_dl.cli.dlsim.simulation_options import cluster_option
+from slurm_dl.cli.dlsim.simulation_options import cluster_option, format_options
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.traces import workload_fit as fits
 from slurm_dl.traces import workload_generator as made
+from slurm_dl.traces.file_lines import read_head
 from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.slurm.sacct import SACCT
 from slurm_dl.traces.summary import summarize
 from slurm_dl.traces.workload_fit import Fit
 from slurm_dl.traces.writer import write_trace
 
 FITS: Final = ("philly", "itp")
 """Fits that come with the project."""
+
+_FORMAT, _COLUMNS = format_options("Format of the trace of --like, if it cannot be told")
 
 _ARRIVALS: Final = ("poisson", "diurnal")
 
@@ -36,7 +40,8 @@ _ARRIVALS: Final = ("poisson", "diurnal")
     help="Whose sizes, durations, hours and users: Microsoft's Philly or ITP clusters, a trace, "
     "or a fit that was written before.",
 )
-@click.option("--format", "format_name", metavar="FORMAT", help="Format of the trace of --like.")
+@_FORMAT
+@_COLUMNS
 @click.option("--jobs", type=click.IntRange(min=1), required=True, help="How many.")
 @click.option(
     "--load",
@@ -155,7 +160,7 @@ def _fit(like: str, format_name: str | None) -> Fit:
     if not path.exists():
         msg = f"--like {like}: must be {', '.join(FITS)} or a file, and there is no such file"
         raise ConfigError(msg)
-    if format_name is None and _is_object(path):
+    if format_name is None and _is_fit(path):
         return fits.read_fit(path)
     return fits.fit(read_trace(path, format_name))
 
@@ -169,9 +174,7 @@ def _ours(name: str) -> Traversable:
     return in_wheel
 
 
-def _is_object(path: Path) -> bool:
-    """Whether the file begins as a JSON object does; no format of traces is one."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(64).lstrip().startswith(b"{")
+def _is_fit(path: Path) -> bool:
+    """Whether the file begins as a JSON object does, and is no trace of sacct."""
+    head = read_head(path)
+    return head.text.lstrip().startswith("{") and not SACCT.recognizes(head)

@@ -10,7 +10,8 @@ import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlctl.policies import Described, all_policies, parameter_lines, told, wrapped
-from slurm_dl.policies.policy_text import PREEMPTS
+from slurm_dl.cli.dlsim.simulation_options import format_options
+from slurm_dl.policies.policy_text import preempts_in_words
 from slurm_dl.report import export
 from slurm_dl.report.number_format import duration, number
 from slurm_dl.simulation.ideal.presets import PRESETS, Preset
@@ -23,15 +24,16 @@ _MOST_SIZES: Final = 12
 _S_PER_DAY: Final = 86_400.0
 _OF_ALL: Final = ("tick_s", "round_s", "start_s", "restart_s", "large_restart_s", "large_gpus")
 
+_FORMAT, _COLUMNS = format_options()
+
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """A space at which no line is broken; a plain one once it is printed."""
 
 
 @click.command(name="traces")
 @click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False)
-@click.option(
-    "--format", "format_name", metavar="FORMAT", help="Read it as this; told from the content."
-)
+@_FORMAT
+@_COLUMNS
 @click.option("--formats", is_flag=True, help="List the formats.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def traces_command(
@@ -43,6 +45,7 @@ def traces_command(
     Examples:
       dlsim traces traces/philly/philly.csv.gz
       dlsim traces history.txt --format sacct --json
+      dlsim traces mine.csv --columns gpus=#GPU,submit_s=Submit,duration_s=Run
       dlsim traces --formats
     """  # noqa: D301 - \b is click's mark
     if formats == (trace is not None):
@@ -122,7 +125,9 @@ def summary_lines(summary: TraceSummary) -> Iterator[str]:
 def policies_command(*, as_json: bool) -> None:
     """List the policies with their parameters, and the presets with what they set.
 
-    'dlctl policies show NAME' says more of a policy.
+    'dlctl policies show NAME' says more of a policy. Your own needs no change here: FILE.py:CLASS
+    in place of a name runs a class in a file, and a package lists its policies as entry points of
+    the group slurm_dl.policies (docs/develop/add-a-policy.md).
 
     \b
     Example:
@@ -153,7 +158,7 @@ def _policy_lines(policy: Described) -> Iterator[str]:
         return
     where = "Slurm and simulator" if policy["on_slurm"] else "simulator only"
     tiers = "?" if policy["tiers"] is None else policy["tiers"]
-    displaced = PREEMPTS[policy["preempts"]]
+    displaced = preempts_in_words(policy["preempts"], policy["tiers"])
     head = f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
     yield from wrapped(head, _WIDTH)
     yield from parameter_lines(policy, _WIDTH, "  -p ")

@@ -12,11 +12,13 @@ from slurm_dl.cli.commandline import EXIT_FAILED
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
+    manifest,
     placement_of,
     run_all,
 )
 from slurm_dl.experiments import grid, policy_words
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
+from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
@@ -75,12 +77,13 @@ def report(
     schedules = [_real_schedule(trace, read_recorded(trace, jobs))] if recorded else []
     for cell in cells:
         experiment.ready(cell)
+    made = manifest(experiment, cells)
     results = grid.all_of(run_all(jobs.name, experiment, cells, _result_of, None))
     schedules += [
         Schedule(label=cell.policy.label, about=_about(result), records=result.outcome.records)
         for cell, result in results.items()
     ]
-    told = _write(out_path, jobs, shape, schedules)
+    told = _write(out_path, jobs, shape, schedules, made)
     if not quiet:
         click.echo(told)
     if recorded:
@@ -116,6 +119,7 @@ def _write(
     jobs: Trace,
     shape: ClusterShape,
     schedules: Sequence[Schedule],
+    made: Manifest,
 ) -> str:
     """Write the page; says how large it is."""
     names = [jobs.models[m] if m >= 0 else "" for m in jobs.model.tolist()]
@@ -126,7 +130,7 @@ def _write(
         names=names if any(names) else None,
         accounts=jobs.account_names,
     )
-    content = page(page_data(subject, schedules)).encode("utf-8")
+    content = page({**page_data(subject, schedules), "manifest": made}).encode("utf-8")
     write_whole(path, content)
     runs = sum(len(schedule.records.runs) for schedule in schedules)
     return f"{safe(str(path))}: {len(jobs):,} jobs, {runs:,} runs, {len(content) / 1e3:,.0f} KB"

@@ -8,9 +8,10 @@ from typing import Unpack
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import PlacementOptions, check_outputs, placement_of
-from slurm_dl.experiments import cluster_presets, results, simulation_run
-from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
+from slurm_dl.cli.dlsim.asked import PlacementOptions, check_outputs, manifest, placement_of
+from slurm_dl.experiments import grid, results
+from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.grid import Cell, Experiment, Workload
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.model.trace import Trace
@@ -35,6 +36,7 @@ def run(
     min_quantum_s: float | None,
     tags: str,
     node_failures: str | None,
+    directory: Path | None,
     json_path: Path | None,
     csv_path: Path | None,
     plots_dir: Path | None,
@@ -52,22 +54,29 @@ def run(
         policy=policy, preset=preset, parameters=given, min_quantum_s=min_quantum_s,
         place=schemes[0] if schemes else None,
     )  # fmt: skip
-    experiment = Experiment(workloads={"": Workload(cluster=cluster, trace=jobs)}, ground=ground)
+    workload = Workload(cluster=cluster, trace=jobs, tags=tags)
+    experiment = Experiment(
+        workloads={"": workload}, ground=ground, seed=seed, failures=node_failures
+    )
     cell = Cell(policy=spec, costs=costs)
-    chosen, simulated = experiment.ready(cell)
-    simulated = cluster_presets.with_failures(simulated, node_failures)
-    with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
-        result = simulation_run.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
+    made = manifest(experiment, [cell])
+    store = None if directory is None else Store(directory, experiment)
+    if store is not None:
+        store.begin()
+    with progress(f"{safe(jobs.name)}: {safe(spec.short_label, 60)}", 1) as report:
+        whole = experiment.simulate(cell, report)
+    result, records = whole.result, whole.result.outcome.records
     if not quiet:
         _show(jobs, shape, result, by)
     if json_path:
-        whole = Simulated(cell=cell, jobs=jobs, shape=shape, result=result)
-        export.write_json(json_path, results.as_json(whole, by))
+        export.write_json(json_path, {"manifest": made, **results.as_json(whole, by)})
     if csv_path:
-        export.write_jobs_csv(csv_path, result.outcome.records)
+        export.write_csv(csv_path, export.jobs_csv(records), made)
     if plots_dir:
-        results.draw(spec.label, result, shape, plots_dir)
-    unfinished = int((~result.outcome.records.finished).sum())
+        results.draw(whole, plots_dir, made)
+    if store is not None:
+        store.put(cell, grid.figures_of(whole), records)
+    unfinished = int((~records.finished).sum())
     if unfinished:
         why = _why(jobs, shape, result)
         click.echo(f"dlsim run: {unfinished} of {len(jobs)} jobs did not finish: {why}", err=True)

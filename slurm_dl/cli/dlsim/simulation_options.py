@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -55,21 +56,62 @@ def _file(**more: bool) -> click.Path:
     return click.Path(path_type=Path, **more)
 
 
+def _columns(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    ctx.meta[_COLUMNS] = value
+
+
+def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The format, or ``columns:`` and the value of ``--columns``: see `format_registry`."""
+    columns = ctx.meta[_COLUMNS]
+    if columns is None:
+        return value
+    if value is not None:
+        msg = "--columns reads any table; leave --format out"
+        raise click.UsageError(msg)
+    assert param.name is not None  # noqa: S101 - an option has a name
+    ctx.set_parameter_source(param.name, ParameterSource.COMMANDLINE)
+    return f"columns:{columns}"
+
+
+_COLUMNS: Final = "slurm_dl.columns"
+
+
+def format_options(text: str = "Format of the trace, if it cannot be told") -> tuple[Option, ...]:
+    """``--format`` and ``--columns``, together the value ``format_name``.
+
+    Args:
+        text: The beginning of the help of ``--format``.
+    """
+    return (
+        click.option(
+            "--format",
+            "format_name",
+            metavar="FORMAT",
+            callback=_format_name,
+            help=f"{text} from the content; 'dlsim traces --formats' lists them.",
+        ),
+        click.option(
+            "--columns",
+            metavar="OURS=THEIRS,...",
+            is_eager=True,
+            expose_value=False,
+            callback=_columns,
+            help="The trace is any table under a header; this tells its names for submit_s, "
+            "duration_s and gpus, and for job_id, user, account, model and ending if it has them: "
+            "gpus=#GPU,submit_s=Submit. Case does not count.",
+        ),
+    )
+
+
 def trace_options(*, required: bool = True) -> tuple[Option, ...]:
-    """``TRACE`` and ``--format``.
+    """``TRACE`` and `format_options`.
 
     Args:
         required: The jobs cannot come from elsewhere.
     """
     return (
         click.argument("trace", type=_file(exists=True), required=required),
-        click.option(
-            "--format",
-            "format_name",
-            metavar="FORMAT",
-            help="Format of the trace, if it cannot be told from the content; "
-            "'dlsim traces --formats' lists them.",
-        ),
+        *format_options(),
     )
 
 
@@ -119,6 +161,17 @@ SEED: Final = click.option(
 )
 
 
+def resamples_of(ctx: click.Context, _param: click.Parameter, value: int) -> int:
+    """``--resamples``; ``--seeds``, which was its name, counts the trace too."""
+    seeds: int | None = ctx.params.pop("seeds", None)
+    if seeds is None:
+        return value
+    if ctx.get_parameter_source("resamples") is not ParameterSource.DEFAULT:
+        msg = "--seeds N is --resamples N-1; give --resamples alone"
+        raise click.UsageError(msg)
+    return seeds - 1
+
+
 def cluster_option(*, required: bool = True) -> Option:
     """``--cluster``."""
     return click.option(
@@ -139,12 +192,12 @@ def costs_option(*, several: bool = False) -> Option:
     """
     text = (
         "What starting and stopping cost. none: nothing, as in most papers. slurm: what "
-        "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
-        "a table. Not given: what the preset has."
+        "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. SECONDS: "
+        "of each start but the first. FILE: a table. Not given: what the preset has."
     )
     return click.option(
         "--costs",
-        metavar="none|slurm|muri|FILE",
+        metavar="none|slurm|muri|SECONDS|FILE",
         multiple=several,
         help=f"{text} Given several times, a table for each." if several else text,
     )
@@ -234,6 +287,13 @@ FORESIGHT: Final = (
         "fastest.",
     ),
     click.option(
+        "--rates",
+        metavar="FILE",
+        type=_file(exists=True, dir_okay=False),
+        help="Speeds of models on GPU types, before those of profiles and --gpu-speed: YAML or "
+        "JSON, MODEL: {TYPE: SPEED} or MODEL: {GPUS: {TYPE: SPEED}}.",
+    ),
+    click.option(
         "--estimate-error",
         type=float,
         default=0.0,
@@ -293,6 +353,12 @@ HISTORY: Final = (
 )
 """The history, and how its days are counted."""
 
+
+def dir_option(text: str) -> Option:
+    """``--dir``; *text* is its help."""
+    return click.option("--dir", "directory", metavar="DIR", type=_file(file_okay=False), help=text)
+
+
 ON_SLURM: Final = (
     click.option(
         "--on",
@@ -302,11 +368,9 @@ ON_SLURM: Final = (
         show_default=True,
         help="Run here, or as one job array of the Slurm cluster.",
     ),
-    click.option(
-        "--dir",
-        "directory",
-        type=_file(file_okay=False),
-        help="With --on slurm: a new folder for the sweep, on a file system that all nodes see.",
+    dir_option(
+        "Keep the figures and the jobs of each simulation here; what is there already is not run "
+        "again. With --on slurm: a new folder, on a file system that all nodes see."
     ),
     click.option("--resume", is_flag=True, help="With --on slurm: go on with the sweep in --dir."),
     click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -10,10 +9,11 @@ from typing import Final
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import check_outputs, run_each
+from slurm_dl.cli.dlsim.asked import check_outputs, manifest, run_each
 from slurm_dl.experiments import grid, policy_words
 from slurm_dl.experiments import study as studies
-from slurm_dl.experiments.grid import Cell, Store
+from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.grid import Cell
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.experiments.study import (
     BEST,
@@ -26,7 +26,7 @@ from slurm_dl.experiments.study import (
 )
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
-from slurm_dl.report.number_format import number
+from slurm_dl.report.number_format import number, plain_number
 from slurm_dl.text import safe
 from slurm_dl.traces.made_tags import parse_sd
 
@@ -43,7 +43,7 @@ def study(
     traces: tuple[str, ...],
     policies: str | None,
     costs: tuple[str, ...],
-    seeds: int,
+    resamples: int,
     tags: tuple[str, ...],
     traces_dir: Path,
     show: bool,
@@ -52,25 +52,26 @@ def study(
 ) -> None:
     """Run ``dlsim study default``; the arguments are its options."""
     check_outputs(json_path)
-    store = Store(directory)
-    store.begin()
     costs = _each(costs, "--costs")
     for word in tags:
         parse_sd(word)
     keys = studies.keys_of(_traces(traces), _policies(policies), costs, _each(tags, "--tags"))
-    experiment = studies.experiment_of(keys, traces_dir, directory)
+    experiment = studies.experiment_of(keys, traces_dir)
+    store = Store(directory, experiment)
+    store.begin()
     # A policy can run on all of the traces, or on none.
     refused = grid.refusals(experiment, [key.cell(0) for key in keys])
     if refused and policies not in (None, policy_words.ALL):
         raise ConfigError("; ".join(refused.values()))
-    order = studies.in_order([k for k in keys if (k.policy, k.costs) not in refused], seeds)
-    cells = {key.cell(seed): (key, seed) for key, seed in order}
+    order = studies.in_order([k for k in keys if (k.policy, k.costs) not in refused], resamples)
+    cells = {key.cell(resample): (key, resample) for key, resample in order}
+    made = manifest(experiment, tuple(cells)) if json_path else {}
     ran = run_each("study", experiment, tuple(cells), grid.figures_of, processes, store=store)
     failed, is_whole = ({}, True) if show else _failures(ran)
     found = {pair: kept for cell, pair in cells.items() if (kept := store.get(cell)) is not None}
-    rows = [studies.row_of(key, seeds, found) for key in dict.fromkeys(key for key, _ in order)]
+    rows = [studies.row_of(key, resamples, found) for key in dict.fromkeys(key for key, _ in order)]
     if json_path:
-        export.write_json(json_path, studies.as_json(rows, found, failed))
+        export.write_json(json_path, {"manifest": made, **studies.as_json(rows, found, failed)})
     if not quiet:
         for line in _lines(rows, costs):
             click.echo(line)
@@ -104,7 +105,7 @@ def _each(words: tuple[str, ...], option: str) -> tuple[str, ...]:
     told = []
     for word in words:
         try:
-            told.append(f"{float(word):g}")
+            told.append(plain_number(float(word)))
         except ValueError:
             told.append(word)
     if len(set(told)) < len(told):
@@ -143,7 +144,7 @@ def _lines(rows: Sequence[StudyRow], costs: Sequence[str]) -> Iterator[str]:
         yield f"p99 JCT, largest JCT and preemptions, each over that of {USUAL}:\n"
         yield from _tables(of_costs, _tail_cell)
     yield "*: is told the run times, in the simulation alone"
-    yield "±: half of the 95 % interval by the workloads of a trace: itself and bootstraps of it"
+    yield "-: 95 % range by the workloads of a trace: itself and resamples by blocks of its time"
     yield "1/5: of 5 workloads, 1 is done. !: jobs did not finish"
 
 
@@ -177,8 +178,8 @@ def _mean_cell(row: StudyRow) -> str:
     if not row.done:
         return "-"
     jct, preemptions = row.means["jct"], row.means["preemptions"]
-    half = f" ±{jct.half:.2f}" if math.isfinite(jct.half) else ""
-    return f"{number(jct.value)}{half} ({preemptions.value:,.0f}){_marks(row)}"
+    ends = f" {jct.low:.2f}-{jct.high:.2f}" if jct.is_known else ""
+    return f"{number(jct.value)}{ends} ({preemptions.value:,.0f}){_marks(row)}"
 
 
 def _tail_cell(row: StudyRow) -> str:

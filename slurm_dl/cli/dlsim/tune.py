@@ -12,6 +12,7 @@ from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
+    manifest,
     parse_quanta,
     parse_thresholds,
     placement_of,
@@ -71,14 +72,18 @@ def tune(
         warm_up=warm_up, cool_down=cool_down, block_days=block_days,
     )  # fmt: skip
 
+    ran: list[Cell] = []
+
     def run(cells: Sequence[Cell]) -> list[Tried]:
         unlike = list(dict.fromkeys(cells))
+        ran.extend(unlike)
         measured = run_all("tune", data.experiment, unlike, data.measure, processes)
         found = grid.all_of(measured)
         return [found[cell] for cell in cells]
 
     result = tuning.tuned(data, current, run, most=most, knobs=knobs, quanta=quanta)
-    report(tune_text.as_json(jobs, result), json_path, tune_text.lines(jobs, result))
+    told = {"manifest": manifest(data.experiment, ran), **tune_text.as_json(jobs, result)}
+    report(told, json_path, tune_text.lines(jobs, result))
     if out is not None and result.is_recommended:
         atomic_files.write_whole(out, tune_text.yaml_lines(result.winner, current).encode())
     elif out is not None:

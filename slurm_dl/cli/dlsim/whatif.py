@@ -15,6 +15,7 @@ from slurm_dl.cli.dlsim import whatif_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
+    manifest,
     parse_quanta,
     parse_thresholds,
     placement_of,
@@ -67,12 +68,14 @@ def whatif(
     cells = grid.product(specs, costs=(costs,))
     for cell in cells:
         experiment.ready(cell)
+    written = manifest(experiment, cells)
     measure = functools.partial(whatif_history.fate_of, history)
     found = grid.all_of(run_all("what if", experiment, cells, measure, processes))
     fates = [(cell.policy.short_label, fate) for cell, fate in found.items()]
     ranking = rank(fates, by=by, seed=seed)
     told = (jobs, history, shape, ranking)
-    report(whatif_text.as_json(*told), json_path, whatif_text.lines(*told))
+    made = {"manifest": written, **whatif_text.as_json(*told)}
+    report(made, json_path, whatif_text.lines(*told))
     if any(row.fate.unfinished for row in ranking.rows):
         raise SystemExit(EXIT_FAILED)
 

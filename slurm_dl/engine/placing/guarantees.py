@@ -28,7 +28,7 @@ from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
 from slurm_dl.placement.scheme import Scheme
-from slurm_dl.policies.base import Order, Policy, Preempts
+from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 SHIELD = "it is guaranteed the nodes it runs on"
 
@@ -130,7 +130,7 @@ def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
     """Number of tiers in orders of *policy* under *scheme*, if jobs are steered by it."""
     if not isinstance(scheme, Promising):
         return levels_of(policy)
-    return 2 * policy.tiers if policy.preempts == "tier" else 2
+    return 2 * policy.tiers if displaces(policy) == "tier" else 2
 
 
 def _running(snap: Snapshot, settings: Settings) -> Rows:

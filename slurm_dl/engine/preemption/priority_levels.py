@@ -25,7 +25,7 @@ from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.target import NOBODY, Rows
 from slurm_dl.model.jobs import NOT_HELD, PENDING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Policy, Preempts
+from slurm_dl.policies.base import Policy, Preempts, displaces
 
 LEVELS: Final = 24
 """How many there are, whatever the number of jobs."""
@@ -37,7 +37,7 @@ _LAST: Final = LEVELS - 1
 
 def levels_of(policy: Policy) -> int:
     """Number of tiers in orders of *policy* as written to Slurm."""
-    return policy.tiers if policy.preempts == "tier" else max(policy.tiers, LEVELS)
+    return policy.tiers if displaces(policy) == "tier" else max(policy.tiers, LEVELS)
 
 
 def in_levels(

@@ -13,6 +13,11 @@ byId("title").textContent = data.title;
 byId("subtitle").textContent = `${count(jobs.count)} ${jobs.count === 1 ? "job" : "jobs"} on ${count(data.gpus)} GPUs (${data.cluster}), `
   + `${duration(data.end_s)} from the first submission to the last end`;
 
+if (data.manifest) {
+  byId("how").hidden = false;
+  byId("manifest").textContent = JSON.stringify(data.manifest, null, 2);
+}
+
 const gantt = new Gantt(byId("gantt"), data, jobs, { hovered, picked, moved, switched });
 const charts = [
   new OverTime(byId("used"), "GPUs in use over time", linesOf("used"), { end: data.end_s, most: data.gpus * 1.02, write: number }),

@@ -21,7 +21,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import DEFAULT_HOLD_S, JobText, Remembered, Snapshot
-from slurm_dl.policies.base import Policy
+from slurm_dl.policies.base import Policy, displaces
 
 MOST_TASKS: Final = 2000
 """Further tasks of arrays that become jobs, in all; the last tasks of large arrays are left out."""
@@ -231,7 +231,7 @@ def staying_once_started(snap: Snapshot, policy: Policy, settings: Settings) -> 
     A scheme of placement may stop jobs under any policy, for those whom it guarantees nodes.
     """
     jobs = snap.jobs
-    never = policy.preempts == "never" and settings.placement.scheme is None
+    never = displaces(policy) == "never" and settings.placement.scheme is None
     opted_in = [j for j, claim in snap.seen.claims.items() if claim.contract is not None]
     stays: Bool = ~jobs.requeueable | ~np.isin(jobs.job_id, opted_in)
     return np.ones_like(stays) if never or not settings.preemption.enabled else stays

@@ -47,6 +47,8 @@ class Preset:
         charges: "restart": the above. "muri": Muri's rule.
         knows_sizes: The policy gets the sizes of all jobs of the trace as ``sizes_gpu_s``, also of
             those that have not finished.
+        types_differ: GPU types have different speeds, those of the profiles unless others are
+            given.
     """
 
     about: str
@@ -59,6 +61,7 @@ class Preset:
     start_s: float = 0.0
     charges: str = "restart"
     knows_sizes: bool = False
+    types_differ: bool = False
 
     def costs(self, trace: Trace) -> Costs:
         """Its cost model for the jobs of *trace*."""
@@ -97,6 +100,8 @@ class Preset:
 
 _PLAIN: Final = frozenset({"fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf"})
 """Schedules of Tiresias' simulator that are as ours: compared with it job by job."""
+
+_GAVEL: Final = frozenset(name for name in registry.POLICIES if name.startswith("gavel_"))
 
 _WHOLE_SECONDS: Final = DecisionTimes(tick_s=1.0)
 
@@ -178,6 +183,13 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             restart_s=40.0,
             large_restart_s=60.0,
             large_gpus=8.0,
+        ),
+        "gavel": Preset(
+            about="Gavel's simulator (OSDI 2020): decides every 360 s; GPU types have the "
+            "speeds of --rates or of profiles",
+            others=_GAVEL,
+            clockwork=DecisionTimes(round_s=360.0),
+            types_differ=True,
         ),
         "voda": Preset(
             about="rules of vodascheduler: 2 queues at 3,600 s of run time (it may mean GPU-s), "

@@ -27,7 +27,7 @@ from slurm_dl.model.jobs import F64, I64, RUNNING, JobState
 from slurm_dl.model.plan import Promote
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
-from slurm_dl.policies.base import Policy
+from slurm_dl.policies.base import Policy, displaces
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge, TraceTexts, past_of
 from slurm_dl.simulation.node_journal import NodeJournal
@@ -215,7 +215,7 @@ class Simulation:
         delay_s = costs.fast_poll_s if has_handovers(cycle) else costs.poll_s
         least_s = costs.observe_s + costs.least_gap_s
         period_s = max(delay_s, least_s)
-        by_tier = self._policy.preempts == "tier"
+        by_tier = displaces(self._policy) == "tier"
         quiet = quiet_until(cycle, self._settings, by_tier=by_tier)
         until_s, before_s = quiet.until_s - self._epoch_s, quiet.before_s - self._epoch_s
         wake_at_s = cycle.plan.wake_at_s

@@ -53,7 +53,7 @@ class PhillyJsonFormat:
     def read(self, path: Path, jobs: Gathering) -> None:
         """Every job of *path* into *jobs*."""
         with opened(path) as stream:
-            for line, entry in _entries(stream, jobs):
+            for line, entry in entries(stream, jobs):
                 try:
                     found = _job(entry)
                 except BadValue as bad:
@@ -65,11 +65,20 @@ class PhillyJsonFormat:
 PHILLY_JSON: Final = PhillyJsonFormat()
 
 
-def _entries(stream: BinaryIO, jobs: Gathering) -> Iterator[tuple[int, object]]:
-    """Each member of the list with the line it begins in."""
+def entries(
+    stream: BinaryIO, jobs: Gathering, before: re.Pattern[str] | None = None
+) -> Iterator[tuple[int, object]]:
+    """Each member of the list with the line it begins in.
+
+    Args:
+        before: What stands before the list, near the beginning of an object that holds it. None:
+            the file is the list alone.
+    """
     decoder = json.JSONDecoder()
     text = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     buffer, place, line, read, opens, more = "", 0, 1, 0, True, True
+    if before is not None:
+        buffer, line = _behind(before, text.decode(stream.read(_CHUNK)))
     while True:
         begin = _BETWEEN.match(buffer, place).end()  # type: ignore[union-attr]
         if opens and buffer[begin : begin + 1] == "[":
@@ -90,7 +99,7 @@ def _entries(stream: BinaryIO, jobs: Gathering) -> Iterator[tuple[int, object]]:
             # Behind a "]" there is nothing, or the file is not what it seems.
             rest = buffer[place + 1 :] + text.decode(stream.read(_CHUNK))
             cut_off = not buffer[place:] and not opens
-            if cut_off or rest.strip():
+            if cut_off or (before is None and rest.strip()):
                 why = "the list has no end" if cut_off else "there is more behind the list's end"
                 jobs.leave_out(line, BadValue(Reason.BROKEN, f"{why}; that is left out"))
             return
@@ -103,6 +112,13 @@ def _entries(stream: BinaryIO, jobs: Gathering) -> Iterator[tuple[int, object]]:
         yield line, entry
         line += buffer.count("\n", place, end)
         place = end
+
+
+def _behind(before: re.Pattern[str], buffer: str) -> tuple[str, int]:
+    """The text behind *before*, and its line."""
+    found = before.search(buffer)
+    end = found.end() if found else 0
+    return buffer[end:], 1 + buffer.count("\n", 0, end)
 
 
 def _job(entry: object) -> JobLine:

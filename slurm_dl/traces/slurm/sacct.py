@@ -17,17 +17,19 @@ that they belong together.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 from slurm_dl.model.trace import Ending
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
-from slurm_dl.traces.field_values import amount, clock_s, name
-from slurm_dl.traces.file_lines import Head, opened
+from slurm_dl.traces.builder import MAX_SUBMIT_S, BadValue, Gathering, JobLine
+from slurm_dl.traces.field_values import clock_s, lasting_s, name
+from slurm_dl.traces.file_lines import Head, opened, read_head
+from slurm_dl.traces.formats.philly_json import entries
 from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import Columns
 
@@ -53,6 +55,8 @@ _NOT_ENDED: Final = frozenset(
 )
 _ID: Final = re.compile(r"(\d{1,20}(?:_(?:\d{1,10}|\[.*\]))?)(?:\+(\d{1,10}))?(\..+)?")
 _NO_TIME: Final = frozenset({"", "Unknown", "None", "NONE"})
+_BEFORE_JOBS: Final = re.compile(r'"jobs"\s*:\s*(?=\[)')
+_DIGITS: Final = 12
 _MAX_TRES: Final = 1000
 """Characters; a list of all resources of a job is shorter."""
 
@@ -68,20 +72,6 @@ class _Runs:
     user: str
     elapsed_s: float = 0.0
     gpus: float = 0.0
-
-
-_TABLE: Final = Columns(
-    name="sacct",
-    columns=(
-        ("jobidraw", "jobid"),
-        ("submit",),
-        ("state",),
-        ("elapsedraw",),
-        ("alloctres",),
-    ),
-    optional=(("reqtres",), ("user",), ("account",), ("start",)),
-    delimiter="|",
-)
 
 
 class RunLine(NamedTuple):
@@ -126,9 +116,9 @@ class SacctHistory:
             ConfigError: A column is missing.
         """
         with opened(path) as stream:
-            for line, _, fields in _TABLE.rows(stream, jobs):
+            for line, told in SACCT.entries(path, stream, jobs):
                 try:
-                    self.take(line, fields)
+                    self.take(line, told if isinstance(told, tuple) else _of_json(told))
                 except BadValue as bad:
                     jobs.leave_out(line, bad)
 
@@ -152,7 +142,7 @@ class SacctHistory:
         if submit.strip() in _NO_TIME:
             raise BadValue(Reason.TIME, f"Submit is {shown(submit)}")
         submit_s = clock_s(submit.strip(), "Submit")
-        elapsed_s = amount(elapsed or "0", "ElapsedRaw")
+        elapsed_s = lasting_s(elapsed or "0", "Elapsed")
         gpus = _gpus(alloc) or _gpus(requested)
         whose, account = name(user, "User"), name(account, "Account")
         run = hash((given_id, user, submit, start, state, elapsed))
@@ -217,16 +207,27 @@ def _job(job_id: str, parts: list[_Runs]) -> JobLine:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SacctFormat:
-    """Columns between bars, named by the header that ``-P`` prints."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SacctFormat(Columns):
+    """Columns between bars, named by the header that ``-P`` prints; or the JSON of ``--json``."""
 
-    name: str = "sacct"
-    about: str = "Slurm accounting: sacct -aP --duplicates --format=JobIDRaw,User,Submit,..."
+    about: str
 
     def recognizes(self, head: Head) -> bool:
-        """Whether *head* begins with the columns needed."""
-        return _TABLE.recognizes(head)
+        """Whether *head* begins with the columns needed, or with such JSON."""
+        return _is_json(head) or Columns.recognizes(self, head)
+
+    def entries(
+        self, path: Path, stream: BinaryIO, jobs: Gathering
+    ) -> Iterator[tuple[int, object]]:
+        """Each run with its line: a tuple of fields in the order of the columns, or its object.
+
+        Raises:
+            ConfigError: A column is missing.
+        """
+        if _is_json(read_head(path)):
+            return entries(stream, jobs, _BEFORE_JOBS)
+        return ((line, fields) for line, _, fields in self.rows(stream, jobs))
 
     def read(self, path: Path, jobs: Gathering) -> None:
         """Every job with GPUs that has ended into *jobs*.
@@ -239,7 +240,87 @@ class SacctFormat:
         history.give(jobs)
 
 
-SACCT: Final = SacctFormat()
+SACCT: Final = SacctFormat(
+    name="sacct",
+    about="Slurm accounting: sacct -aP --duplicates --format=JobIDRaw,User,Submit,...; or --json",
+    columns=(
+        ("jobidraw", "jobid"),
+        ("submit",),
+        ("state",),
+        ("elapsedraw", "elapsed"),
+        ("alloctres",),
+    ),
+    optional=(("reqtres",), ("user",), ("account",), ("start",)),
+    delimiters="|",
+)
+
+
+def _is_json(head: Head) -> bool:
+    text = head.text.lstrip()
+    return text.startswith("{") and _BEFORE_JOBS.search(text) is not None and '"tres"' in text
+
+
+def _of_json(job: object) -> tuple[str, ...]:
+    """A job of ``--json`` in the words of the columns.
+
+    From 23.11 on a number may be an object with ``set`` and ``number``, and a state is a list.
+
+    Raises:
+        BadValue: It is no object.
+    """
+    if not isinstance(job, dict):
+        raise BadValue(Reason.BROKEN, f"{shown(job)} is no job")
+    given_id = _word(job, "job_id")
+    array, task = _word(job, "array", "job_id"), _word(job, "array", "task_id")
+    leader, part = _word(job, "het", "job_id"), _word(job, "het", "job_offset")
+    if array.strip("0") and task:
+        given_id = f"{array}_{task}"
+    elif leader.strip("0") and part:
+        given_id = f"{leader}+{part}"
+    return (
+        given_id,
+        _clock(_word(job, "time", "submission")),
+        _word(job, "state", "current"),
+        _word(job, "time", "elapsed"),
+        _tres(_at(job, "tres", "allocated")),
+        _tres(_at(job, "tres", "requested")),
+        _word(job, "user") or _word(job, "association", "user"),
+        _word(job, "account") or _word(job, "association", "account"),
+        _clock(_word(job, "time", "start")),
+    )
+
+
+def _at(value: object, *keys: str) -> object:
+    """The value under *keys*, one in the other; None if it is not there, or is a number not set."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return value.get("number") if value.get("set") is True else None
+    return value
+
+
+def _word(job: object, *keys: str) -> str:
+    value = _at(job, *keys)
+    if isinstance(value, list):
+        return " ".join(word for word in value if isinstance(word, str))
+    return "" if value is None else str(value)
+
+
+def _clock(epoch: str) -> str:
+    """Seconds since 1970 as sacct prints a time in UTC; the word itself if they are none."""
+    if not epoch.isdecimal() or not 0 < int(epoch[:_DIGITS]) < MAX_SUBMIT_S:
+        return epoch.strip("0")
+    return f"{datetime.fromtimestamp(int(epoch[:_DIGITS]), UTC):%Y-%m-%dT%H:%M:%S}"
+
+
+def _tres(listed: object) -> str:
+    """The GPUs of a list of TRES as sacct prints them."""
+    parts = [
+        f"gres/{name}={_word(one, 'count') or 0}"
+        for one in (listed if isinstance(listed, list) else ())
+        if _word(one, "type") == "gres" and (name := _word(one, "name")).partition(":")[0] == "gpu"
+    ]
+    return ",".join(parts)
 
 
 def _gpus(tres: str) -> float:

@@ -1,0 +1,88 @@
+"""Policies that a program has as objects, in place of names."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+from slurm_dl.config.parameters import POLICY
+from slurm_dl.experiments import simulation_run
+from slurm_dl.experiments.grid import Cell, Experiment
+from slurm_dl.experiments.option_words import made
+from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies import policy_file
+from slurm_dl.policies.base import Policy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WithObjects(Experiment):
+    """An experiment some of whose policies are objects.
+
+    Attributes:
+        objects: By `PolicySpec.name`.
+    """
+
+    objects: Mapping[str, Policy] = field(default_factory=dict)
+
+    def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, Cluster]:
+        """See `Experiment.ready`."""
+        policy = self.objects.get(cell.policy.name)
+        if policy is None:
+            return Experiment.ready(self, cell, jobs)
+        # The cluster is the same for all policies that have no preset.
+        other = dataclasses.replace(cell.policy, policy="fifo")
+        _, cluster = Experiment.ready(self, dataclasses.replace(cell, policy=other), jobs)
+        return Chosen(cell.policy, policy), cluster
+
+
+def asked(
+    policy: type[Policy] | Policy,
+    parameters: Mapping[str, object],
+    *,
+    preset: str | None = None,
+    elsewhere: bool = False,
+) -> tuple[PolicySpec, dict[str, Policy]]:
+    """A policy as experiments name it, and what `WithObjects.objects` has to have for it.
+
+    Args:
+        elsewhere: It is to run in other processes.
+
+    Raises:
+        ConfigError: It is no policy, refuses its parameters, or cannot go to other processes.
+    """
+    kind: Any = policy if inspect.isclass(policy) else type(policy)
+    word = getattr(kind, "name", kind.__name__)
+    family = dataclasses.replace(POLICY, find=lambda _: kind)
+    family.usable(word)
+    if elsewhere:
+        _check_importable(kind)
+    if preset is not None:
+        msg = "preset: a class has none; give the policy by its name"
+        raise ConfigError(msg)
+    if kind is not policy and parameters:
+        msg = "parameters: an instance has its own; pass its class, or make it with these"
+        raise ConfigError(msg)
+    it: Any = made(family, "parameters", word, parameters) if kind is policy else policy
+    usual = {f.name: f.default for f in dataclasses.fields(kind) if f.init}
+    told = simulation_run.parameters(it)
+    given = {key: told[key] for key, value in usual.items() if getattr(it, key) != value}
+    name = " ".join((word, *(f"{key}={value}" for key, value in given.items())))
+    return PolicySpec(policy=word, name=name), {name: it}
+
+
+def _check_importable(kind: type[object]) -> None:
+    """Raise if another process could not import *kind*."""
+    module = kind.__module__
+    own = module == "__main__" or module.startswith(policy_file.MODULE)
+    if own or "<locals>" in kind.__qualname__ or find_spec(module) is None:
+        msg = (
+            f"processes: policy {kind.__name__} is of no module that other processes can import; "
+            "put it into a file and name it 'FILE.py:CLASS', or use one process"
+        )
+        raise ConfigError(msg)
