@@ -7,16 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Each pause is *factor* times the one before, up to the longest.
+    """Each pause is *factor* times the one before, up to the longest."""
 
-    Attributes:
-        first_s: The pause after the first failure, seconds.
-        longest_s: No pause is longer, seconds.
-    """
-
-    first_s: float
+    first_s: float  # The pause after the first failure, seconds
     factor: float
-    longest_s: float
+    longest_s: float  # No pause is longer, seconds
 
     def pause_s(self, failures: int) -> float:
         """The pause after *failures* in a row, at least 1, seconds."""

@@ -67,13 +67,9 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Comparison:
-    """One trace under several policies.
+    """One trace under several policies."""
 
-    Attributes:
-        data: All of ``dlsim compare --json``.
-    """
-
-    data: Mapping[str, Any]
+    data: Mapping[str, Any]  # All of ``dlsim compare --json``
 
     @property
     def figures(self) -> list[dict[str, Any]]:

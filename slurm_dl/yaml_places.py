@@ -31,17 +31,11 @@ _TAG = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """Where something was written.
+    """Where something was written."""
 
-    Attributes:
-        line: Line in the file; 0 for the file as a whole and for flags.
-        name: The file, or the whole flag.
-        flag: Which of the flags it was, from 1; 0: it was the file.
-    """
-
-    line: int
-    name: str
-    flag: int = 0
+    line: int  # Line in the file; 0 for the file as a whole and for flags
+    name: str  # The file, or the whole flag
+    flag: int = 0  # Which of the flags it was, from 1; 0: it was the file
 
     def __str__(self) -> str:
         return f"{self.name}:{self.line}" if self.line else self.name

@@ -50,17 +50,12 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One field of a dataclass.
-
-    Attributes:
-        default: Its default; `dataclasses.MISSING` if it must be given.
-        meaning: What the class's docstring says about it; empty if nothing.
-    """
+    """One field of a dataclass."""
 
     name: str
     hint: typing.Any
-    default: object
-    meaning: str
+    default: object  # Its default; `dataclasses.MISSING` if it must be given
+    meaning: str  # What the class's docstring says about it; empty if nothing
 
 
 @dataclass(frozen=True, slots=True)

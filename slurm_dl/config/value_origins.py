@@ -22,17 +22,11 @@ FILE_KEY = "config_file"
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What a configuration was put together from.
+    """What a configuration was put together from."""
 
-    Attributes:
-        path: The file that was read.
-        path_from: Who named it: ``flag``, ``environment`` or ``default``.
-        places: Where each value that is not a default was given.
-    """
-
-    path: Path
-    path_from: str
-    places: Mapping[Loc, SourcePlace]
+    path: Path  # The file that was read
+    path_from: str  # Who named it: ``flag``, ``environment`` or ``default``
+    places: Mapping[Loc, SourcePlace]  # Where each value that is not a default was given
 
     def of(self, *loc: str | int) -> str:
         """Origin of one value: ``FILE:LINE``, ``flag`` or ``default``."""

@@ -19,17 +19,11 @@ FILE_NAME = "paused.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A pause that is on.
+    """A pause that is on."""
 
-    Attributes:
-        by: Who, as in the audit log.
-        since_s: Since when, epoch seconds.
-        reason: Why, in their words; may be empty.
-    """
-
-    by: str
-    since_s: float
-    reason: str
+    by: str  # Who, as in the audit log
+    since_s: float  # Since when, epoch seconds
+    reason: str  # Why, in their words; may be empty
 
     def as_json(self) -> JsonObject:
         """The pause as it stands in the file and in the status."""

@@ -23,16 +23,11 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check says.
-
-    Attributes:
-        found: What was found; in one line, or why nothing was.
-        advice: What to do about it; empty if there is nothing to do.
-    """
+    """What one check says."""
 
     level: Severity
-    found: str
-    advice: str = ""
+    found: str  # What was found; in one line, or why nothing was
+    advice: str = ""  # What to do about it; empty if there is nothing to do
 
 
 ok = partial(CheckResult, Severity.OK)

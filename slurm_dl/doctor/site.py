@@ -61,17 +61,12 @@ class fact(cached_property[T]):  # noqa: N801 - a decorator, as cached_property 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An account of this host.
-
-    Attributes:
-        gids: All its groups.
-        why: How we came to think that dlschedd runs, or will run, as this one.
-    """
+    """An account of this host."""
 
     name: str
     uid: int
-    gids: frozenset[int]
-    why: str
+    gids: frozenset[int]  # All its groups
+    why: str  # How we came to think that dlschedd runs, or will run, as this one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,19 +68,12 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Admitted:
-    """Jobs that may be preempted, and the limits in force.
+    """Jobs that may be preempted, and the limits in force."""
 
-    Attributes:
-        settings: The site's settings with the limits that hold now: by leases, by breakers.
-        tripping: Breakers that trip now.
-        victims: The managed running jobs, and which of them may be preempted.
-        lease_s: Length of the policy's leases, seconds; 0 if none.
-    """
-
-    settings: Settings
-    tripping: tuple[TripBreaker, ...]
-    victims: Victims
-    lease_s: float
+    settings: Settings  # The site's settings with the limits that hold now: by leases, by breakers
+    tripping: tuple[TripBreaker, ...]  # Breakers that trip now
+    victims: Victims  # The managed running jobs, and which of them may be preempted
+    lease_s: float  # Length of the policy's leases, seconds; 0 if none
 
 
 def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
@@ -99,24 +92,15 @@ def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wish:
-    """The policy's order, shares and guarantees, computed once for a decision.
-
-    Attributes:
-        soon: The snapshot in which jobs that dlsubmit put off for a moment wait for room.
-        policy_order: The order as the policy gave it.
-        guarantee: What is promised, and the order with guaranteed jobs first.
-        ranked: Rows of the managed live jobs, best first.
-        need: ``(n, t)`` seconds that each job is owed; None if the policy gives no shares.
-        lease_s: Length of the policy's leases, seconds; 0 if none.
-    """
+    """The policy's order, shares and guarantees, computed once for a decision."""
 
     policy: Policy
-    soon: Snapshot
-    policy_order: Order
-    guarantee: Guarantee
-    ranked: Rows
-    need: F64 | None
-    lease_s: float
+    soon: Snapshot  # The snapshot in which jobs that dlsubmit put off for a moment wait for room
+    policy_order: Order  # The order as the policy gave it
+    guarantee: Guarantee  # What is promised, and the order with guaranteed jobs first
+    ranked: Rows  # Rows of the managed live jobs, best first
+    need: F64 | None  # ``(n, t)`` seconds that each job is owed; None if the policy gives no shares
+    lease_s: float  # Length of the policy's leases, seconds; 0 if none
 
 
 def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
@@ -203,19 +187,12 @@ def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PreemptionDecision:
-    """From whom GPUs are taken back for whom, and under which limits.
+    """From whom GPUs are taken back for whom, and under which limits."""
 
-    Attributes:
-        settings: The settings after the breakers that the opened hand-overs would trip.
-        tripping: Breakers that trip now.
-        context: What the hand-overs were found from.
-        handovers: The hand-overs that are under way or begin.
-    """
-
-    settings: Settings
-    tripping: tuple[TripBreaker, ...]
-    context: DecisionContext
-    handovers: Handovers
+    settings: Settings  # The settings after the breakers that the opened hand-overs would trip
+    tripping: tuple[TripBreaker, ...]  # Breakers that trip now
+    context: DecisionContext  # What the hand-overs were found from
+    handovers: Handovers  # The hand-overs that are under way or begin
 
 
 def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> PreemptionDecision:

@@ -30,15 +30,10 @@ MOST_LOOKED_AT = 1000
 
 
 class HeldBack(NamedTuple):
-    """Jobs that are not served now.
+    """Jobs that are not served now."""
 
-    Attributes:
-        rows: ``(k,)`` their rows.
-        first: ``(k,)`` row of the waiting job that each would delay.
-    """
-
-    rows: Rows
-    first: Rows
+    rows: Rows  # ``(k,)`` their rows
+    first: Rows  # ``(k,)`` row of the waiting job that each would delay
 
 
 NOBODY_HELD_BACK = HeldBack(NOBODY, NOBODY)

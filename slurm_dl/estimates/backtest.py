@@ -47,19 +47,12 @@ class PredictorScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """What was found.
+    """What was found."""
 
-    Attributes:
-        jobs: Jobs to be predicted.
-        known: Jobs that were over when the first of them was submitted.
-        tag_hits: Share of them whose tag was seen before.
-        scores: One for each predictor.
-    """
-
-    jobs: int
-    known: int
-    tag_hits: float
-    scores: tuple[PredictorScore, ...]
+    jobs: int  # Jobs to be predicted
+    known: int  # Jobs that were over when the first of them was submitted
+    tag_hits: float  # Share of them whose tag was seen before
+    scores: tuple[PredictorScore, ...]  # One for each predictor
 
 
 def mean_of_all(past: Past, jobs: JobFeatures) -> F64:

@@ -114,23 +114,14 @@ class _Lesson:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Known:
-    """What is known of a group of jobs at any time: how many ended, and their mean.
+    """What is known of a group of jobs at any time: how many ended, and their mean."""
 
-    Attributes:
-        of: Number of each group.
-        key: ``(k,)`` group x (k + 1) + place among all ends, sorted.
-        start: ``(groups + 1,)`` where each group begins in *key*.
-        total: ``(k + 1,)`` sum of the logarithms so far, in that order.
-        ends: ``(k,)`` ends of all jobs, sorted.
-        mean: Of all, for groups of which nothing is known.
-    """
-
-    of: dict[tuple[str, ...], int]
-    key: I64
-    start: I64
-    total: F64
-    ends: F64
-    mean: float
+    of: dict[tuple[str, ...], int]  # Number of each group
+    key: I64  # ``(k,)`` group x (k + 1) + place among all ends, sorted
+    start: I64  # ``(groups + 1,)`` where each group begins in *key*
+    total: F64  # ``(k + 1,)`` sum of the logarithms so far, in that order
+    ends: F64  # ``(k,)`` ends of all jobs, sorted
+    mean: float  # Of all, for groups of which nothing is known
 
     def at(self, groups: Sequence[tuple[str, ...]], when_s: F64) -> tuple[F64, F64]:
         """``(n,)`` count and mean of the logarithms of those of each group that had ended."""

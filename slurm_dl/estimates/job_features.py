@@ -14,19 +14,12 @@ from slurm_dl.model.snapshot import Snapshot
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobFeatures:
-    """Jobs as columns of length n.
+    """Jobs as columns of length n."""
 
-    Attributes:
-        user: Whose each is.
-        name: What its owner calls it.
-        gpus: ``(n,)`` GPUs it asks for.
-        submit_s: ``(n,)`` its first submission, epoch seconds.
-    """
-
-    user: tuple[str, ...]
-    name: tuple[str, ...]
-    gpus: F64
-    submit_s: F64
+    user: tuple[str, ...]  # Whose each is
+    name: tuple[str, ...]  # What its owner calls it
+    gpus: F64  # ``(n,)`` GPUs it asks for
+    submit_s: F64  # ``(n,)`` its first submission, epoch seconds
 
     def __len__(self) -> int:
         return len(self.gpus)

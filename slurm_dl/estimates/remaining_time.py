@@ -29,15 +29,10 @@ LEAST_RUN_S = 120.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemainingTime:
-    """What is left of each job.
+    """What is left of each job."""
 
-    Attributes:
-        seconds: ``(n,)``; inf where nothing is known.
-        origin: ``(n,)`` int8, an `Origin`.
-    """
-
-    seconds: F64
-    origin: I8
+    seconds: F64  # ``(n,)``; inf where nothing is known
+    origin: I8  # ``(n,)`` int8, an `Origin`
 
 
 def left_of(

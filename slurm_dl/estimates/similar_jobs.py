@@ -53,15 +53,10 @@ _CLASSES = 64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaggedEstimate:
-    """What tags say.
+    """What tags say."""
 
-    Attributes:
-        seconds: ``(n,)`` predicted durations; NaN if nothing is known of any job.
-        hit: ``(n,)`` bool, jobs whose own tag was seen before.
-    """
-
-    seconds: F64
-    hit: Bool
+    seconds: F64  # ``(n,)`` predicted durations; NaN if nothing is known of any job
+    hit: Bool  # ``(n,)`` bool, jobs whose own tag was seen before
 
 
 def rolling_s(past: Past, jobs: JobFeatures) -> F64:
@@ -91,46 +86,27 @@ def _each(jobs: JobFeatures, predict: Callable[[str, str, float], float]) -> F64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Names:
-    """The names of one user.
+    """The names of one user."""
 
-    Attributes:
-        ids: Of each name, sorted by name.
-        text: The names, cut to what is compared.
-        letters: ``(names, classes)`` how often letters of each class are in each.
-        length: ``(names,)`` letters of each.
-    """
-
-    ids: I64
-    text: tuple[str, ...]
-    letters: I64
-    length: I64
+    ids: I64  # Of each name, sorted by name
+    text: tuple[str, ...]  # The names, cut to what is compared
+    letters: I64  # ``(names, classes)`` how often letters of each class are in each
+    length: I64  # ``(names,)`` letters of each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Index:
-    """A past sorted by (user, name), so that the jobs of either are one stretch.
+    """A past sorted by (user, name), so that the jobs of either are one stretch."""
 
-    Attributes:
-        user_id: Index of each user in the past.
-        name_id: Index of each name.
-        names: The names by index.
-        user: ``(k,)`` users, sorted.
-        both: ``(k,)`` user x names + name, sorted.
-        gpus: ``(k,)`` GPUs, in the same order.
-        ran_s: ``(k,)`` durations.
-        place: ``(k,)`` place of each job in the past, in which they stand as they ended.
-        mean_s: Mean duration of all; NaN if there are none.
-    """
-
-    user_id: dict[str, int]
-    name_id: dict[str, int]
-    names: tuple[str, ...]
-    user: I64
-    both: I64
-    gpus: F64
-    ran_s: F64
-    place: I64
-    mean_s: float
+    user_id: dict[str, int]  # Index of each user in the past
+    name_id: dict[str, int]  # Index of each name
+    names: tuple[str, ...]  # The names by index
+    user: I64  # ``(k,)`` users, sorted
+    both: I64  # ``(k,)`` user x names + name, sorted
+    gpus: F64  # ``(k,)`` GPUs, in the same order
+    ran_s: F64  # ``(k,)`` durations
+    place: I64  # ``(k,)`` place of each job in the past, in which they stand as they ended
+    mean_s: float  # Mean duration of all; NaN if there are none
     _names_of: dict[int, _Names] = field(default_factory=dict)
     _mean_of: dict[int, float] = field(default_factory=dict)
     _rolling: dict[tuple[str, str, float], float] = field(default_factory=dict)

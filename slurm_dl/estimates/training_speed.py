@@ -78,28 +78,18 @@ class SitePriors:
 
 @dataclass(frozen=True, slots=True)
 class SpeedEstimate:
-    """A speed, and where it is from.
+    """A speed, and where it is from."""
 
-    Attributes:
-        samples_per_s: Work done, above 0; see the module.
-        origin: Its source.
-    """
-
-    samples_per_s: float
-    origin: Origin
+    samples_per_s: float  # Work done, above 0; see the module
+    origin: Origin  # Its source
 
 
 @dataclass(frozen=True, slots=True)
 class AmdahlFit:
-    """Time for a piece of work on g GPUs: serial_s + parallel_s / g.
+    """Time for a piece of work on g GPUs: serial_s + parallel_s / g."""
 
-    Attributes:
-        serial_s: What no further GPU shortens, at least 0.
-        parallel_s: What all share, at least 0; one of both is above 0.
-    """
-
-    serial_s: float
-    parallel_s: float
+    serial_s: float  # What no further GPU shortens, at least 0
+    parallel_s: float  # What all share, at least 0; one of both is above 0
 
     def speed(self, gpus: float) -> float:
         """Pieces of work a second on *gpus* GPUs."""

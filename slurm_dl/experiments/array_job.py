@@ -67,17 +67,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayRequest:
-    """Options of the array.
+    """Options of the array."""
 
-    Attributes:
-        partition: As sbatch takes it; None for the default one.
-        time: Time limit of a task in sbatch's words; None for the partition's.
-        most_at_once: Tasks that may run at one time; None for as many as fit.
-    """
-
-    partition: str | None = None
-    time: str | None = None
-    most_at_once: int | None = None
+    partition: str | None = None  # As sbatch takes it; None for the default one
+    time: str | None = None  # Time limit of a task in sbatch's words; None for the partition's
+    most_at_once: int | None = None  # Tasks that may run at one time; None for as many as fit
 
     def __post_init__(self) -> None:
         option_values.clean_text(self.partition or "", "--partition")
@@ -95,19 +89,13 @@ class _Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Folder:
-    """The folder of an experiment.
+    """The folder of an experiment."""
 
-    Attributes:
-        path: Absolute, the same on all nodes.
-        refused: Policies that are not among the cells; see `comparison.planned`.
-        store: The figures.
-    """
-
-    path: Path
+    path: Path  # Absolute, the same on all nodes
     experiment: Experiment
     cells: tuple[Cell, ...]
-    refused: Refused
-    store: Store
+    refused: Refused  # Policies that are not among the cells; see `comparison.planned`
+    store: Store  # The figures
 
     @property
     def tasks(self) -> int:

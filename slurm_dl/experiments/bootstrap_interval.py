@@ -1,4 +1,4 @@
-"""How sure a figure of one trace is: 95 % bootstrap ranges, plain and paired.
+"""Certainty of a figure of one trace: 95 % bootstrap ranges, plain and paired.
 
 The first value is the figure of the trace itself, the others are those of resamples of it (Efron,
 "Bootstrap methods: another look at the jackknife", Annals of Statistics 7(1), 1979). How far they
@@ -47,7 +47,7 @@ class Range:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a range."""
+        """True if there is a range."""
         return not math.isnan(self.low)
 
     def as_json(self) -> dict[str, object]:

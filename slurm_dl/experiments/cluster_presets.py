@@ -87,7 +87,7 @@ def with_failures(cluster: Cluster, words: str | None) -> Cluster:
 
 
 def is_file(word: str) -> bool:
-    """Whether ``--costs`` *word* names a file."""
+    """True if ``--costs`` *word* names a file."""
     return word not in NAMED and _seconds(word) is None
 
 

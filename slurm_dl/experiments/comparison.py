@@ -64,17 +64,12 @@ class FigureComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A policy at a load.
-
-    Attributes:
-        of_workloads: The figures of the trace, then those of each resample.
-        figures: By the names in `FIGURES`.
-    """
+    """A policy at a load."""
 
     policy: PolicySpec
     load: float
-    of_workloads: tuple[Figures, ...]
-    figures: Mapping[str, FigureComparison]
+    of_workloads: tuple[Figures, ...]  # The figures of the trace, then those of each resample
+    figures: Mapping[str, FigureComparison]  # By the names in `FIGURES`
 
     @property
     def label(self) -> str:
@@ -98,7 +93,7 @@ class Row:
 
     @property
     def placement(self) -> dict[str, Any] | None:
-        """How the jobs of the trace itself lay; None if they were on no nodes."""
+        """Places of the jobs of the trace itself; None if they were on no nodes."""
         found: dict[str, Any] | None = self.of_workloads[0]["placement"]
         return found
 

@@ -41,19 +41,12 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Workload:
-    """Jobs and the cluster they run on.
+    """Jobs and the cluster they run on."""
 
-    Attributes:
-        cluster: As `parse_shape` reads it.
-        trace: The jobs; None: those of *file*.
-        file: A trace, read where the cell runs.
-        tags: As `made_tags.tagged` took them, or takes them for those of *file*.
-    """
-
-    cluster: str
-    trace: Trace | None = None
-    file: Path | None = None
-    tags: str = "none"
+    cluster: str  # As `parse_shape` reads it
+    trace: Trace | None = None  # The jobs; None: those of *file*
+    file: Path | None = None  # A trace, read where the cell runs
+    tags: str = "none"  # As `made_tags.tagged` took them, or takes them for those of *file*
 
     @property
     def jobs(self) -> Trace:

@@ -22,13 +22,9 @@ from slurm_dl.policies.base import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WithObjects(Experiment):
-    """An experiment some of whose policies are objects.
+    """An experiment some of whose policies are objects."""
 
-    Attributes:
-        objects: By `PolicySpec.name`.
-    """
-
-    objects: Mapping[str, Policy] = field(default_factory=dict)
+    objects: Mapping[str, Policy] = field(default_factory=dict)  # By `PolicySpec.name`
 
     def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, Cluster]:
         """See `Experiment.ready`."""

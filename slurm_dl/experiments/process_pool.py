@@ -36,15 +36,10 @@ class WorkError(SlurmDlError):
 
 @dataclass(frozen=True, slots=True)
 class WorkFault:
-    """Why a piece could not be done.
+    """Why a piece could not be done."""
 
-    Attributes:
-        why: On one line.
-        details: Where the fault is; empty if the line says it all.
-    """
-
-    why: str
-    details: str = ""
+    why: str  # On one line
+    details: str = ""  # Where the fault is; empty if the line says it all
 
     @property
     def text(self) -> str:

@@ -19,19 +19,12 @@ _LONGEST: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class TimeBlocks:
-    """How the time of a trace is cut for resampling.
+    """The time of a trace, cut for resampling."""
 
-    Attributes:
-        unit_s: Days; of a trace of fewer than ten, a twentieth of its time.
-        units: Of each job, the one in which it was submitted, from 0.
-        count: How many units there are.
-        length: Units that are drawn together.
-    """
-
-    unit_s: float
-    units: I64
-    count: int
-    length: int
+    unit_s: float  # Days; of a trace of fewer than ten, a twentieth of its time
+    units: I64  # Of each job, the one in which it was submitted, from 0
+    count: int  # How many units there are
+    length: int  # Units that are drawn together
 
     @classmethod
     def of(cls, trace: Trace, block_days: int | None = None) -> TimeBlocks:
@@ -52,7 +45,7 @@ class TimeBlocks:
 
     @property
     def independent(self) -> float:
-        """How many blocks there are, of which no two have a unit in common, that can have jobs."""
+        """The number of blocks that can have jobs, no two of which have a unit in common."""
         return min(self.count / self.length, float(len(np.unique(self.units))))
 
 

@@ -106,16 +106,11 @@ class PolicySpec:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A wish with every default filled in.
-
-    Attributes:
-        made: The policy itself; None: Slurm's own order and backfill, without a daemon.
-        notes: What was filled in that nobody would guess.
-    """
+    """A wish with every default filled in."""
 
     wish: PolicySpec
-    made: Policy | None
-    notes: tuple[str, ...] = ()
+    made: Policy | None  # The policy itself; None: Slurm's own order and backfill, without a daemon
+    notes: tuple[str, ...] = ()  # What was filled in that nobody would guess
 
     @property
     def preset(self) -> str:
@@ -125,20 +120,14 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
-    """One simulation and how it was made.
-
-    Attributes:
-        seed: Of all that was drawn.
-        wall_s: Seconds the simulation took, reading the trace not counted.
-        place: Scheme and rules as reports name them; empty if GPUs were only counted.
-    """
+    """One simulation and how it was made."""
 
     chosen: Chosen
     costs: str
-    place: str
+    place: str  # Scheme and rules as reports name them; empty if GPUs were only counted
     outcome: Outcome
-    seed: int
-    wall_s: float
+    seed: int  # Of all that was drawn
+    wall_s: float  # Seconds the simulation took, reading the trace not counted
 
 
 def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:

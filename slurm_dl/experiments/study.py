@@ -23,17 +23,11 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True)
 class StudyTrace:
-    """A shipped trace and the cluster it is run on.
+    """A shipped trace and the cluster it is run on."""
 
-    Attributes:
-        name: What options and tables call it.
-        path: Below the folder of traces.
-        cluster: As `parse_shape` reads it.
-    """
-
-    name: str
-    path: str
-    cluster: str
+    name: str  # What options and tables call it
+    path: str  # Below the folder of traces
+    cluster: str  # As `parse_shape` reads it
 
 
 TRACES: Final = (
@@ -97,19 +91,12 @@ _NAMES: Final = frozenset({"history", "past", "texts"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyKey:
-    """Cells that differ in their resample alone.
+    """Cells that differ in their resample alone."""
 
-    Attributes:
-        trace: Which jobs, on which cluster.
-        policy: As `parse_policy` takes it.
-        costs: ``none``, ``slurm`` or the seconds of each restart.
-        tags: ``none``, or the standard deviation that `made_tags.tagged` takes.
-    """
-
-    trace: StudyTrace
-    policy: str
-    costs: str
-    tags: str = NONE
+    trace: StudyTrace  # Which jobs, on which cluster
+    policy: str  # As `parse_policy` takes it
+    costs: str  # ``none``, ``slurm`` or the seconds of each restart
+    tags: str = NONE  # ``none``, or the standard deviation that `made_tags.tagged` takes
 
     @property
     def workload(self) -> str:

@@ -67,34 +67,22 @@ class Candidate:
 
 
 class Tried(NamedTuple):
-    """A candidate on one of the halves.
+    """A candidate on one of the halves."""
 
-    Attributes:
-        figure: Less is better; NaN if jobs did not finish.
-        fate: Of the jobs; None if it was on the days chosen on.
-    """
-
-    figure: float
-    fate: Fate | None
+    figure: float  # Less is better; NaN if jobs did not finish
+    fate: Fate | None  # Of the jobs; None if it was on the days chosen on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Halves:
-    """A history in two halves of days.
-
-    Attributes:
-        by: The figure, a word of `whatif_history.KINDS`.
-        costs: As ``--costs`` takes it.
-        scheme: Places the jobs; None: GPUs are only counted.
-        experiment: Both halves as workloads.
-    """
+    """A history in two halves of days."""
 
     days: Mapping[str, DailyHistory]
     shape: ClusterShape
-    by: str
-    costs: str | None
-    scheme: Named | None
-    experiment: Experiment
+    by: str  # The figure, a word of `whatif_history.KINDS`
+    costs: str | None  # As ``--costs`` takes it
+    scheme: Named | None  # Places the jobs; None: GPUs are only counted
+    experiment: Experiment  # Both halves as workloads
 
     def cell(self, one: Candidate, half: str = CHOSEN_ON) -> Cell:
         """The simulation of a half under a candidate."""

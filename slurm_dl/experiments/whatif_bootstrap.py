@@ -42,17 +42,11 @@ Verdict = Literal["first", "better", "worse", "no difference shown", "too few da
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A figure of all days, and its interval.
+    """A figure of all days, and its interval."""
 
-    Attributes:
-        value: NaN if there is no job.
-        low: The lower end; NaN if there are too few days.
-        high: The upper end.
-    """
-
-    value: float
-    low: float
-    high: float
+    value: float  # NaN if there is no job
+    low: float  # The lower end; NaN if there are too few days
+    high: float  # The upper end
 
     @property
     def is_known(self) -> bool:
@@ -219,22 +213,14 @@ class RankedPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """All policies, the best first; those that left jobs undone last.
+    """All policies, the best first; those that left jobs undone last."""
 
-    Attributes:
-        by: The figure, a word of `KINDS`.
-        first: The policy that the others are held against.
-        level: Of the intervals at the first step of Holm's correction, a share of 1.
-        resamples: How many.
-        seed: Of the resamples.
-    """
-
-    by: str
-    first: str
+    by: str  # The figure, a word of `KINDS`
+    first: str  # The policy that the others are held against
     rows: tuple[RankedPolicy, ...]
-    level: float
-    resamples: int
-    seed: int
+    level: float  # Of the intervals at the first step of Holm's correction, a share of 1
+    resamples: int  # How many
+    seed: int  # Of the resamples
 
 
 def rank(fates: Sequence[tuple[str, Fate]], *, by: str, seed: int) -> Ranking:

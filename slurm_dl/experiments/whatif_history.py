@@ -37,17 +37,11 @@ _NO_EDGE_BELOW: Final = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """A sum over another, such as a mean over jobs.
+    """A sum over another, such as a mean over jobs."""
 
-    Attributes:
-        above: ``(d,)`` of each day.
-        below: ``(d,)`` of each day, 0 or more.
-        jobs: ``(d,)`` jobs of each day; None: *below* is 0 where there is none.
-    """
-
-    above: F64
-    below: F64
-    jobs: F64 | None = None
+    above: F64  # ``(d,)`` of each day
+    below: F64  # ``(d,)`` of each day, 0 or more
+    jobs: F64 | None = None  # ``(d,)`` jobs of each day; None: *below* is 0 where there is none
 
     def of(self, weights: F64, /) -> F64:
         """``(b,)`` the figure of each resample; NaN where it has no job.
@@ -109,21 +103,13 @@ Figure = Ratio | Percentile
 
 @dataclass(frozen=True, slots=True)
 class FigureKind:
-    """A figure that policies can be held against each other by; less is better.
+    """A figure that policies can be held against each other by; less is better."""
 
-    Attributes:
-        title: What tables call it.
-        column: Of `Fate`: the value of each job.
-        percent: Which percentile of them; 0: the mean.
-        is_time: It is in seconds.
-        most: It can't be more, and never less than 0.
-    """
-
-    title: str
-    column: str
-    percent: int = 0
-    is_time: bool = True
-    most: float = math.inf
+    title: str  # What tables call it
+    column: str  # Of `Fate`: the value of each job
+    percent: int = 0  # Which percentile of them; 0: the mean
+    is_time: bool = True  # It is in seconds
+    most: float = math.inf  # It can't be more, and never less than 0
 
 
 KINDS: Final = {
@@ -188,29 +174,17 @@ class DailyHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fate:
-    """What became of the counted jobs under one policy, as columns of length m.
+    """What became of the counted jobs under one policy, as columns of length m."""
 
-    Attributes:
-        block: ``(m,)`` the block of days each is counted in.
-        jct_s: ``(m,)`` job completion time, seconds; NaN if it did not finish.
-        queue_s: ``(m,)`` all its waiting, seconds.
-        rho: ``(m,)`` finish-time fairness.
-        lost_gpu_s: ``(m,)`` GPU-seconds without progress.
-        days: ``(blocks,)`` days in each block.
-        costs: The cost model.
-        notes: What was filled in that nobody would guess.
-        preemptions: How often one of the jobs was stopped.
-    """
-
-    block: I64
-    jct_s: F64
-    queue_s: F64
-    rho: F64
-    lost_gpu_s: F64
-    days: F64
-    costs: str
-    notes: tuple[str, ...]
-    preemptions: int
+    block: I64  # ``(m,)`` the block of days each is counted in
+    jct_s: F64  # ``(m,)`` job completion time, seconds; NaN if it did not finish
+    queue_s: F64  # ``(m,)`` all its waiting, seconds
+    rho: F64  # ``(m,)`` finish-time fairness
+    lost_gpu_s: F64  # ``(m,)`` GPU-seconds without progress
+    days: F64  # ``(blocks,)`` days in each block
+    costs: str  # The cost model
+    notes: tuple[str, ...]  # What was filled in that nobody would guess
+    preemptions: int  # How often one of the jobs was stopped
 
     @property
     def unfinished(self) -> int:

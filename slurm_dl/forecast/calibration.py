@@ -30,46 +30,30 @@ _MOST_BYTES: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """A range that was told, or might have been, of a job that waits; epoch seconds.
-
-    Attributes:
-        high_s: Its end; inf if it has none within the horizon.
-        median_s: Inf if more than half of the runs did not come to a start.
-    """
+    """A range that was told, or might have been, of a job that waits; epoch seconds."""
 
     job_id: int
     asked_s: float
     low_s: float
-    median_s: float
-    high_s: float
+    median_s: float  # Inf if more than half of the runs did not come to a start
+    high_s: float  # Its end; inf if it has none within the horizon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeVerdict:
-    """What became of one range.
+    """What became of one range."""
 
-    Attributes:
-        held: The job started inside it.
-        error_s: Start less median, seconds; NaN where either is unknown.
-    """
-
-    held: bool
-    error_s: float
+    held: bool  # The job started inside it
+    error_s: float  # Start less median, seconds; NaN where either is unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastScore:
-    """The last verdicts in two numbers.
+    """The last verdicts in two numbers."""
 
-    Attributes:
-        ranges: How many there are.
-        held: How many held.
-        median_error_s: Median size of the error, seconds; NaN if there is none.
-    """
-
-    ranges: int
-    held: int
-    median_error_s: float
+    ranges: int  # How many there are
+    held: int  # How many held
+    median_error_s: float  # Median size of the error, seconds; NaN if there is none
 
 
 def judged(said: Said, *, start_s: float | None, now_s: float) -> RangeVerdict | None:

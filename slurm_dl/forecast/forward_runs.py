@@ -30,19 +30,12 @@ HIGH: Final = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRange:
-    """When something happens, epoch seconds; inf is not within the horizon.
+    """When something happens, epoch seconds; inf is not within the horizon."""
 
-    Attributes:
-        low_s: A tenth of the runs are before.
-        median_s: Half of them are.
-        high_s: Nine tenths are.
-        share: In so many of them it happens within the horizon at all, 0 to 1.
-    """
-
-    low_s: float
-    median_s: float
-    high_s: float
-    share: float
+    low_s: float  # A tenth of the runs are before
+    median_s: float  # Half of them are
+    high_s: float  # Nine tenths are
+    share: float  # In so many of them it happens within the horizon at all, 0 to 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +54,12 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The outcome of some forward runs.
+    """The outcome of some forward runs."""
 
-    Attributes:
-        runs: How many came to their end. Of none: what is said is of the one that was begun.
-        jobs: Of each job that was asked for.
-        wanted: Of each job that nobody has submitted, as far as time allowed.
-        sources: Of how many jobs the run time is known from where; see `lives`.
-    """
-
-    runs: int
-    jobs: tuple[Expected, ...]
-    wanted: tuple[Expected, ...]
-    sources: dict[str, int]
+    runs: int  # How many came to their end. Of none: what is said is of the one that was begun.
+    jobs: tuple[Expected, ...]  # Of each job that was asked for
+    wanted: tuple[Expected, ...]  # Of each job that nobody has submitted, as far as time allowed
+    sources: dict[str, int]  # Of how many jobs the run time is known from where; see `lives`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +85,15 @@ class ForecastQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """All that forward runs in another process depend on.
-
-    Attributes:
-        order: Name of the policy.
-        parameters: Its parameters as plain values.
-        deadline_s: After so many seconds there is an answer of the runs so far.
-    """
+    """All that forward runs in another process depend on."""
 
     snapshot: Snapshot
-    order: str
-    parameters: dict[str, Any]
+    order: str  # Name of the policy
+    parameters: dict[str, Any]  # Its parameters as plain values
     settings: Settings
     question: ForecastQuestion
     pace: ForwardTiming
-    deadline_s: float
+    deadline_s: float  # After so many seconds there is an answer of the runs so far
 
 
 def foresee(

@@ -21,21 +21,13 @@ _STATE, _PARENT = 0, 1
 
 
 class Process(NamedTuple):
-    """One process of the command.
+    """One process of the command."""
 
-    Attributes:
-        pid: Its number.
-        program: Name of the program that it runs; empty if that cannot be seen.
-        takes: It has a handler for the signal, or waits for it.
-        code: The program and the size of its libraries, which changes while a program starts.
-        is_fork: Its parent runs the same command line, as that of a data loader's worker does.
-    """
-
-    pid: int
-    program: str
-    takes: bool
-    code: str
-    is_fork: bool
+    pid: int  # Its number
+    program: str  # Name of the program that it runs; empty if that cannot be seen
+    takes: bool  # It has a handler for the signal, or waits for it
+    code: str  # The program and the size of its libraries, which changes while a program starts
+    is_fork: bool  # Its parent runs the same command line, as that of a data loader's worker does
 
 
 class Child:

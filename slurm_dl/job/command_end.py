@@ -12,19 +12,12 @@ from slurm_dl.job.signals import signal_name
 
 
 class End(NamedTuple):
-    """How one start of the command ended.
+    """How one start of the command ended."""
 
-    Attributes:
-        code: Exit status as a shell has it.
-        stopped: It stopped in order to be run again.
-        solicited: It had been asked to.
-        may_requeue: A checkpoint was saved, so another run gets further than this one.
-    """
-
-    code: int
-    stopped: bool
-    solicited: bool = False
-    may_requeue: bool = False
+    code: int  # Exit status as a shell has it
+    stopped: bool  # It stopped in order to be run again
+    solicited: bool = False  # It had been asked to
+    may_requeue: bool = False  # A checkpoint was saved, so another run gets further than this one
 
 
 def judge(

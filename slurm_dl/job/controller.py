@@ -46,17 +46,11 @@ class CallFailedError(Exception):
 
 
 class JobStatus(NamedTuple):
-    """What Slurm says of this job at one instant.
+    """What Slurm says of this job at one instant."""
 
-    Attributes:
-        state: Slurm's state word, such as ``RUNNING`` or ``COMPLETING``.
-        left_s: Seconds to the time limit; None if there is none or it is not known.
-        comment: The comment as it is.
-    """
-
-    state: str
-    left_s: float | None
-    comment: str
+    state: str  # Slurm's state word, such as ``RUNNING`` or ``COMPLETING``
+    left_s: float | None  # Seconds to the time limit; None if there is none or it is not known
+    comment: str  # The comment as it is
 
     @property
     def is_ending(self) -> bool:

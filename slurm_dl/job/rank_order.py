@@ -35,17 +35,11 @@ _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 
 
 class RankLayout(NamedTuple):
-    """Where a job's ranks are.
+    """Where a job's ranks are."""
 
-    Attributes:
-        nodes: Its nodes in the order in which they are counted.
-        ranks: How many ranks each of them has.
-        reordered: That is not Slurm's own order.
-    """
-
-    nodes: tuple[str, ...]
-    ranks: tuple[int, ...]
-    reordered: bool
+    nodes: tuple[str, ...]  # Its nodes in the order in which they are counted
+    ranks: tuple[int, ...]  # How many ranks each of them has
+    reordered: bool  # That is not Slurm's own order
 
 
 def find_layout(

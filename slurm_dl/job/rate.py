@@ -19,17 +19,11 @@ _LATEST_S = 2.0**40
 
 
 class Progress(NamedTuple):
-    """What the script last reported.
+    """What the script last reported."""
 
-    Attributes:
-        restart: In which run.
-        step: How many steps are done.
-        time_s: When, seconds since the epoch.
-    """
-
-    restart: int
-    step: int
-    time_s: float
+    restart: int  # In which run
+    step: int  # How many steps are done
+    time_s: float  # When, seconds since the epoch
 
 
 class RateReport(CommentReport):

@@ -43,15 +43,10 @@ _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class RunId(NamedTuple):
-    """One start of the command.
+    """One start of the command."""
 
-    Attributes:
-        restart: How often Slurm has restarted the job.
-        attempt: How often dlrun has started the command again within this allocation.
-    """
-
-    restart: int
-    attempt: int
+    restart: int  # How often Slurm has restarted the job
+    attempt: int  # How often dlrun has started the command again within this allocation
 
 
 def run_dir() -> Path | None:

@@ -66,27 +66,16 @@ def needs(snap: Snapshot, share: F64, lease_s: float, restart_s: float = 0.0) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owed:
-    """Shares and credits of jobs as of the last decision.
+    """Shares and credits of jobs as of the last decision."""
 
-    Attributes:
-        job_id: ``(k,)`` ascending.
-        share: ``(k, t)`` see `Order`.
-        credit_s: ``(k, t)`` credits at *at_s*.
-        on: ``(k,)`` type that each ran on then; -1 if it did not run.
-        tasks: ``(k,)`` jobs in the record: the pending tasks of an array.
-        gpu_types: Names of the t types.
-        at_s: When, epoch seconds.
-        lease_s: Length of a lease.
-    """
-
-    job_id: I64
-    share: F64
-    credit_s: F64
-    on: I16
-    tasks: I32
-    gpu_types: tuple[str, ...]
-    at_s: float
-    lease_s: float
+    job_id: I64  # ``(k,)`` ascending
+    share: F64  # ``(k, t)`` see `Order`
+    credit_s: F64  # ``(k, t)`` credits at *at_s*
+    on: I16  # ``(k,)`` type that each ran on then; -1 if it did not run
+    tasks: I32  # ``(k,)`` jobs in the record: the pending tasks of an array
+    gpu_types: tuple[str, ...]  # Names of the t types
+    at_s: float  # When, epoch seconds
+    lease_s: float  # Length of a lease
 
     @classmethod
     def after(cls, snap: Snapshot, share: F64, lease_s: float) -> Owed:

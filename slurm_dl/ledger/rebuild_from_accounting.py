@@ -133,17 +133,11 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """The runs of one job up to now, oldest first.
+    """The runs of one job up to now, oldest first."""
 
-    Attributes:
-        earlier: Runs before the present one.
-        present: The run, or the wait, under way; None if accounting does not know it yet.
-        complete: There are as many earlier ones as restarts.
-    """
-
-    earlier: list[_Run]
-    present: _Run | None
-    complete: bool
+    earlier: list[_Run]  # Runs before the present one
+    present: _Run | None  # The run, or the wait, under way; None if accounting does not know it yet
+    complete: bool  # There are as many earlier ones as restarts
 
     @property
     def known(self) -> list[_Run]:

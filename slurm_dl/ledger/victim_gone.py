@@ -18,19 +18,12 @@ from slurm_dl.model.plan import MarkGone
 
 @dataclass(frozen=True, slots=True)
 class VictimGone:
-    """The changes to store, all at once.
+    """The changes to store, all at once."""
 
-    Attributes:
-        handover: The hand-over as it is now.
-        columns: New values of the job, by the ledger's columns.
-        taken: Its GPUs, if they were taken back.
-        restarts: What is to be followed of it, if it is back in the queue.
-    """
-
-    handover: Handover
-    columns: Mapping[str, Sequence[float]]
-    taken: list[Taken]
-    restarts: list[Restart]
+    handover: Handover  # The hand-over as it is now
+    columns: Mapping[str, Sequence[float]]  # New values of the job, by the ledger's columns
+    taken: list[Taken]  # Its GPUs, if they were taken back
+    restarts: list[Restart]  # What is to be followed of it, if it is back in the queue
 
 
 def victim_gone(

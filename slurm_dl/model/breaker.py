@@ -64,18 +64,12 @@ class Breaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """GPUs that were taken back from one run.
+    """GPUs that were taken back from one run."""
 
-    Attributes:
-        at_s: When the run was seen gone, epoch seconds.
-        gpus: GPUs it held.
-        notice_s: Time from the signal until it was gone, seconds.
-    """
-
-    at_s: float
+    at_s: float  # When the run was seen gone, epoch seconds
     job_id: JobId
-    gpus: float
-    notice_s: float
+    gpus: float  # GPUs it held
+    notice_s: float  # Time from the signal until it was gone, seconds
     handover_id: HandoverId
 
 

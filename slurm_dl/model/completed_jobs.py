@@ -16,33 +16,19 @@ from slurm_dl.model.jobs import F64, I32
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Past:
-    """Jobs that are over, in the order in which they ended, as columns of length k.
+    """Jobs that are over, in the order in which they ended, as columns of length k."""
 
-    Attributes:
-        account: ``(k,)`` int32, index into `accounts`.
-        user: ``(k,)`` int32, index into `users`.
-        name: ``(k,)`` int32, index into `names`; what `JobText.name` said.
-        gpus: ``(k,)`` GPUs each held.
-        submit_s: ``(k,)`` first submission, epoch seconds.
-        start_s: ``(k,)`` first start, epoch seconds.
-        end_s: ``(k,)`` end of the last run, epoch seconds, not decreasing.
-        ran_s: ``(k,)`` seconds over all runs, above 0.
-        accounts: Names of accounts.
-        users: Names of users.
-        names: Names of jobs.
-    """
-
-    account: I32
-    user: I32
-    name: I32
-    gpus: F64
-    submit_s: F64
-    start_s: F64
-    end_s: F64
-    ran_s: F64
-    accounts: tuple[str, ...]
-    users: tuple[str, ...]
-    names: tuple[str, ...]
+    account: I32  # ``(k,)`` int32, index into `accounts`
+    user: I32  # ``(k,)`` int32, index into `users`
+    name: I32  # ``(k,)`` int32, index into `names`; what `JobText.name` said
+    gpus: F64  # ``(k,)`` GPUs each held
+    submit_s: F64  # ``(k,)`` first submission, epoch seconds
+    start_s: F64  # ``(k,)`` first start, epoch seconds
+    end_s: F64  # ``(k,)`` end of the last run, epoch seconds, not decreasing
+    ran_s: F64  # ``(k,)`` seconds over all runs, above 0
+    accounts: tuple[str, ...]  # Names of accounts
+    users: tuple[str, ...]  # Names of users
+    names: tuple[str, ...]  # Names of jobs
 
     def __post_init__(self) -> None:
         columns = {

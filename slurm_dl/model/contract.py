@@ -32,19 +32,12 @@ LEAST_UNTIL = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """How to take GPUs back from one job.
+    """How to take GPUs back from one job."""
 
-    Attributes:
-        signal: One of `SIGNALS`, without ``SIG``.
-        target: Who gets it.
-        grace_s: Longest wait between signal and requeue, seconds; above 0.
-        requeued_by: Who requeues after the checkpoint.
-    """
-
-    signal: str = "USR1"
-    target: SignalTarget = "batch"
-    grace_s: float = DEFAULT_GRACE_S
-    requeued_by: Requeuer = "daemon"
+    signal: str = "USR1"  # One of `SIGNALS`, without ``SIG``
+    target: SignalTarget = "batch"  # Who gets it
+    grace_s: float = DEFAULT_GRACE_S  # Longest wait between signal and requeue, seconds; above 0
+    requeued_by: Requeuer = "daemon"  # Who requeues after the checkpoint
 
     def __post_init__(self) -> None:
         if self.signal not in SIGNALS:

@@ -18,29 +18,18 @@ from slurm_dl.model.jobs import F64, I32, Bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """What a job's life looked like once it was over: one row of `Records`.
-
-    Attributes:
-        gpus: GPUs it held while it ran.
-        submit_s: First submission, epoch seconds.
-        start_s: First start, epoch seconds.
-        end_s: End of the last run, epoch seconds.
-        service_gpu_s: GPU-seconds over all its runs.
-        lost_gpu_s: Of those, GPU-seconds whose work did not survive a preemption.
-        preemptions: How often it was put back into the queue.
-        completed: It ended with success.
-    """
+    """What a job's life looked like once it was over: one row of `Records`."""
 
     job_id: JobId
     user: str
-    gpus: float
-    submit_s: float
-    start_s: float
-    end_s: float
-    service_gpu_s: float
-    lost_gpu_s: float = 0.0
-    preemptions: int = 0
-    completed: bool = True
+    gpus: float  # GPUs it held while it ran
+    submit_s: float  # First submission, epoch seconds
+    start_s: float  # First start, epoch seconds
+    end_s: float  # End of the last run, epoch seconds
+    service_gpu_s: float  # GPU-seconds over all its runs
+    lost_gpu_s: float = 0.0  # Of those, GPU-seconds whose work did not survive a preemption
+    preemptions: int = 0  # How often it was put back into the queue
+    completed: bool = True  # It ended with success
 
     @property
     def jct_s(self) -> float:
@@ -50,17 +39,11 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunNodes:
-    """On which nodes runs were, h rows: one for each node of each run, by run.
+    """On which nodes runs were, h rows: one for each node of each run, by run."""
 
-    Attributes:
-        run: ``(h,)`` int32, row in `Runs`, not decreasing; one that is missing was on no node.
-        node: ``(h,)`` int32, index of the node in the cluster.
-        gpus: ``(h,)`` GPUs held there, above 0.
-    """
-
-    run: I32
-    node: I32
-    gpus: F64
+    run: I32  # ``(h,)`` int32, row in `Runs`, not decreasing; one that is missing was on no node
+    node: I32  # ``(h,)`` int32, index of the node in the cluster
+    gpus: F64  # ``(h,)`` GPUs held there, above 0
 
     def __post_init__(self) -> None:
         _sealed("nodes of runs", {f.name: getattr(self, f.name) for f in fields(self)})

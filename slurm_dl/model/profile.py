@@ -50,15 +50,10 @@ _Batch = Annotated[int, Ge(1), Le(10**9)]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """How a job lies on nodes: the same number of GPUs on each.
+    """How a job lies on nodes: the same number of GPUs on each."""
 
-    Attributes:
-        nodes: Nodes, at least 1.
-        gpus_per_node: GPUs on each, at least 1.
-    """
-
-    nodes: int
-    gpus_per_node: int
+    nodes: int  # Nodes, at least 1
+    gpus_per_node: int  # GPUs on each, at least 1
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.gpus_per_node < 1:
@@ -123,34 +118,21 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeRate:
-    """Speed in one shape relative to the best shape with as many GPUs, where only that is known.
+    """Speed in one shape relative to the best shape with as many GPUs, where only that is known."""
 
-    Attributes:
-        shape: Nodes and GPUs on each.
-        rate: Above 0; 1 is as fast as the best.
-        origin: Where it is from.
-    """
-
-    shape: Shape
-    rate: Annotated[float, Gt(0), Le(10)]
-    origin: Origin = "declared"
+    shape: Shape  # Nodes and GPUs on each
+    rate: Annotated[float, Gt(0), Le(10)]  # Above 0; 1 is as fast as the best
+    origin: Origin = "declared"  # Where it is from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCost:
-    """What saving and restoring costs.
+    """What saving and restoring costs."""
 
-    Attributes:
-        size_mb: MB on disk; None if unknown.
-        save_s: Seconds to save; None if unknown.
-        restore_s: Seconds to restore; None if unknown.
-        observations: Saves that *save_s* counts for; 0 if it was not measured here.
-    """
-
-    size_mb: _Positive | None = None
-    save_s: _NotNegative | None = None
-    restore_s: _NotNegative | None = None
-    observations: _Count = 0
+    size_mb: _Positive | None = None  # MB on disk; None if unknown
+    save_s: _NotNegative | None = None  # Seconds to save; None if unknown
+    restore_s: _NotNegative | None = None  # Seconds to restore; None if unknown
+    observations: _Count = 0  # Saves that *save_s* counts for; 0 if it was not measured here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,17 +157,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRate:
-    """Speed with so many CPUs and so much memory for each GPU, relative to the best of all.
+    """Speed with so many CPUs and so much memory for each GPU, relative to the best of all."""
 
-    Attributes:
-        cpus_per_gpu: CPUs for each GPU.
-        mem_mb_per_gpu: Memory for each GPU, MB.
-        rate: 0 to 1; 1 is the fastest that was seen.
-    """
-
-    cpus_per_gpu: _Positive
-    mem_mb_per_gpu: _NotNegative
-    rate: _Share
+    cpus_per_gpu: _Positive  # CPUs for each GPU
+    mem_mb_per_gpu: _NotNegative  # Memory for each GPU, MB
+    rate: _Share  # 0 to 1; 1 is the fastest that was seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,42 +43,26 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Blocked:
-    """Whole nodes that a reservation which is not ours keeps from all jobs but its own.
+    """Whole nodes that a reservation which is not ours keeps from all jobs but its own."""
 
-    Attributes:
-        start_s: When it begins, epoch seconds; of one that repeats, the next time.
-        end_s: When it ends, epoch seconds.
-        nodes: ``(m,)`` bool, its nodes.
-        jobs: Jobs that run in it or are submitted into it.
-    """
-
-    start_s: float
-    end_s: float
-    nodes: Bool
-    jobs: frozenset[JobId] = frozenset()
+    start_s: float  # When it begins, epoch seconds; of one that repeats, the next time
+    end_s: float  # When it ends, epoch seconds
+    nodes: Bool  # ``(m,)`` bool, its nodes
+    jobs: frozenset[JobId] = frozenset()  # Jobs that run in it or are submitted into it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobText:
-    """What people want to read about a job; of it, *qos* and *account* decide something as well.
+    """What people want to read about a job; of it, *qos* and *account* decide something as well."""
 
-    Attributes:
-        label: Slurm's way of naming it: ``123``, ``123_7`` or ``123_[8-20]``.
-        account: Its account, to which nodes may be guaranteed.
-        qos: Its QOS. Where Slurm itself preempts it does so inside one of them.
-        reason: Slurm's own reason word. The ledger reads of it that Slurm put a job aside.
-        nodes: Node list as Slurm writes it.
-        ending: Slurm's word for how it ended, such as ``TIMEOUT``; empty if it is not over.
-    """
-
-    label: str
+    label: str  # Slurm's way of naming it: ``123``, ``123_7`` or ``123_[8-20]``
     name: str = ""
     user: str = ""
-    account: str = ""
-    qos: str = ""
-    reason: str = ""
-    nodes: str = ""
-    ending: str = ""
+    account: str = ""  # Its account, to which nodes may be guaranteed
+    qos: str = ""  # Its QOS. Where Slurm itself preempts it does so inside one of them.
+    reason: str = ""  # Slurm's own reason word. The ledger reads of it that Slurm put a job aside.
+    nodes: str = ""  # Node list as Slurm writes it
+    ending: str = ""  # Slurm's word for how it ended, such as ``TIMEOUT``; empty if it is not over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

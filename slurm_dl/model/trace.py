@@ -23,16 +23,11 @@ class Ending(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadLine:
-    """A line that was left out of a trace.
-
-    Attributes:
-        line: Its number in the file, 1 is the first; 0 where the format has no lines.
-        why: What is wrong with it.
-    """
+    """A line that was left out of a trace."""
 
     file: str
-    line: int
-    why: str
+    line: int  # Its number in the file, 1 is the first; 0 where the format has no lines
+    why: str  # What is wrong with it
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file

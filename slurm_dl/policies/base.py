@@ -16,7 +16,7 @@ from slurm_dl.model.jobs import COMPLETING, F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
-"""Whom a waiting job may take GPUs from.
+"""Jobs that a waiting job may take GPUs from.
 
 A job *should hold GPUs* if the GPUs suffice for it and for all that are served before it.
 

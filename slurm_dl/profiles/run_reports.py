@@ -39,36 +39,22 @@ _GPU_TYPE = r"[A-Za-z0-9._+-]{1,64}"
 
 
 class Measured(NamedTuple):
-    """The speed of one run.
+    """The speed of one run."""
 
-    Attributes:
-        shape: What it lay on.
-        gpu_type: As in its request; empty if that named none.
-        steps_per_s: Median of its windows.
-    """
-
-    shape: Shape
-    gpu_type: str
-    steps_per_s: float
+    shape: Shape  # What it lay on
+    gpu_type: str  # As in its request; empty if that named none
+    steps_per_s: float  # Median of its windows
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What one run directory tells.
+    """What one run directory tells."""
 
-    Attributes:
-        owner: uid of the directory; what does not belong to it is not read.
-        speeds: One for each run that told enough.
-        sizes_mb: Sizes of its checkpoints, MB.
-        saves_s: Seconds of its saves, of those that were timed.
-        remarks: What was left out and why, for the admin.
-    """
-
-    owner: int
-    speeds: tuple[Measured, ...]
-    sizes_mb: tuple[float, ...]
-    saves_s: tuple[float, ...]
-    remarks: tuple[str, ...]
+    owner: int  # uid of the directory; what does not belong to it is not read
+    speeds: tuple[Measured, ...]  # One for each run that told enough
+    sizes_mb: tuple[float, ...]  # Sizes of its checkpoints, MB
+    saves_s: tuple[float, ...]  # Seconds of its saves, of those that were timed
+    remarks: tuple[str, ...]  # What was left out and why, for the admin
 
 
 def read_reports(

@@ -56,17 +56,11 @@ class RecordingError(ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What plans depend on besides the snapshot.
+    """What plans depend on besides the snapshot."""
 
-    Attributes:
-        policy: Name of the policy.
-        parameters: Its parameters as plain values.
-        settings: The limits of the engine.
-    """
-
-    policy: str
-    parameters: Mapping[str, Any]
-    settings: Settings
+    policy: str  # Name of the policy
+    parameters: Mapping[str, Any]  # Its parameters as plain values
+    settings: Settings  # The limits of the engine
 
     @classmethod
     def of(cls, policy: Policy, settings: Settings) -> Self:
@@ -101,18 +95,12 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordedCycle:
-    """One cycle of a recording.
+    """One cycle of a recording."""
 
-    Attributes:
-        line: Its line in the file, from 1.
-        setup: What was in force.
-        plan: What was planned; None if that was not recorded.
-    """
-
-    line: int
-    setup: Setup
+    line: int  # Its line in the file, from 1
+    setup: Setup  # What was in force
     snapshot: Snapshot
-    plan: Plan | None
+    plan: Plan | None  # What was planned; None if that was not recorded
 
 
 class Writer:

@@ -107,18 +107,12 @@ class ReplayPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Replayed:
-    """One recorded cycle, decided upon once more.
-
-    Attributes:
-        plan: The plan of now.
-        policy: The policy that made it.
-        then: The recorded plan; None if it is not known and not needed.
-    """
+    """One recorded cycle, decided upon once more."""
 
     recorded: RecordedCycle
-    plan: Plan
-    policy: Policy
-    then: Plan | None
+    plan: Plan  # The plan of now
+    policy: Policy  # The policy that made it
+    then: Plan | None  # The recorded plan; None if it is not known and not needed
 
     @property
     def is_equal(self) -> bool:

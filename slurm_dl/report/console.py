@@ -25,15 +25,10 @@ def console(width: int = 80) -> Console:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar of progress; call it with the steps done so far.
+    """A bar of progress; call it with the steps done so far."""
 
-    Attributes:
-        done: Told the steps.
-        tell: Told what is under way.
-    """
-
-    done: Callable[[float], None]
-    tell: Callable[[str], None]
+    done: Callable[[float], None]  # Told the steps
+    tell: Callable[[str], None]  # Told what is under way
 
     def __call__(self, done: float) -> None:
         """Show that so many steps are done."""

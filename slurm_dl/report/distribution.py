@@ -22,22 +22,14 @@ class Spread:
 
     Percentiles are by nearest rank: the smallest value that at least so many percent of all do not
     exceed, so each is the value of one of the jobs.
-
-    Attributes:
-        count: Values.
-        mean: Arithmetic mean.
-        median: The middle one; of an even number the mean of the middle two.
-        p95: 95th percentile.
-        p99: 99th percentile.
-        max: The largest.
     """
 
-    count: int
-    mean: float
-    median: float
-    p95: float
-    p99: float
-    max: float
+    count: int  # Values
+    mean: float  # Arithmetic mean
+    median: float  # The middle one; of an even number the mean of the middle two
+    p95: float  # 95th percentile
+    p99: float  # 99th percentile
+    max: float  # The largest
 
 
 def spread(values: F64) -> Spread:

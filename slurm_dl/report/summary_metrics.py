@@ -82,15 +82,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Some of the jobs.
+    """Some of the jobs."""
 
-    Attributes:
-        label: What they have in common.
-        summary: Their figures.
-    """
-
-    label: str
-    summary: Summary
+    label: str  # What they have in common
+    summary: Summary  # Their figures
 
 
 def summarise(records: Records, *, gpus: float) -> Summary:

@@ -17,15 +17,10 @@ from slurm_dl.model.jobs import F64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Steps:
-    """A function that is 0 before its first instant and constant between two of them.
+    """A function that is 0 before its first instant and constant between two of them."""
 
-    Attributes:
-        time_s: ``(m,)`` instants, seconds, increasing.
-        value: ``(m,)`` value from that instant on; the last one holds for ever.
-    """
-
-    time_s: F64
-    value: F64
+    time_s: F64  # ``(m,)`` instants, seconds, increasing
+    value: F64  # ``(m,)`` value from that instant on; the last one holds for ever
 
     @classmethod
     def of(cls, changes: Sequence[tuple[F64, F64]]) -> Self:

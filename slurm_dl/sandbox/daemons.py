@@ -28,17 +28,11 @@ TERM_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Daemons:
-    """The daemons of one sandbox.
+    """The daemons of one sandbox."""
 
-    Attributes:
-        layout: Its directory.
-        fixed: Its record.
-        names: All of them, in the order they start.
-    """
-
-    layout: Layout
-    fixed: Record
-    names: tuple[str, ...]
+    layout: Layout  # Its directory
+    fixed: Record  # Its record
+    names: tuple[str, ...]  # All of them, in the order they start
 
     @classmethod
     def of(cls, layout: Layout, fixed: Record) -> Daemons:

@@ -30,19 +30,12 @@ _DEFAULT_SIGNALS: Final = signal.valid_signals() - {signal.SIGKILL, signal.SIGST
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One process, named so that it can never be mistaken for a later one with the same pid.
+    """One process, named so that it can never be mistaken for a later one with the same pid."""
 
-    Attributes:
-        name: The daemon's name in the sandbox, or the program's.
-        pid: Process id.
-        start_ticks: Clock ticks from boot to the process's start.
-        boot_id: The kernel's id of that boot.
-    """
-
-    name: str
-    pid: int
-    start_ticks: int
-    boot_id: str
+    name: str  # The daemon's name in the sandbox, or the program's
+    pid: int  # Process id
+    start_ticks: int  # Clock ticks from boot to the process's start
+    boot_id: str  # The kernel's id of that boot
 
 
 _PROCESS_JSON: Final = TypeAdapter(Process)

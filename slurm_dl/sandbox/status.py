@@ -28,23 +28,14 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """What is alive.
+    """What is alive."""
 
-    Attributes:
-        directory: The sandbox's directory.
-        cluster: Slurm's name of the cluster.
-        first_port: slurmctld's port.
-        answers: Whether slurmctld answers.
-        daemons: Every daemon the sandbox should have.
-        nodes: Empty when slurmctld does not answer.
-    """
-
-    directory: str
-    cluster: str
-    first_port: int
-    answers: bool
-    daemons: tuple[DaemonStatus, ...]
-    nodes: tuple[NodeStatus, ...]
+    directory: str  # The sandbox's directory
+    cluster: str  # Slurm's name of the cluster
+    first_port: int  # slurmctld's port
+    answers: bool  # Whether slurmctld answers
+    daemons: tuple[DaemonStatus, ...]  # Every daemon the sandbox should have
+    nodes: tuple[NodeStatus, ...]  # Empty when slurmctld does not answer
 
     @property
     def is_up(self) -> bool:

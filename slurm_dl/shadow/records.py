@@ -33,47 +33,31 @@ _SMALL = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedJobRecord:
-    """A job whose end was seen, or that vanished.
-
-    Attributes:
-        account: Its account, cut to `LONGEST_NAME`.
-        gpus: GPUs it held.
-        submit_s: First submission, epoch seconds.
-        start_s: First start, epoch seconds.
-        ran_s: Seconds it ran, over all its runs.
-        end_s: When it ended; when it was missed, for one that vanished. Epoch seconds.
-        how: ``C`` with success, ``F`` without, ``V`` nobody saw how.
-        opted_in: It had declared a preemption contract.
-    """
+    """A job whose end was seen, or that vanished."""
 
     job_id: int
     uid: int
-    account: str
-    gpus: float
-    submit_s: float
-    start_s: float
-    ran_s: float
-    end_s: float
-    how: str
-    opted_in: bool
+    account: str  # Its account, cut to `LONGEST_NAME`
+    gpus: float  # GPUs it held
+    submit_s: float  # First submission, epoch seconds
+    start_s: float  # First start, epoch seconds
+    ran_s: float  # Seconds it ran, over all its runs
+    end_s: float  # When it ended; when it was missed, for one that vanished. Epoch seconds.
+    how: str  # ``C`` with success, ``F`` without, ``V`` nobody saw how
+    opted_in: bool  # It had declared a preemption contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WishedVictim:
-    """A run that would have been stopped.
-
-    Attributes:
-        ran_s: Seconds since the run's start when it was first wished for.
-        grace_s: Longest wait between signal and requeue that it asks for.
-    """
+    """A run that would have been stopped."""
 
     job_id: int
     restarts: int
     uid: int
     account: str
     gpus: float
-    ran_s: float
-    grace_s: float
+    ran_s: float  # Seconds since the run's start when it was first wished for
+    grace_s: float  # Longest wait between signal and requeue that it asks for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,28 +76,18 @@ class ShadowError(SlurmDlError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnfinishedJobs:
-    """The unfinished jobs at one look.
+    """The unfinished jobs at one look."""
 
-    Attributes:
-        now_s: The look, epoch seconds.
-        jobs: ``(n,)`` of `JOB`, sorted by ``job_id``.
-        accounts: What ``account`` indexes.
-    """
-
-    now_s: float
-    jobs: npt.NDArray[np.void]
-    accounts: tuple[str, ...]
+    now_s: float  # The look, epoch seconds
+    jobs: npt.NDArray[np.void]  # ``(n,)`` of `JOB`, sorted by ``job_id``
+    accounts: tuple[str, ...]  # What ``account`` indexes
 
 
 @dataclass(frozen=True, slots=True)
 class OpenHandovers:
-    """The wishes that were open at one look.
+    """The wishes that were open at one look."""
 
-    Attributes:
-        now_s: The look, epoch seconds.
-    """
-
-    now_s: float
+    now_s: float  # The look, epoch seconds
     wishes: tuple[WishedHandover, ...]
 
 

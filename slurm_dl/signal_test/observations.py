@@ -32,21 +32,13 @@ class ObservedProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The job at one instant.
+    """The job at one instant."""
 
-    Attributes:
-        state: Waiting is not started yet, or put back.
-        run: Its restart count.
-        acked: It has acknowledged the checkpoint of this run.
-        end: How it ended, in words; empty unless it is over.
-        killed_by: The signal that ended it, without ``SIG``; empty if none did.
-    """
-
-    state: Literal["waiting", "running", "over"]
-    run: int = 0
-    acked: bool = False
-    end: str = ""
-    killed_by: str = ""
+    state: Literal["waiting", "running", "over"]  # Waiting is not started yet, or put back
+    run: int = 0  # Its restart count
+    acked: bool = False  # It has acknowledged the checkpoint of this run
+    end: str = ""  # How it ended, in words; empty unless it is over
+    killed_by: str = ""  # The signal that ended it, without ``SIG``; empty if none did
 
 
 def ended(run: int, status: str, number: int) -> Look:
@@ -77,17 +69,11 @@ class SavedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Return:
-    """The run after the requeue.
+    """The run after the requeue."""
 
-    Attributes:
-        trained: It trained again, as far as one could see.
-        first_step: The first step it reported; None if it reported none.
-        end: How it ended before it trained, in words; empty if it did not.
-    """
-
-    trained: bool
-    first_step: int | None = None
-    end: str = ""
+    trained: bool  # It trained again, as far as one could see
+    first_step: int | None = None  # The first step it reported; None if it reported none
+    end: str = ""  # How it ended before it trained, in words; empty if it did not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,21 +26,13 @@ _ANY_TYPE: Final = "gpu"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroup:
-    """Nodes that are alike.
+    """Nodes that are alike."""
 
-    Attributes:
-        nodes: Nodes.
-        gpus: GPUs of each.
-        gpu_type: Their type; of several the first.
-        leaf_nodes: Nodes on each leaf switch, the last one may have fewer; 0: all on one.
-        others: Further types, and how many of *gpus* are of each.
-    """
-
-    nodes: int
-    gpus: int
-    gpu_type: str = _ANY_TYPE
-    leaf_nodes: int = 0
-    others: tuple[tuple[str, int], ...] = ()
+    nodes: int  # Nodes
+    gpus: int  # GPUs of each
+    gpu_type: str = _ANY_TYPE  # Their type; of several the first
+    leaf_nodes: int = 0  # Nodes on each leaf switch, the last one may have fewer; 0: all on one
+    others: tuple[tuple[str, int], ...] = ()  # Further types, and how many of *gpus* are of each
 
     @property
     def by_type(self) -> Mapping[str, int]:

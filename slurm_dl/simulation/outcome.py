@@ -81,18 +81,10 @@ def _mean(values: F64) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
-    """One simulation, whole.
+    """One simulation, whole."""
 
-    Attributes:
-        records: What became of each job, in the order of the trace.
-        decisions: How often the engine decided.
-        events: Instants at which something happened.
-        now_s: The simulated time at the end, seconds.
-        lay: How the jobs lay on nodes; None if GPUs were only counted.
-    """
-
-    records: Records
-    decisions: int
-    events: int
-    now_s: float
-    lay: Lay | None = None
+    records: Records  # What became of each job, in the order of the trace
+    decisions: int  # How often the engine decided
+    events: int  # Instants at which something happened
+    now_s: float  # The simulated time at the end, seconds
+    lay: Lay | None = None  # How the jobs lay on nodes; None if GPUs were only counted

@@ -34,18 +34,12 @@ _QOS_FIELDS = "name,preemptmode,gracetime,preemptexempttime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """One QOS, as far as preemption goes.
-
-    Attributes:
-        modes: Words of its PreemptMode, in lower case.
-        grace_s: GraceTime, seconds.
-        exempt_s: PreemptExemptTime, seconds; None: that of slurm.conf.
-    """
+    """One QOS, as far as preemption goes."""
 
     name: str
-    modes: frozenset[str]
-    grace_s: float
-    exempt_s: float | None
+    modes: frozenset[str]  # Words of its PreemptMode, in lower case
+    grace_s: float  # GraceTime, seconds
+    exempt_s: float | None  # PreemptExemptTime, seconds; None: that of slurm.conf
 
 
 def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -> str:

@@ -114,19 +114,12 @@ NEWEST = SERIES[-1].number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseFault:
-    """A fault of some releases that matters here.
+    """A fault of some releases that matters here."""
 
-    Attributes:
-        first: First release that has it.
-        last: Last one.
-        text: What goes wrong and what helps.
-        forbids_preemption: Nothing may be preempted because of it.
-    """
-
-    first: Release
-    last: Release
-    text: str
-    forbids_preemption: bool = False
+    first: Release  # First release that has it
+    last: Release  # Last one
+    text: str  # What goes wrong and what helps
+    forbids_preemption: bool = False  # Nothing may be preempted because of it
 
 
 # Sources: Slurm's change logs of 22.05.9 (bug 15857) and 23.02.2 (commit 5c3a7f6aaf).

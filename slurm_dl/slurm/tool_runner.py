@@ -37,15 +37,10 @@ _JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Result of a call of sbatch.
+    """Result of a call of sbatch."""
 
-    Attributes:
-        job_id: The job, or the array as a whole; None if sbatch refused.
-        text: Its messages, as they came.
-    """
-
-    job_id: int | None
-    text: bytes
+    job_id: int | None  # The job, or the array as a whole; None if sbatch refused
+    text: bytes  # Its messages, as they came
 
 
 class Slurm:

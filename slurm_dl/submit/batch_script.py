@@ -27,17 +27,11 @@ from slurm_dl.submit.shell_quoting import UnquotedError, UserText, quote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What sbatch gets.
+    """What sbatch gets."""
 
-    Attributes:
-        args: Its arguments, without the program.
-        script: The batch script, read from its standard input.
-        shape: What was asked for.
-    """
-
-    args: tuple[str, ...]
-    script: str
-    shape: Wanted
+    args: tuple[str, ...]  # Its arguments, without the program
+    script: str  # The batch script, read from its standard input
+    shape: Wanted  # What was asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

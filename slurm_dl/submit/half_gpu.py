@@ -17,19 +17,12 @@ _HALVES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfGpu:
-    """What is asked of Slurm.
+    """What is asked of Slurm."""
 
-    Attributes:
-        shards: Half the shards of one GPU.
-        gpu_type: Type of the nodes' GPUs; None if they have several, or none is named.
-        types: Types of the GPUs that can be shared.
-        enough_up: A node with such GPUs is up.
-    """
-
-    shards: int
-    gpu_type: str | None
-    types: tuple[str, ...]
-    enough_up: bool
+    shards: int  # Half the shards of one GPU
+    gpu_type: str | None  # Type of the nodes' GPUs; None if they have several, or none is named
+    types: tuple[str, ...]  # Types of the GPUs that can be shared
+    enough_up: bool  # A node with such GPUs is up
     nodes: int = 1
     gpus: int = 1
 

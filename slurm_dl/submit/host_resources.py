@@ -41,15 +41,10 @@ _MOST_ASKED = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """What the owner of a job leaves to us.
+    """What the owner of a job leaves to us."""
 
-    Attributes:
-        cpus: CPUs are not said.
-        memory: Memory is not said.
-    """
-
-    cpus: bool
-    memory: bool
+    cpus: bool  # CPUs are not said
+    memory: bool  # Memory is not said
 
     def __bool__(self) -> bool:
         return self.cpus or self.memory
@@ -57,15 +52,10 @@ class Silence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLimit:
-    """What Slurm lets a job have at most; one that asks for more never starts.
+    """What Slurm lets a job have at most; one that asks for more never starts."""
 
-    Attributes:
-        node_mb: Memory on each node, MB; inf if there is no limit.
-        cpu_mb: Memory for each of its CPUs, MB.
-    """
-
-    node_mb: float = math.inf
-    cpu_mb: float = math.inf
+    node_mb: float = math.inf  # Memory on each node, MB; inf if there is no limit
+    cpu_mb: float = math.inf  # Memory for each of its CPUs, MB
 
     def no_more_than(self, other: MemoryLimit) -> MemoryLimit:
         """The lesser of both, each for itself."""

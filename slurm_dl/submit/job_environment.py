@@ -45,15 +45,10 @@ _SET_ONLY_WHERE_THEY_APPLY = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    """An environment for sbatch.
+    """An environment for sbatch."""
 
-    Attributes:
-        environ: What sbatch gets.
-        ignored: Input variables of sbatch that were left out, sorted.
-    """
-
-    environ: dict[str, str]
-    ignored: tuple[str, ...]
+    environ: dict[str, str]  # What sbatch gets
+    ignored: tuple[str, ...]  # Input variables of sbatch that were left out, sorted
 
 
 def clean(environ: Mapping[str, str], *, keep_sbatch: bool) -> Cleaned:

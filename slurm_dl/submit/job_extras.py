@@ -30,34 +30,21 @@ _NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,64}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFacts:
-    """What there is to find it out from.
+    """What there is to find it out from."""
 
-    Attributes:
-        partitions: Where the job may run.
-        site: The site's choices.
-        profile: What is known of the model; None if nothing.
-        kept: Names of the variables that sbatch gets.
-        slurm: Whom to ask.
-    """
-
-    partitions: Sequence[GpuPartition]
-    site: SiteSettings
-    profile: Profile | None
-    kept: frozenset[str]
-    slurm: Slurm
+    partitions: Sequence[GpuPartition]  # Where the job may run
+    site: SiteSettings  # The site's choices
+    profile: Profile | None  # What is known of the model; None if nothing
+    kept: frozenset[str]  # Names of the variables that sbatch gets
+    slurm: Slurm  # Whom to ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobExtras:
-    """What was found out.
+    """What was found out."""
 
-    Attributes:
-        extras: For the job.
-        notes: For its owner, one line each.
-    """
-
-    extras: Extras
-    notes: tuple[str, ...]
+    extras: Extras  # For the job
+    notes: tuple[str, ...]  # For its owner, one line each
 
 
 def find(request: JobRequest, wanted: Wanted, known: SiteFacts) -> JobExtras:

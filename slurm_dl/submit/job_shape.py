@@ -19,25 +19,15 @@ UNTYPED = "untyped"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuNode:
-    """GPUs of one type on one node; a node with two types counts twice.
+    """GPUs of one type on one node; a node with two types counts twice."""
 
-    Attributes:
-        gpu_type: Its type; empty if Slurm knows none.
-        gpus: How many, at least 1.
-        up: Jobs may start there now or when it is free.
-        name: The node's name; empty if it is not known.
-        shards: ``gres/shard`` of the whole node.
-        host: What the whole node has for jobs; None if it is not known.
-        threads: CPUs of one core: Slurm gives no part of a core.
-    """
-
-    gpu_type: str
-    gpus: int
-    up: bool
-    name: str = ""
-    shards: int = 0
-    host: Host | None = None
-    threads: int = 1
+    gpu_type: str  # Its type; empty if Slurm knows none
+    gpus: int  # How many, at least 1
+    up: bool  # Jobs may start there now or when it is free
+    name: str = ""  # The node's name; empty if it is not known
+    shards: int = 0  # ``gres/shard`` of the whole node
+    host: Host | None = None  # What the whole node has for jobs; None if it is not known
+    threads: int = 1  # CPUs of one core: Slurm gives no part of a core
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,21 +40,13 @@ class GpuPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShape:
-    """What is asked of Slurm.
+    """What is asked of Slurm."""
 
-    Attributes:
-        nodes: Nodes, at least 1.
-        gpus_per_node: GPUs on each, at least 1.
-        gpu_type: Type that is asked for; None if any will do.
-        types: Types of which enough nodes exist.
-        enough_up: Enough of those nodes are up.
-    """
-
-    nodes: int
-    gpus_per_node: int
-    gpu_type: str | None
-    types: tuple[str, ...]
-    enough_up: bool
+    nodes: int  # Nodes, at least 1
+    gpus_per_node: int  # GPUs on each, at least 1
+    gpu_type: str | None  # Type that is asked for; None if any will do
+    types: tuple[str, ...]  # Types of which enough nodes exist
+    enough_up: bool  # Enough of those nodes are up
 
     @property
     def gpus(self) -> int:

@@ -15,23 +15,14 @@ from slurm_dl.submit.job_shape import GpuNode, GpuPartition, check_type, invento
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRange:
-    """What is asked of Slurm.
+    """What is asked of Slurm."""
 
-    Attributes:
-        nodes: Fewest nodes, at least 1.
-        most_nodes: Most nodes, above *nodes*.
-        gpus: GPUs of the whole job; Slurm shares them out.
-        gpu_type: Type that is asked for; None if any will do.
-        types: Types of which there are enough.
-        enough_up: Enough of them are on nodes that are up.
-    """
-
-    nodes: int
-    most_nodes: int
-    gpus: int
-    gpu_type: str | None
-    types: tuple[str, ...]
-    enough_up: bool
+    nodes: int  # Fewest nodes, at least 1
+    most_nodes: int  # Most nodes, above *nodes*
+    gpus: int  # GPUs of the whole job; Slurm shares them out
+    gpu_type: str | None  # Type that is asked for; None if any will do
+    types: tuple[str, ...]  # Types of which there are enough
+    enough_up: bool  # Enough of them are on nodes that are up
 
     @property
     def request(self) -> str:

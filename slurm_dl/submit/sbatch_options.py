@@ -117,17 +117,11 @@ _GPU_GRES = re.compile(r"(gres[:/])?(gpu|mps|shard)(?=[:/=]|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """A command line, divided.
+    """A command line, divided."""
 
-    Attributes:
-        own: dlsubmit's options as ``--long`` or ``--long=value``.
-        sbatch: sbatch's options, the same way.
-        command: What the job runs.
-    """
-
-    own: tuple[str, ...]
-    sbatch: tuple[str, ...]
-    command: tuple[str, ...]
+    own: tuple[str, ...]  # dlsubmit's options as ``--long`` or ``--long=value``
+    sbatch: tuple[str, ...]  # sbatch's options, the same way
+    command: tuple[str, ...]  # What the job runs
 
 
 def divide(args: Sequence[str], own: Mapping[str, Option]) -> CommandLine:

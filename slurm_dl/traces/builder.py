@@ -40,26 +40,16 @@ class BadValue(Exception):  # noqa: N818 - it is caught, never shown as an error
 
 
 class JobLine(NamedTuple):
-    """One job as a line tells it.
-
-    Attributes:
-        submit_s: Submission, seconds from the trace's own zero.
-        duration_s: Seconds it runs on its GPUs.
-        gpus: GPUs it holds while it runs.
-        user: Who submitted it; empty if the trace does not say.
-        account: Its account or virtual cluster; empty if the trace does not say.
-        model: What it trains; empty if the trace does not say.
-        ending: How it ended.
-    """
+    """One job as a line tells it."""
 
     job_id: str
-    submit_s: float
-    duration_s: float
-    gpus: float
-    user: str = ""
-    account: str = ""
-    model: str = ""
-    ending: Ending = Ending.COMPLETED
+    submit_s: float  # Submission, seconds from the trace's own zero
+    duration_s: float  # Seconds it runs on its GPUs
+    gpus: float  # GPUs it holds while it runs
+    user: str = ""  # Who submitted it; empty if the trace does not say
+    account: str = ""  # Its account or virtual cluster; empty if the trace does not say
+    model: str = ""  # What it trains; empty if the trace does not say
+    ending: Ending = Ending.COMPLETED  # How it ended
 
 
 class Gathering:

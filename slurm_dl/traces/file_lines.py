@@ -26,15 +26,10 @@ _GZIP: Final = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a file starts with, from which its format is told.
+    """What a file starts with, from which its format is told."""
 
-    Attributes:
-        path: The file, or a directory.
-        text: Its first bytes as text, `MAX_LINE_BYTES` at most; empty for a directory.
-    """
-
-    path: Path
-    text: str
+    path: Path  # The file, or a directory
+    text: str  # Its first bytes as text, `MAX_LINE_BYTES` at most; empty for a directory
 
     @property
     def first_line(self) -> str:

@@ -22,13 +22,9 @@ from slurm_dl.traces.slurm.sacct import SACCT, RunLine, SacctHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RecordedSchedule:
-    """What a file tells beyond the trace that was read from it.
+    """What a file tells beyond the trace that was read from it."""
 
-    Attributes:
-        records: The jobs with their real runs; one whose start is not known never ran.
-    """
-
-    records: Records
+    records: Records  # The jobs with their real runs; one whose start is not known never ran
 
     @property
     def knows_runs(self) -> bool:

@@ -45,15 +45,10 @@ BY_RULE: Final = frozenset({Reason.NO_GPU, Reason.NOT_ENDED, Reason.NEVER_RAN, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutLine(BadLine):
-    """A line that was left out, or all further ones of the same kind together.
+    """A line that was left out, or all further ones of the same kind together."""
 
-    Attributes:
-        reason: The kind.
-        lines: How many lines this stands for; `line` is the first of them.
-    """
-
-    reason: Reason
-    lines: int = 1
+    reason: Reason  # The kind
+    lines: int = 1  # How many lines this stands for; `line` is the first of them
 
 
 @dataclass(slots=True)

@@ -20,15 +20,11 @@ _S_PER_HOUR: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutSummary:
-    """Lines left out for one reason.
-
-    Attributes:
-        examples: The first of them, ``file:line: why``.
-    """
+    """Lines left out for one reason."""
 
     reason: str
     lines: int
-    examples: tuple[str, ...]
+    examples: tuple[str, ...]  # The first of them, ``file:line: why``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

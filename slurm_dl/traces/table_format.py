@@ -21,15 +21,10 @@ ToJob = Callable[[int, Sequence[str]], JobLine]
 
 
 class TableRow(NamedTuple):
-    """A line in its fields.
+    """A line in its fields."""
 
-    Attributes:
-        line: Its number in the file, 1 is the first.
-        nth: Its number among the lines that are jobs, 0 is the first.
-    """
-
-    line: int
-    nth: int
+    line: int  # Its number in the file, 1 is the first
+    nth: int  # Its number among the lines that are jobs, 0 is the first
     fields: Sequence[str]
 
 
@@ -112,15 +107,10 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFormat(Columns):
-    """A format of one job a line, under a header.
+    """A format of one job a line, under a header."""
 
-    Attributes:
-        about: One line for people.
-        job: From the columns picked to a job; raises `BadValue`.
-    """
-
-    about: str
-    job: ToJob
+    about: str  # One line for people
+    job: ToJob  # From the columns picked to a job; raises `BadValue`
 
     def read(self, path: Path, jobs: Gathering) -> None:
         """Every job of *path* into *jobs*.

@@ -55,20 +55,13 @@ class Quantile(_Part):
 
 
 class SizeClass(_Part):
-    """The durations of jobs of a range of sizes.
+    """The durations of jobs of a range of sizes."""
 
-    Attributes:
-        low_gpus: Smallest size of the data in the class.
-        high_gpus: Largest.
-        jobs: Jobs it was fitted to.
-        ks: Kolmogorov-Smirnov distance of fit and data, 0 is perfect, 1 the worst.
-    """
-
-    low_gpus: float
-    high_gpus: float
-    jobs: int
+    low_gpus: float  # Smallest size of the data in the class
+    high_gpus: float  # Largest
+    jobs: int  # Jobs it was fitted to
     durations: Lognormals
-    ks: float
+    ks: float  # Kolmogorov-Smirnov distance of fit and data, 0 is perfect, 1 the worst
     quantiles: tuple[Quantile, ...]
 
 

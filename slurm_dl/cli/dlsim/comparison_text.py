@@ -140,14 +140,14 @@ def marks_of(one: Comparison, *, width: int = WIDTH) -> str:
 
 
 def range_words(resamples: int, blocks: float) -> str:
-    """Where ranges come from, or why there are none."""
+    """The source of the ranges, or why there are none."""
     if blocks < 2:  # noqa: PLR2004 - see `bootstrap_interval.figure`
         return "no ranges: all jobs were submitted within one block of time"
     return f"ranges: 95 %, by {resamples} resamples of the trace: {int(blocks)} blocks of its time"
 
 
 def outside(one: Comparison) -> Iterator[str]:
-    """Where the mean JCT of the trace is none that its resamples have."""
+    """Warnings: the mean JCT of the trace is none that its resamples have."""
     for load in one.loads:
         rows = [row for row in one.at(load) if row.figures["avg_jct_s"].own.is_outside]
         if rows:

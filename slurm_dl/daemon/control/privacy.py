@@ -88,15 +88,10 @@ _SPLIT = re.compile(r".* on one GPU (?:are slower|reach) ", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The sight of an ordinary user who may see their own jobs only; see `Sight`.
+    """The sight of an ordinary user who may see their own jobs only; see `Sight`."""
 
-    Attributes:
-        uid: Who asks.
-        ids: Their jobs.
-    """
-
-    uid: int
-    ids: Collection[int]
+    uid: int  # Who asks
+    ids: Collection[int]  # Their jobs
 
     def knows(self, job_id: int) -> bool:
         """Whether it is their own."""

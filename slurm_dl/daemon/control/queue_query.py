@@ -39,17 +39,11 @@ _STATE_PLACE: Mapping[JobState, int] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The part that was asked for.
+    """The part that was asked for."""
 
-    Attributes:
-        jobs: Its rows.
-        total: Jobs that pass the filter and the search, shown or not.
-        at: Place of the job to locate among them, from 0; None if it is not there.
-    """
-
-    jobs: list[JsonObject]
-    total: int
-    at: int | None
+    jobs: list[JsonObject]  # Its rows
+    total: int  # Jobs that pass the filter and the search, shown or not
+    at: int | None  # Place of the job to locate among them, from 0; None if it is not there
 
 
 def page(

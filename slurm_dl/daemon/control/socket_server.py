@@ -58,15 +58,10 @@ _LONGEST_PATH = 107
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The client's user, as the kernel reports it.
+    """The client's user, as the kernel reports it."""
 
-    Attributes:
-        uid: Their user id.
-        is_admin: root, the daemon's own account, or named in ``control.admins``.
-    """
-
-    uid: int
-    is_admin: bool
+    uid: int  # Their user id
+    is_admin: bool  # root, the daemon's own account, or named in ``control.admins``
 
     @property
     def name(self) -> str:

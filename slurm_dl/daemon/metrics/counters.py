@@ -28,15 +28,10 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Values by bucket.
+    """Values by bucket."""
 
-    Attributes:
-        up_to: So many up to each upper end; the last is all.
-        total: Sum of the values.
-    """
-
-    up_to: tuple[int, ...]
-    total: float = 0.0
+    up_to: tuple[int, ...]  # So many up to each upper end; the last is all
+    total: float = 0.0  # Sum of the values
 
     def after(self, value: float, upper_ends: tuple[float, ...]) -> Distribution:
         """This, and one value more. What is below 0 counts as 0: clocks are set."""

@@ -47,25 +47,15 @@ def one(metric: Metric, value: float) -> MetricValue:
 
 @dataclass(kw_only=True)
 class ActingDaemonMetrics:
-    """Metrics of a daemon that acts, or is in shadow mode.
+    """Metrics of a daemon that acts, or is in shadow mode."""
 
-    Attributes:
-        board: What its loop has published.
-        tally: What was counted.
-        audit: Its audit log, as a permit.
-        pause: Its pause switch, likewise.
-        commands: How often each of Slurm's commands was run.
-        score: How good predictions of starts were.
-        now: This host's clock, epoch seconds.
-    """
-
-    board: Board
-    tally: MetricsTally
-    audit: Precondition
-    pause: Precondition
-    commands: Counter[str]
-    score: Callable[[], ForecastScore]
-    now: Callable[[], float]
+    board: Board  # What its loop has published
+    tally: MetricsTally  # What was counted
+    audit: Precondition  # Its audit log, as a permit
+    pause: Precondition  # Its pause switch, likewise
+    commands: Counter[str]  # How often each of Slurm's commands was run
+    score: Callable[[], ForecastScore]  # How good predictions of starts were
+    now: Callable[[], float]  # This host's clock, epoch seconds
     _of_cycle: tuple[Cycle, tuple[MetricValue, ...]] | None = field(default=None, init=False)
 
     def figures(self) -> Iterator[MetricValue]:

@@ -30,21 +30,13 @@ what comes back by itself."""
 
 @dataclass(slots=True, eq=False)
 class FreeResources:
-    """Free resources of each node, as ``(m,)`` columns that change while a decision is made.
+    """Free resources of each node, as ``(m,)`` columns that change while a decision is made."""
 
-    Attributes:
-        gpus: Free GPUs, whole ones: a device that is shared is not free.
-        cpus: Free CPUs.
-        mem_mb: Free memory, MB.
-        jobs_on: Jobs that hold something of the node.
-        gres: ``(g, m)`` free units of GRES, see `total_gres`.
-    """
-
-    gpus: F64
-    cpus: I64
-    mem_mb: I64
-    jobs_on: I64
-    gres: F64
+    gpus: F64  # Free GPUs, whole ones: a device that is shared is not free
+    cpus: I64  # Free CPUs
+    mem_mb: I64  # Free memory, MB
+    jobs_on: I64  # Jobs that hold something of the node
+    gres: F64  # ``(g, m)`` free units of GRES, see `total_gres`
 
     @classmethod
     def free_in(cls, snap: Snapshot) -> Self:

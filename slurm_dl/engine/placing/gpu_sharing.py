@@ -67,16 +67,11 @@ def with_shares(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Device:
-    """A device in shares.
-
-    Attributes:
-        tenants: Who is on it.
-        first: Slurm takes it before any free one.
-    """
+    """A device in shares."""
 
     node: int
-    tenants: tuple[GpuTenant, ...]
-    first: bool = False
+    tenants: tuple[GpuTenant, ...]  # Who is on it
+    first: bool = False  # Slurm takes it before any free one
 
 
 class _Views:

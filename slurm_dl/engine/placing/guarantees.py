@@ -35,19 +35,12 @@ SHIELD = "it is guaranteed the nodes it runs on"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guarantee:
-    """Guarantees of jobs, with the order and the placement that keep them.
+    """Guarantees of jobs, with the order and the placement that keep them."""
 
-    Attributes:
-        order: The policy's order, with guaranteed jobs before all others.
-        preempts: Whom a waiting job may displace in that order.
-        placement: The placement, with the scheme holding to its promise.
-        promise: What is promised; None if the scheme promises nothing.
-    """
-
-    order: Order
-    preempts: Preempts
-    placement: Placement
-    promise: Promise | None = None
+    order: Order  # The policy's order, with guaranteed jobs before all others
+    preempts: Preempts  # Whom a waiting job may displace in that order
+    placement: Placement  # The placement, with the scheme holding to its promise
+    promise: Promise | None = None  # What is promised; None if the scheme promises nothing
 
     @property
     def guaranteed(self) -> Bool | None:

@@ -25,20 +25,13 @@ from slurm_dl.placement.resource_request import ResourceRequests
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HigherTiers:
-    """Nodes on which waiting jobs come before jobs of a lower PriorityTier.
-
-    Attributes:
-        of: ``(p + 1,)`` PriorityTier of each partition.
-        tier: ``(m,)`` highest PriorityTier in which a waiting job could use each node; 0: none.
-        job: ``(m,)`` row in `Jobs` of the first such job.
-        partition: ``(m,)`` the partition in which it could.
-    """
+    """Nodes on which waiting jobs come before jobs of a lower PriorityTier."""
 
     snap: Snapshot
-    of: I64
-    tier: I64
-    job: I64
-    partition: I64
+    of: I64  # ``(p + 1,)`` PriorityTier of each partition
+    tier: I64  # ``(m,)`` highest PriorityTier in which a waiting job could use each node; 0: none
+    job: I64  # ``(m,)`` row in `Jobs` of the first such job
+    partition: I64  # ``(m,)`` the partition in which it could
     _known: dict[tuple[int, ...], Bool] = field(default_factory=dict)
 
     def within(self, row: int) -> Bool | None:

@@ -20,22 +20,14 @@ class DisplacementRule:
     in pieces is in the target, and so may be all jobs that run on its nodes.
 
     Nobody displaces a job that runs in a partition of a higher PriorityTier.
-
-    Attributes:
-        target: ``(n,)`` bool, jobs that should hold GPUs.
-        tier: ``(n,)`` tier of each job.
-        by_target: Whether the target decides.
-        by_tier: Whether tiers decide.
-        may: ``(n,)`` bool, jobs that displace others at all, see `eligibility.displacers`.
-        priority_tier: ``(n,)`` PriorityTier of each job; None: all have the same.
     """
 
-    target: Bool
-    tier: I16
-    by_target: bool
-    by_tier: bool
-    may: Bool
-    priority_tier: I64 | None = None
+    target: Bool  # ``(n,)`` bool, jobs that should hold GPUs
+    tier: I16  # ``(n,)`` tier of each job
+    by_target: bool  # Whether the target decides
+    by_tier: bool  # Whether tiers decide
+    may: Bool  # ``(n,)`` bool, jobs that displace others at all, see `eligibility.displacers`
+    priority_tier: I64 | None = None  # ``(n,)`` PriorityTier of each job; None: all have the same
 
     def displaceable(self, row: int, rows: npt.NDArray[np.int64]) -> Bool:
         """``(len(rows),)`` bool: which of the jobs at *rows* the waiting job at *row* displaces."""

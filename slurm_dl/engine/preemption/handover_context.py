@@ -23,20 +23,13 @@ MOST_TRIES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HandoverContext:
-    """A snapshot with the rules and limits that hand-overs are checked against.
-
-    Attributes:
-        rows: Row in `Jobs` of each job id.
-        rule: Which running jobs a waiting job may displace.
-        candidates: Who may be a victim.
-        limits: The site's limits.
-    """
+    """A snapshot with the rules and limits that hand-overs are checked against."""
 
     snap: Snapshot
-    rows: Mapping[JobId, int]
-    rule: DisplacementRule
-    candidates: Victims
-    limits: Preemption
+    rows: Mapping[JobId, int]  # Row in `Jobs` of each job id
+    rule: DisplacementRule  # Which running jobs a waiting job may displace
+    candidates: Victims  # Who may be a victim
+    limits: Preemption  # The site's limits
 
 
 def gone(victim: Victim, context: HandoverContext) -> str:

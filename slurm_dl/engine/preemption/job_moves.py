@@ -42,34 +42,21 @@ _MORE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class JobMoves:
-    """Jobs to move, and the nodes that this frees.
+    """Jobs to move, and the nodes that this frees."""
 
-    Attributes:
-        rows: Rows of the jobs to move, ascending by job id.
-        freed: Rows of the nodes on which the need fits then, ascending.
-        seats: Rows of the nodes that those who move fit on, ascending.
-        cost_gpu_s: What the moves cost, GPU-seconds.
-    """
-
-    rows: tuple[int, ...]
-    freed: tuple[int, ...]
-    seats: tuple[int, ...]
-    cost_gpu_s: float
+    rows: tuple[int, ...]  # Rows of the jobs to move, ascending by job id
+    freed: tuple[int, ...]  # Rows of the nodes on which the need fits then, ascending
+    seats: tuple[int, ...]  # Rows of the nodes that those who move fit on, ascending
+    cost_gpu_s: float  # What the moves cost, GPU-seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MoveLimits:
-    """Limits of moves.
+    """Limits of moves."""
 
-    Attributes:
-        onto: ``(m,)`` bool, nodes that jobs may be moved to.
-        jobs: Most jobs that are moved.
-        gpus: Most GPUs of theirs together.
-    """
-
-    onto: Bool
-    jobs: int
-    gpus: float
+    onto: Bool  # ``(m,)`` bool, nodes that jobs may be moved to
+    jobs: int  # Most jobs that are moved
+    gpus: float  # Most GPUs of theirs together
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,17 +69,11 @@ def split(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losing:
-    """A job that had better not go on beside its neighbour.
+    """A job that had better not go on beside its neighbour."""
 
-    Attributes:
-        row: Its row in `Jobs`: by their own words the slower of the two.
-        models: Names of the two models.
-        why: In words, with both speeds.
-    """
-
-    row: int
-    models: Models
-    why: str
+    row: int  # Its row in `Jobs`: by their own words the slower of the two
+    models: Models  # Names of the two models
+    why: str  # In words, with both speeds
 
 
 def losing_pairs(

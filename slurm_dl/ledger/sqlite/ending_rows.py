@@ -129,17 +129,11 @@ ANY = Only()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RememberedEnding:
-    """A job that is over, with what the ledger remembers of it.
+    """A job that is over, with what the ledger remembers of it."""
 
-    Attributes:
-        ending: How it ended.
-        attained_gpu_s: GPU-seconds over all its runs; of the last one if no more is known.
-        preemptions: How often it was preempted; 0 if that is not known.
-    """
-
-    ending: JobEnding
-    attained_gpu_s: float
-    preemptions: int
+    ending: JobEnding  # How it ended
+    attained_gpu_s: float  # GPU-seconds over all its runs; of the last one if no more is known
+    preemptions: int  # How often it was preempted; 0 if that is not known
 
 
 def ending_row(ending: JobEnding) -> tuple[object, ...]:

@@ -319,21 +319,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseState:
-    """State of the lease: the daemon that may write the ledger, and its renewals.
+    """State of the lease: the daemon that may write the ledger, and its renewals."""
 
-    Attributes:
-        generation: Fencing token: goes up each time that the lease is taken; 0: it never was.
-        host: Where its holder runs; empty while no daemon holds it.
-        pid: The holder's process there.
-        count: How often it was renewed.
-        lease_s: How long the row may stand still before the lease may be taken, seconds.
-    """
-
-    generation: int = 0
-    host: str = ""
-    pid: int = 0
-    count: int = 0
-    lease_s: float = 0.0
+    generation: int = 0  # Fencing token: goes up each time that the lease is taken; 0: it never was
+    host: str = ""  # Where its holder runs; empty while no daemon holds it
+    pid: int = 0  # The holder's process there
+    count: int = 0  # How often it was renewed
+    lease_s: float = 0.0  # How long the row may stand still before the lease may be taken, seconds
 
     @property
     def is_free(self) -> bool:

@@ -44,17 +44,11 @@ _LONGEST: Final = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """What one policy made of the jobs.
+    """What one policy made of the jobs."""
 
-    Attributes:
-        label: What the page calls it.
-        about: How it was made, a line each.
-        records: The jobs, with their runs.
-    """
-
-    label: str
-    about: tuple[str, ...]
-    records: Records
+    label: str  # What the page calls it
+    about: tuple[str, ...]  # How it was made, a line each
+    records: Records  # The jobs, with their runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

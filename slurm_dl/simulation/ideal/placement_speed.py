@@ -122,10 +122,6 @@ class ContentionSpeed:
     nodes. A job's traffic with other nodes is its profile's for each GPU, and none on one node;
     traffic that nobody knows counts as none.
 
-    Attributes:
-        network_mb_s: Capacity of a node's network link, MB a second.
-        pcie_mb_s: Capacity of a node's PCIe, MB a second.
-
     Raises:
         ValueError: A capacity is not above 0.
 
@@ -133,8 +129,8 @@ class ContentionSpeed:
     read as a share of the link and not as a ban.
     """
 
-    network_mb_s: float = math.inf
-    pcie_mb_s: float = math.inf
+    network_mb_s: float = math.inf  # Capacity of a node's network link, MB a second
+    pcie_mb_s: float = math.inf  # Capacity of a node's PCIe, MB a second
 
     def __post_init__(self) -> None:
         for name in ("network_mb_s", "pcie_mb_s"):

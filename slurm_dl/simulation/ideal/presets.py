@@ -21,15 +21,10 @@ from slurm_dl.simulation.ideal.start_costs import Costs, FlatCosts, NoCosts, mea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReading:
-    """A policy of the registry with some parameters set.
+    """A policy of the registry with some parameters set."""
 
-    Attributes:
-        policy: Its name in the registry.
-        parameters: What differs from its defaults.
-    """
-
-    policy: str
-    parameters: Mapping[str, object] = field(default_factory=dict)
+    policy: str  # Its name in the registry
+    parameters: Mapping[str, object] = field(default_factory=dict)  # What differs from its defaults
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

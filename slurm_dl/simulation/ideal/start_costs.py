@@ -67,23 +67,16 @@ class NoCosts:
 class FlatCosts:
     """Every start but a job's first costs the same, by the size of the job.
 
-    Attributes:
-        restart_s: Seconds for a job of at most *large_gpus* GPUs.
-        large_restart_s: Seconds for a larger one.
-        large_gpus: Where large begins.
-        start_s: Seconds for the first start.
-        file: Where they are from, if they are from a file.
-
     Raises:
         ValueError: A cost is negative or not finite.
     """
 
-    restart_s: float
-    large_restart_s: float
+    restart_s: float  # Seconds for a job of at most *large_gpus* GPUs
+    large_restart_s: float  # Seconds for a larger one
     gpus: F64
-    large_gpus: float = np.inf
-    start_s: float = 0.0
-    file: str = ""
+    large_gpus: float = np.inf  # Where large begins
+    start_s: float = 0.0  # Seconds for the first start
+    file: str = ""  # Where they are from, if they are from a file
     at_every_event: ClassVar[bool] = False
     slowdown: ClassVar[float] = 1.0
 
@@ -113,15 +106,10 @@ class FlatCosts:
 
 @dataclass(frozen=True, slots=True)
 class QuantileCosts:
-    """Every start but the first costs what was once measured, drawn anew each time.
+    """Every start but the first costs what was once measured, drawn anew each time."""
 
-    Attributes:
-        label: Where the table is from.
-        quantiles_s: The measured seconds at evenly spaced quantiles from 0 to 1, not decreasing.
-    """
-
-    label: str
-    quantiles_s: F64
+    label: str  # Where the table is from
+    quantiles_s: F64  # The measured seconds at evenly spaced quantiles from 0 to 1, not decreasing
     at_every_event: ClassVar[bool] = False
     slowdown: ClassVar[float] = 1.0
 
@@ -149,12 +137,9 @@ class MuriCosts:
     Source: Zhao et al., "Multi-resource interleaving for deep learning training" (Muri), SIGCOMM
     2022: its public simulator deducts the overhead from jobs that never stopped, too, and lets an
     iteration take 1.5 % longer than measured (found from its published values).
-
-    Attributes:
-        overhead_s: ``(n,)`` measured start overhead of each job of the trace, by model and GPUs.
     """
 
-    overhead_s: F64
+    overhead_s: F64  # ``(n,)`` measured start overhead of each job of the trace, by model and GPUs
     name: ClassVar[str] = "muri"
     at_every_event: ClassVar[bool] = True
     slowdown: ClassVar[float] = 1.015

@@ -44,15 +44,10 @@ def has_handovers(cycle: Cycle) -> bool:
 
 
 class Quiet(NamedTuple):
-    """Until when looks bring nothing new unless something happens; epoch seconds, inf: for ever.
+    """Until when looks bring nothing new unless something happens; epoch seconds, inf: for ever."""
 
-    Attributes:
-        until_s: The first look at or after this is a real one.
-        before_s: The last look before this is a real one.
-    """
-
-    until_s: float
-    before_s: float
+    until_s: float  # The first look at or after this is a real one
+    before_s: float  # The last look before this is a real one
 
 
 NEVER_QUIET: Final = Quiet(-math.inf, -math.inf)

@@ -33,20 +33,14 @@ class EventKind(IntEnum):
 
 
 class Event(NamedTuple):
-    """One thing that is to happen; events sort by time, kind and the order they were made in.
-
-    Attributes:
-        subject: Row of a job or a node; -1 if it is about neither.
-        turn: For a job: which of its runs it belongs to. In any other run it means nothing.
-        name: Of a reservation.
-    """
+    """One thing that is to happen; events sort by time, kind and the order they were made in."""
 
     at_s: float
     kind: EventKind
     sequence: int
-    subject: int
-    turn: int
-    name: str
+    subject: int  # Row of a job or a node; -1 if it is about neither
+    turn: int  # For a job: which of its runs it belongs to. In any other run it means nothing.
+    name: str  # Of a reservation
 
 
 class Agenda:

@@ -103,15 +103,10 @@ class JobBehaviour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFailures:
-    """Nodes break and are mended, each on its own; both times are exponentially distributed.
+    """Nodes break and are mended, each on its own; both times are exponentially distributed."""
 
-    Attributes:
-        mtbf_s: Mean time a node works until it breaks, seconds; a minute at least.
-        mttr_s: Mean time until it is back, seconds; above 0.
-    """
-
-    mtbf_s: float
-    mttr_s: float
+    mtbf_s: float  # Mean time a node works until it breaks, seconds; a minute at least
+    mttr_s: float  # Mean time until it is back, seconds; above 0
 
     def __post_init__(self) -> None:
         if not (math.inf > self.mtbf_s >= MINUTE_S and math.inf > self.mttr_s > 0):
@@ -121,15 +116,10 @@ class NodeFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobRequests:
-    """What each job asks of Slurm.
+    """What each job asks of Slurm."""
 
-    Attributes:
-        n_nodes: ``(n,)`` nodes.
-        share: ``(n,)`` GPUs on each of them.
-    """
-
-    n_nodes: I32
-    share: I32
+    n_nodes: I32  # ``(n,)`` nodes
+    share: I32  # ``(n,)`` GPUs on each of them
 
 
 def shapes(gpus: F64, node_gpus: F64) -> JobRequests:

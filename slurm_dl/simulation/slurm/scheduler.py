@@ -29,40 +29,24 @@ Start = tuple[int, NodeRows]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WaitingJob:
-    """One waiting job, as a pass needs it.
+    """One waiting job, as a pass needs it."""
 
-    Attributes:
-        job: Whose it is; given back in a `Start`.
-        n_nodes: Nodes it wants.
-        share: GPUs it wants on each.
-        limit_s: Its time limit, seconds.
-        reservation: Of the reservation it is to start in; empty for none.
-        excluded: ``(m,)`` bool, nodes it may not start on; None if it may on all.
-    """
-
-    job: int
-    n_nodes: int
-    share: int
-    limit_s: float
-    reservation: str = ""
-    excluded: Bool | None = None
+    job: int  # Whose it is; given back in a `Start`
+    n_nodes: int  # Nodes it wants
+    share: int  # GPUs it wants on each
+    limit_s: float  # Its time limit, seconds
+    reservation: str = ""  # Of the reservation it is to start in; empty for none
+    excluded: Bool | None = None  # ``(m,)`` bool, nodes it may not start on; None if it may on all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Running:
-    """Who holds GPUs, by the end of their time limits: k jobs.
+    """Who holds GPUs, by the end of their time limits: k jobs."""
 
-    Attributes:
-        end_s: ``(k,)`` when each must end at the latest, ascending, seconds.
-        job: ``(h,)`` whose each share is, a row of *end_s*, ascending.
-        node: ``(h,)`` where it is.
-        gpus: ``(h,)`` how much it is.
-    """
-
-    end_s: F64
-    job: I64
-    node: I64
-    gpus: I64
+    end_s: F64  # ``(k,)`` when each must end at the latest, ascending, seconds
+    job: I64  # ``(h,)`` whose each share is, a row of *end_s*, ascending
+    node: I64  # ``(h,)`` where it is
+    gpus: I64  # ``(h,)`` how much it is
 
     @classmethod
     def of(cls, end_s: F64, nodes: Sequence[I64 | I32], gpus: I64) -> Self:
@@ -77,17 +61,11 @@ class Running:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reserved:
-    """Nodes that are kept for the jobs of one reservation (FLEX: those may use others too).
+    """Nodes that are kept for the jobs of one reservation (FLEX: those may use others too)."""
 
-    Attributes:
-        name: Its name.
-        nodes: ``(m,)`` bool.
-        end_s: When it lapses, seconds.
-    """
-
-    name: str
-    nodes: Bool
-    end_s: float
+    name: str  # Its name
+    nodes: Bool  # ``(m,)`` bool
+    end_s: float  # When it lapses, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

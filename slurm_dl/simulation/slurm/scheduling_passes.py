@@ -35,17 +35,11 @@ def next_on_grid(at_s: float, origin_s: float, period_s: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """Some instant of each clock of a slurmctld, seconds; it follows from when it was started.
+    """Some instant of each clock of a slurmctld, seconds; it follows from when it was started."""
 
-    Attributes:
-        tick_s: It asked itself whether to run the main scheduler.
-        full_s: A main pass came that nothing had asked for.
-        backfill_s: A backfill pass came.
-    """
-
-    tick_s: float
-    full_s: float
-    backfill_s: float
+    tick_s: float  # It asked itself whether to run the main scheduler
+    full_s: float  # A main pass came that nothing had asked for
+    backfill_s: float  # A backfill pass came
 
     @classmethod
     def drawn(cls, from_s: float, costs: SlurmCosts, rng: np.random.Generator) -> Self:
@@ -62,18 +56,12 @@ class Phases:
 
 @dataclass(slots=True, kw_only=True)
 class MainClock:
-    """When the main scheduler runs next.
-
-    Attributes:
-        tick_from_s: Some instant at which slurmctld asks itself.
-        full_from_s: Some instant of a pass that nothing had asked for; it is a tick as well.
-        last_s: The last pass that something had asked for.
-    """
+    """When the main scheduler runs next."""
 
     costs: SlurmCosts
-    tick_from_s: float
-    full_from_s: float
-    last_s: float = -math.inf
+    tick_from_s: float  # Some instant at which slurmctld asks itself
+    full_from_s: float  # Some instant of a pass that nothing had asked for; it is a tick as well
+    last_s: float = -math.inf  # The last pass that something had asked for
 
     def due(self, now_s: float, *, asked: bool) -> float:
         """When the next pass is, seconds.

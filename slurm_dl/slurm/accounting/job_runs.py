@@ -50,17 +50,11 @@ class NoAccountingError(ClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Result of one query of accounting.
+    """Result of one query of accounting."""
 
-    Attributes:
-        runs: Records of the jobs in *asked*, in no order.
-        asked: Ids of jobs about which it was asked; of some it may know nothing.
-        unreadable: Records that could not be read and were left out.
-    """
-
-    runs: tuple[ReportedRun, ...]
-    asked: frozenset[int]
-    unreadable: int
+    runs: tuple[ReportedRun, ...]  # Records of the jobs in *asked*, in no order
+    asked: frozenset[int]  # Ids of jobs about which it was asked; of some it may know nothing
+    unreadable: int  # Records that could not be read and were left out
 
 
 def run_arguments(job_ids: Sequence[int]) -> tuple[str, ...]:

@@ -64,30 +64,19 @@ _DISABLED: Final = "accounting storage is disabled"
 
 
 class AccountedRun(NamedTuple):
-    """One run of a job, or of a component of a heterogeneous one, that held GPUs and has ended.
+    """One run of a job, or of a component of a heterogeneous one, that held GPUs and has ended."""
 
-    Attributes:
-        job: Its id, with that of its task.
-        component: 0 but for components other than the leader.
-        gpus: GPUs it held.
-        submit_s: Submission that led to it, epoch seconds; a requeue is one.
-        start_s: Epoch seconds.
-        end_s: Epoch seconds.
-        ran_s: Seconds, those of a suspension left out.
-        is_over: No further run follows.
-    """
-
-    job: str
-    component: int
+    job: str  # Its id, with that of its task
+    component: int  # 0 but for components other than the leader
     user: str
     account: str
     name: str
-    gpus: float
-    submit_s: float
-    start_s: float
-    end_s: float
-    ran_s: float
-    is_over: bool
+    gpus: float  # GPUs it held
+    submit_s: float  # Submission that led to it, epoch seconds; a requeue is one
+    start_s: float  # Epoch seconds
+    end_s: float  # Epoch seconds
+    ran_s: float  # Seconds, those of a suspension left out
+    is_over: bool  # No further run follows
 
 
 def run_of(record: Mapping[str, str]) -> AccountedRun | None:

@@ -35,21 +35,14 @@ JOBS, _WALL = "jobs", "wall"
 
 
 class Limit(NamedTuple):
-    """One limit on one TRES.
+    """One limit on one TRES."""
 
-    Attributes:
-        holder: Whose jobs count in it: of the job, one of its `Records.holders`.
-        most: Units, or minutes of them.
-        used: The same, when the limits were read.
-        running: Unit-minutes that running jobs had left then, under GrpTRESMins.
-    """
-
-    holder: tuple[str, str]
+    holder: tuple[str, str]  # Whose jobs count in it: of the job, one of its `Records.holders`
     name: str
     tres: str
-    most: float
-    used: float
-    running: float = 0.0
+    most: float  # Units, or minutes of them
+    used: float  # The same, when the limits were read
+    running: float = 0.0  # Unit-minutes that running jobs had left then, under GrpTRESMins
 
 
 Limits = tuple[Limit, ...]
@@ -57,21 +50,13 @@ Limits = tuple[Limit, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BarredCandidate:
-    """A running job that would start again.
+    """A running job that would start again."""
 
-    Attributes:
-        text: Names of its user, account and QOS.
-        partition: Name of its partition.
-        tres: Units that it holds, such as ``gres/gpu``; 0 if how many is not known.
-        limit_min: Its time limit, minutes.
-        left_min: What is left of it, minutes.
-    """
-
-    text: JobText
-    partition: str
-    tres: dict[str, float]
-    limit_min: float
-    left_min: float
+    text: JobText  # Names of its user, account and QOS
+    partition: str  # Name of its partition
+    tres: dict[str, float]  # Units that it holds, such as ``gres/gpu``; 0 if how many is not known
+    limit_min: float  # Its time limit, minutes
+    left_min: float  # What is left of it, minutes
 
     def units(self, tres: str) -> float:
         """Number of *tres* that it takes; 1 of ``jobs``."""

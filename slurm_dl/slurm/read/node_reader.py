@@ -120,17 +120,11 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
-    """Result of one sinfo call.
+    """Result of one sinfo call."""
 
-    Attributes:
-        nodes: By name.
-        members: Names of the nodes in each partition, by its name.
-        unreadable: Records left out.
-    """
-
-    nodes: Mapping[str, NodeSeen]
-    members: Mapping[str, frozenset[str]]
-    unreadable: int
+    nodes: Mapping[str, NodeSeen]  # By name
+    members: Mapping[str, frozenset[str]]  # Names of the nodes in each partition, by its name
+    unreadable: int  # Records left out
 
 
 def is_up(state: str) -> bool:

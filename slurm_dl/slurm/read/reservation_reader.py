@@ -26,18 +26,14 @@ _CPUS = re.compile(r"(?:^|,)cpu=([0-9]{1,9})(?:,|$)")
 
 @dataclass(frozen=True, slots=True)
 class ReservationSeen:
-    """One reservation, ours or not.
-
-    Attributes:
-        cpus: CPUs reserved on all *nodes* together; None if that is not told.
-    """
+    """One reservation, ours or not."""
 
     name: str
     start_s: float
     end_s: float
     nodes: tuple[str, ...]
     active: bool
-    cpus: int | None
+    cpus: int | None  # CPUs reserved on all *nodes* together; None if that is not told
 
     @property
     def is_ours(self) -> bool:

@@ -74,17 +74,11 @@ def parse_gres(text: str) -> Gres:
 
 @dataclass(frozen=True, slots=True)
 class Tres:
-    """One TRES string.
+    """One TRES string."""
 
-    Attributes:
-        nodes: Nodes held or asked for; 0 if the string does not say.
-        mem_mb: Memory in all, MB; 0 if the string does not say.
-        gres: GPUs in all, where Slurm accounts for them.
-    """
-
-    nodes: int = 0
-    mem_mb: int = 0
-    gres: Gres = NO_GRES
+    nodes: int = 0  # Nodes held or asked for; 0 if the string does not say
+    mem_mb: int = 0  # Memory in all, MB; 0 if the string does not say
+    gres: Gres = NO_GRES  # GPUs in all, where Slurm accounts for them
 
 
 def parse_tres(text: str) -> Tres:

@@ -30,22 +30,14 @@ _NOW_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobNow:
-    """One job as Slurm has it at this moment.
+    """One job as Slurm has it at this moment."""
 
-    Attributes:
-        address: How the tools must name it.
-        run: Its run, as Slurm tells it; of no meaning for a pending job.
-        requeueable: Its Requeue flag is set; the owner may change it at any time.
-        reservation: Its ReservationName; ``(null)`` if it has none.
-        comment: Its comment, with U+FFFD for what cannot be decoded.
-    """
-
-    address: str
+    address: str  # How the tools must name it
     state: JobState
-    run: Run
-    requeueable: bool
-    reservation: str
-    comment: str
+    run: Run  # Its run, as Slurm tells it; of no meaning for a pending job
+    requeueable: bool  # Its Requeue flag is set; the owner may change it at any time
+    reservation: str  # Its ReservationName; ``(null)`` if it has none
+    comment: str  # Its comment, with U+FFFD for what cannot be decoded
 
 
 def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:

@@ -27,17 +27,11 @@ _ALSO: Final = {"jobidraw": "JobID"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dump:
-    """What a dump tells.
+    """What a dump tells."""
 
-    Attributes:
-        past: Jobs with GPUs that are over.
-        left_out: Lines that could not be read.
-        has_names: Whether it tells the names of jobs.
-    """
-
-    past: Past
-    left_out: int
-    has_names: bool
+    past: Past  # Jobs with GPUs that are over
+    left_out: int  # Lines that could not be read
+    has_names: bool  # Whether it tells the names of jobs
 
 
 def read_dump(path: Path) -> Dump:

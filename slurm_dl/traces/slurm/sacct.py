@@ -75,21 +75,13 @@ class _Runs:
 
 
 class RunLine(NamedTuple):
-    """A run of a job as its line tells it.
+    """A run of a job as its line tells it."""
 
-    Attributes:
-        job: The job's id and its user: ids can be used again.
-        component: Of a heterogeneous job; empty for others.
-        start: When it started, in sacct's words; empty if the file does not say.
-        elapsed_s: How long it ran.
-        gpus: GPUs it held; 0 if none are known.
-    """
-
-    job: tuple[str, str]
-    component: str
-    start: str
-    elapsed_s: float
-    gpus: float
+    job: tuple[str, str]  # The job's id and its user: ids can be used again
+    component: str  # Of a heterogeneous job; empty for others
+    start: str  # When it started, in sacct's words; empty if the file does not say
+    elapsed_s: float  # How long it ran
+    gpus: float  # GPUs it held; 0 if none are known
 
 
 def _unwatched(_: RunLine) -> None:

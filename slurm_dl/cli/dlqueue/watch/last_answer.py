@@ -13,17 +13,11 @@ from slurm_dl.text import ago, safe
 
 @dataclass(slots=True)
 class Shown:
-    """What the daemon said last.
+    """What the daemon said last."""
 
-    Attributes:
-        answer: To the last request that it answered.
-        away: Why it does not answer now; empty if it does.
-        heard_s: When it answered last, by `monotonic`.
-    """
-
-    answer: JsonObject = field(default_factory=dict)
-    away: str = ""
-    heard_s: float = 0.0
+    answer: JsonObject = field(default_factory=dict)  # To the last request that it answered
+    away: str = ""  # Why it does not answer now; empty if it does
+    heard_s: float = 0.0  # When it answered last, by `monotonic`
 
     def hear(self, answer: JsonObject) -> None:
         """Take *answer*."""
