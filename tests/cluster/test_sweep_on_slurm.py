@@ -33,6 +33,21 @@ ODD = "a b'c %j $(touch x)"
 """A folder's name that a shell, and Slurm's patterns, would read otherwise."""
 
 
+MINE = """
+from pathlib import Path
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies.shortest import Srtf
+
+
+class Mine(Srtf):
+    def order(self, snap):
+        if Path({flag!r}).exists():
+            raise ConfigError("the flag is up")
+        return Srtf.order(self, snap)
+"""
+
+
 class Desk:
     """Somebody with a trace and a Slurm cluster."""
 
@@ -75,6 +90,8 @@ class Desk:
     def figures(self, name: str) -> Any:  # noqa: ANN401 - whatever JSON holds
         """What --json wrote, without what differs from run to run."""
         whole = json.loads((self.directory / name).read_text("utf-8"))
+        for told, key in ((whole["manifest"], "command"), (whole["manifest"], "date")):
+            del told[key]
         for cell in whole["cells"]:
             del cell["wall_s"]
         return whole
@@ -108,7 +125,9 @@ def test_a_sweep_on_slurm_is_the_sweep_here(desk: Desk) -> None:
     can be mended.
     """
     desk.costs.write_text("restart_s: 30\n", "utf-8")
-    sweep = [SIXTY, "--cluster", "2x4", "--policies", "fifo,srtf,discrete_las:voda"]
+    flag, mine = desk.directory / "flag", desk.directory / "mine.py"
+    mine.write_text(MINE.format(flag=str(flag)), "utf-8")
+    sweep = [SIXTY, "--cluster", "2x4", "--policies", f"fifo,{mine}:Mine,discrete_las:voda"]
     sweep += ["--loads", "1,2", "--costs", desk.costs]
 
     there = desk.on_slurm(*sweep, "--array-limit", "4", "--json", "there.json")
@@ -126,11 +145,11 @@ def test_a_sweep_on_slurm_is_the_sweep_here(desk: Desk) -> None:
     assert not list(desk.directory.glob("**/x"))
 
     written = desk.results()
-    lost = [name for name in written if name.startswith("costs") and "_srtf" in name]
+    lost = [name for name in written if name.startswith("mine.py")]
+    assert len(lost) == 4
     for name in lost:
         (desk.folder / "cells" / name).unlink()
-    table = desk.folder / "costs" / "0" / desk.costs.name
-    table.rename(desk.costs.with_name("away"))
+    flag.touch()
     failed = desk.on_slurm("--resume")
 
     assert (failed.returncode, failed.stdout) == (1, "")
@@ -138,12 +157,12 @@ def test_a_sweep_on_slurm_is_the_sweep_here(desk: Desk) -> None:
     for task, load in ((1, 1), (4, 2)):
         log = desk.folder / "logs" / f"task-{task}.log"
         line = next(one for one in failed.stderr.splitlines() if f"task {task} " in one)
-        cell = f"costs {desk.costs}, srtf, load {load}, resample 0"
+        cell = f"costs {desk.costs}, mine.py:Mine, load {load}, resample 0"
         assert f"({cell}): log {log}: dlsim sweep-cell: {cell}: " in line
-        assert "No such file" in line
-        assert "costs.yaml" in log.read_text("utf-8")
+        assert "the flag is up" in line
+        assert "the flag is up" in log.read_text("utf-8")
 
-    desk.costs.with_name("away").rename(table)
+    flag.unlink()
     mended = desk.on_slurm("--resume", "--json", "mended.json")
 
     assert mended.returncode == 0, mended.stderr
