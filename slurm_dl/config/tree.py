@@ -199,6 +199,14 @@ class RankingSection(Section):
             "The job that has waited longest is served whatever its size."
         ),
     )
+    hold: bool = Field(
+        default=True,
+        description=(
+            "A job that the policy leaves waiting although GPUs are free is put off by its begin "
+            "time (reason BeginTime), anew at each poll; it lapses by itself. false: Slurm may "
+            "start such a job. 'dlctl policies' says which policies leave GPUs free."
+        ),
+    )
 
 
 class WritesSection(Section):

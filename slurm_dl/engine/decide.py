@@ -18,6 +18,7 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, in_both, nodes
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
 from slurm_dl.engine.placing.higher_tiers import higher_tiers
+from slurm_dl.engine.placing.hold import barred_rows, with_held
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
@@ -25,12 +26,14 @@ from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacer
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers, jobs_of
 from slurm_dl.engine.preemption.native_mode import NativeEngine
-from slurm_dl.engine.settings import External, Native, Placement, Settings
+from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
+from slurm_dl.model.booking import changes
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
-from slurm_dl.model.plan import Plan, Promote, SetSiteFactor, TripBreaker
+from slurm_dl.model.membership import is_in
+from slurm_dl.model.plan import Book, Plan, Promote, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy, displaces
 
@@ -61,7 +64,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
-    placed = place(snap, wish, target, settings.placement)
+    placed = place(snap, wish, target, settings)
     handovers = take(snap, wish, target, admitted)
     return tell(snap, wish, placed, handovers)
 
@@ -176,13 +179,16 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
     )
 
 
-def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
-    """Choose nodes for the waiting jobs."""
-    ranked = target.served
+def place(snap: Snapshot, wish: Wish, target: Target, settings: Settings) -> Placed:
+    """Choose nodes for the waiting jobs, and those that are put off."""
+    ranked, how = target.served, settings.placement
     # What is done for a job of a hand-over is settled.
     busy = jobs_of(snap.handovers)
+    held = barred_rows(snap, target.intent, ranked, busy, how.window if settings.hold else 0)
+    ranked = ranked[~is_in(ranked, held)]
     placed = place_waiting(snap, ranked, busy, wish.guarantee.placement, target.types)
-    return with_shares(snap, ranked, busy, how, placed)
+    placed = with_shares(snap, ranked, busy, how, placed)
+    return with_held(snap, wish.policy, target.intent.order, held, placed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -258,6 +264,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     by_hand = set(jobs.job_id[jobs.held == BY_HAND].tolist())
     actions = (
         *taken.tripping,
+        *_bookings(snap, wish),
         *_promotions(snap, order),
         *cleared_for(snap, rows, taken.handovers.sealed_for, how),
         *preemption.steps,
@@ -281,7 +288,16 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
         ),
         share=None if order.share is None else order.share * (rank >= 0)[:, None],
         lease_s=wish.lease_s,
+        held=placed.held,
     )
+
+
+def _bookings(snap: Snapshot, wish: Wish) -> list[Book]:
+    entries = changes(snap.booked, wish.policy_order.book)
+    if not entries:
+        return []
+    kinds = ", ".join(sorted({e.kind for e in entries}))
+    return [Book(entries=entries, why=f"{wish.policy.name} writes down {kinds}")]
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:

@@ -200,6 +200,7 @@ class Settings:
         overdue: When a job has waited for so long that it comes first.
         equals: Who decides between jobs that the policy does not tell apart otherwise than by the
             time of their submission: that time, or the site's own priority weights.
+        hold: Whether jobs that the policy bars are put off.
         lease_window: Share of a lease, from its begin, in which what the lease before kept may
             still change hands; a daemon needs some looks for that.
     """
@@ -214,4 +215,5 @@ class Settings:
     breakers: Breakers = Breakers()
     overdue: Overdue = Overdue()
     equals: Literal["submission", "site"] = "submission"
+    hold: bool = True
     lease_window: float = 0.25

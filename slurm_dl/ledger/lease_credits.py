@@ -17,17 +17,21 @@ received where this subtracts it: a difference forgets the past by being bounded
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from slurm_dl.json_types import JsonObject
+from slurm_dl.model.booking import Entry, of_kind
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 
 LEAST_LEASES: Final = -2.0
 MOST_LEASES: Final = 20.0
+OWED: Final = "owed"
 """Bounds of a credit: a job that could not be started for long must not rule for as long after."""
 
 
@@ -76,6 +80,44 @@ class Owed:
     gpu_types: tuple[str, ...]  # Names of the t types
     at_s: float  # When, epoch seconds
     lease_s: float  # Length of a lease
+
+    @classmethod
+    def stored(cls, booked: Iterable[Entry]) -> Owed | None:
+        """Shares and credits as they were written down last; None if they never were.
+
+        Raises:
+            ValueError: They are not what `body` gives; likewise `KeyError` and `TypeError`.
+        """
+        body: Any = of_kind(booked, OWED).get("")
+        if body is None:
+            return None
+        k, kinds = len(body["job_id"]), max(1, len(body["gpu_types"]))
+        return cls(
+            job_id=np.array(body["job_id"], dtype=np.int64),
+            share=np.array(body["share"], dtype=np.float64).reshape(k, kinds),
+            credit_s=np.array(body["credit_s"], dtype=np.float64).reshape(k, kinds),
+            on=np.array(body["on"], dtype=np.int16).reshape(k),
+            tasks=np.array(body["tasks"], dtype=np.int32).reshape(k),
+            gpu_types=tuple(body["gpu_types"]),
+            at_s=float(body["at_s"]),
+            lease_s=float(body["lease_s"]),
+        )
+
+    def body(self) -> JsonObject:
+        """All of it as JSON; `stored` reads it."""
+        columns = ("job_id", "share", "credit_s", "on", "tasks")
+        return {
+            **{name: getattr(self, name).tolist() for name in columns},
+            "gpu_types": list(self.gpu_types),
+            "at_s": self.at_s,
+            "lease_s": self.lease_s,
+        }
+
+    def is_of_lease(self, other: Owed | None) -> bool:
+        """Whether *other* is of the same lease; without leases credits do not count."""
+        if other is None or other.lease_s != self.lease_s:
+            return False
+        return self.lease_s <= 0 or self.at_s // self.lease_s == other.at_s // self.lease_s
 
     @classmethod
     def after(cls, snap: Snapshot, share: F64, lease_s: float) -> Owed:

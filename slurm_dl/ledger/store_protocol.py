@@ -8,6 +8,8 @@ from typing import Protocol
 
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
 from slurm_dl.ledger.completions import JobEnding
+from slurm_dl.ledger.lease_credits import Owed
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId
@@ -29,6 +31,8 @@ class LedgerContents:
     lost_pairs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     restarts: tuple[Restart, ...] = ()
     breakers: tuple[Breaker, ...] = ()
+    booked: tuple[Entry, ...] = ()
+    owed: Owed | None = None
     distrust_until_s: float = 0.0
 
 
@@ -49,6 +53,7 @@ class StoreChange:
         let_go: Ids of jobs whose steers are over.
         restarts: What became of jobs that were put back, to insert or replace.
         breakers: Breakers to insert or replace.
+        booked: Entries of the book to insert or replace, and to strike out.
         cut_to_s: Before all else, set later instants of what the store alone remembers to this,
             epoch seconds: GPUs that were taken, and jobs that are over and how they ended.
         distrust_until_s: Until when the clock is not believed; None leaves that as it is.
@@ -65,6 +70,7 @@ class StoreChange:
     let_go: Sequence[int] = ()
     restarts: Sequence[Restart] = ()
     breakers: Sequence[Breaker] = ()
+    booked: Sequence[Entry] = ()
     cut_to_s: float | None = None
     distrust_until_s: float | None = None
 

@@ -22,16 +22,18 @@ from slurm_dl.ledger.apply_observation import (
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun, answers_of, remembered
 from slurm_dl.ledger.clock_adjustment import cut, cut_handover, cut_service, cut_steer
 from slurm_dl.ledger.completions import endings_of
-from slurm_dl.ledger.lease_credits import Owed
+from slurm_dl.ledger.lease_credits import OWED, Owed
 from slurm_dl.ledger.restarts import Restarts
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
 from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
+from slurm_dl.model.booking import entry, updated
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Action,
     Attach,
+    Book,
     ClearSteer,
     CloseHandover,
     ForgetSteer,
@@ -74,7 +76,8 @@ class Ledger:
         self._restarts = Restarts(memory.restarts)
         self._breakers = {b.name: b for b in memory.breakers}
         self._acked: set[JobId] = set()
-        self._owed: Owed | None = None
+        self._booked = memory.booked
+        self._owed = self._owed_stored = memory.owed
         self._steady_since_s: float | None = None
         self._swept_s = 0.0
         self._strangers = np.zeros(0, dtype=np.int64)
@@ -171,14 +174,21 @@ class Ledger:
             taken=tuple(self._taken),
             restarts=self._restarts.all,
             breakers=tuple(self._breakers[name] for name in sorted(self._breakers)),
+            booked=self._booked,
         )
 
     def owe(self, snap: Snapshot, plan: Plan) -> None:
-        """Remember what jobs deserve from now on; a daemon that starts anew owes nobody anything.
+        """Remember what jobs deserve from now on; it is stored once a lease.
 
-        Credits are good for a few leases and no more, so they are not stored.
+        Between, credits follow from the stored ones, the shares and the runs that Slurm lists.
         """
-        self._owed = None if plan.share is None else Owed.after(snap, plan.share, plan.lease_s)
+        owed = None if plan.share is None else Owed.after(snap, plan.share, plan.lease_s)
+        if owed is None or not owed.is_of_lease(self._owed_stored):
+            if owed is not None or self._owed_stored is not None:
+                body = None if owed is None else owed.body()
+                self._store.save(StoreChange(booked=[entry(OWED, "", body)]))
+            self._owed_stored = owed
+        self._owed = owed
 
     def begin(self, action: Action) -> None:
         """Write down that *action* is about to be tried, where that matters after a crash."""
@@ -194,6 +204,9 @@ class Ledger:
             case TripBreaker(breaker=name, at_s=at_s):
                 before = self._breakers.get(name, Breaker(name=name)).at(at_s)
                 self._set(action.of(before))
+            case Book(entries=entries):
+                self._store.save(StoreChange(booked=entries))
+                self._booked = updated(self._booked, entries)
             case Trim(job_id=job_id):
                 # Tried once: what Slurm does not do then it does not do.
                 self._trimmed.add(job_id)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Handover, Run
@@ -60,6 +61,17 @@ class TripBreaker:
         return dataclasses.replace(
             before, tripped_s=self.at_s, why=self.why, jobs=self.jobs, rearm_s=self.rearm_s
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Book:
+    """Write down what the policy is to find at its next decisions. Only the ledger changes.
+
+    One action carries all entries of a decision, so that no part of a change is stored alone.
+    """
+
+    entries: tuple[Entry, ...]
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +250,7 @@ Unfinished = Callable[[float], bool]
 It raises `ClusterError` if the signal was refused, or was not answered for in time.
 """
 
-LedgerAction = Promote | TripBreaker | OpenHandover | MarkGone | CloseHandover | ForgetSteer
+LedgerAction = Promote | TripBreaker | Book | OpenHandover | MarkGone | CloseHandover | ForgetSteer
 """Actions that only change what we remember."""
 
 Action = ClusterAction | LedgerAction
@@ -249,7 +261,7 @@ def handover_of(action: Action) -> HandoverId | None:
     match action:
         case OpenHandover(handover=handover):
             return handover.handover_id
-        case Promote() | TripBreaker() | ForgetSteer():
+        case Promote() | TripBreaker() | Book() | ForgetSteer():
             return None
         case _:
             return action.handover_id
@@ -268,6 +280,7 @@ class Plan:
         lease_s: Length of the leases that jobs have, seconds; 0 if none.
         target: Job ids that would hold GPUs if the policy alone decided.
         actions: What to do, in this order.
+        held: Jobs that are put off because the policy bars them.
         notes: Why something was not done, by job; for ``why``.
         unhonoured: Jobs whose SiteFactor was written and is not in their priority.
         wake_at_s: Earliest instant at which the plan changes by itself, epoch seconds; inf if none.
@@ -283,3 +296,4 @@ class Plan:
     wake_at_s: float = float("inf")
     share: F64 | None = None
     lease_s: float = 0.0
+    held: frozenset[JobId] = frozenset()

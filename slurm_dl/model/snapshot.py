@@ -14,6 +14,7 @@ from typing import Annotated, Final
 
 import numpy as np
 
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
@@ -288,6 +289,7 @@ class Snapshot:
         credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
             given so far, less those it ran there; None: no share was ever given.
         past: Jobs that are over, the last of them.
+        booked: What policies had written down, sorted by kind and key; see `booking`.
         setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
             hold, start and restore. None: nobody measured it.
         answers: Of jobs that we have preempted, whether each acknowledged when we last did, by job
@@ -318,6 +320,7 @@ class Snapshot:
     on_type: I16 | None = None
     credit_s: F64 | None = None
     past: Past = NO_PAST
+    booked: tuple[Entry, ...] = ()
     setup_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)
     handovers: tuple[Handover, ...] = ()

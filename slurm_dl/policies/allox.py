@@ -110,6 +110,7 @@ class Allox:
         key: F64 = np.full(n, np.inf)
         barred: Bool = np.zeros(n, dtype=np.bool_)
         kind: I16 = np.full(n, -1, dtype=np.int16)
+        start_s = np.full(n, np.inf)
         scene = _scene(snap)
         if len(scene.waits):
             plan = self._plan(snap, scene)
@@ -119,7 +120,8 @@ class Allox:
             open_to = (np.isfinite(scene.run_s[scene.waits]) & ~plan.kept).any(axis=1)
             barred[scene.waits] = ~open_to
             barred[plan.rows] = plan.barred
-        return dataclasses.replace(one_tier(key), barred=barred, gpu_type=kind)
+            start_s[plan.rows] = snap.now_s + plan.start_s
+        return dataclasses.replace(one_tier(key), barred=barred, start_s=start_s, gpu_type=kind)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never: the matching is made anew when jobs come or go; see `Policy`."""
@@ -178,6 +180,7 @@ class _Plan:
         settled: How many of them, the first, start now or are kept GPUs for.
         kind: ``(k,)`` type that each had best run on.
         barred: ``(k,)`` bool, it had better wait.
+        start_s: ``(k,)`` seconds from now to its planned start; inf: as soon as its gang fits.
         idle: ``(t,)`` GPUs that are left, and kept for nobody.
         kept: ``(t,)`` bool, free GPUs of the type are kept for a gang.
     """
@@ -186,6 +189,7 @@ class _Plan:
     settled: int
     kind: I64
     barred: Bool
+    start_s: F64
     idle: F64
     kept: Bool
 
@@ -197,6 +201,7 @@ class _Plan:
             settled=0,
             kind=np.zeros(0, dtype=np.int64),
             barred=np.zeros(0, dtype=np.bool_),
+            start_s=np.zeros(0),
             idle=scene.idle,
             kept=np.zeros(len(scene.idle), dtype=np.bool_),
         )
@@ -293,6 +298,7 @@ def _planned(snap: Snapshot, scene: _Scene, before: _Plan, rows: I64) -> _Plan:
         settled=before.settled + int(settles.sum()),
         kind=np.concatenate([before.kind[old], kind[by]]),
         barred=np.concatenate([before.barred[old], barred[by]]),
+        start_s=np.concatenate([before.start_s[old], np.where(first, np.inf, start_s)[by]]),
         idle=np.maximum(idle, 0.0),
         kept=kept,
     )

@@ -67,23 +67,42 @@ class _Backfill(abc.ABC):
         """Place every job of *snap*; see `Policy`."""
         jobs, queue = snap.jobs, waiting(snap)
         kind = np.full(len(jobs), -1, dtype=np.int16)
+        start_s = np.full(len(jobs), np.inf)
         barred: Bool = np.zeros(len(jobs), dtype=np.bool_)
         on = held(snap)
         most = max(k.free for k in on)
         # Where nothing fits there is nothing to decide.
         if len(queue.rows) and queue.gpus.min() <= most + SLACK_GPUS:
-            kind[queue.rows] = self.start_on(queue, on)
+            kind[queue.rows], after_s = self.start_on(queue, on)
+            start_s[queue.rows] = snap.now_s + after_s
         barred[queue.rows] = kind[queue.rows] < 0
-        order = one_tier(snap.memory.first_submit_s)
-        return dataclasses.replace(order, barred=barred, gpu_type=kind if len(on) > 1 else None)
+        # The first that does not fit delays no job before it, whenever it starts.
+        late = [job for job in _places(queue)[: self.reserved] if kind[queue.rows[job]] < 0]
+        barred[queue.rows[late[:1]]] = False
+        return dataclasses.replace(
+            one_tier(snap.memory.first_submit_s),
+            barred=barred,
+            start_s=start_s,
+            gpu_type=kind if len(on) > 1 else None,
+        )
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never: what is promised for later begins when a job ends; see `Policy`."""
         return math.inf
 
+    @property
+    def reserved(self) -> int | None:
+        """Jobs at the head of the queue that may have a reservation; None: all of them."""
+        return None
+
     @abc.abstractmethod
-    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
-        """``(q,)`` the type of GPUs on which each job of the queue is to start now; -1: not now."""
+    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> tuple[I16, F64]:
+        """Jobs of the queue that start now, and when the others are planned to.
+
+        Returns:
+            ``(q,)`` the type of GPUs on which each is to start now, -1: not now; ``(q,)`` its
+            planned start, seconds from now, inf: none.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +129,8 @@ class Easy(_Backfill):
         "as soon as the running jobs have ended, and each of the others becomes the first."
     )
 
-    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
-        """``(q,)`` the type of GPUs on which each job is to start now; -1: not now."""
+    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> tuple[I16, F64]:
+        """Only the first in the queue has a planned start."""
         starts = _Starts(queue, on)
         jobs = _places(queue)
         for job in jobs:
@@ -122,7 +141,7 @@ class Easy(_Backfill):
             if starts.full:
                 break
             starts.now(job)
-        return starts.kind
+        return starts.kind, np.full(len(queue.rows), np.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +179,16 @@ class Conservative(_Backfill):
             msg = f"window must be 1 or more (got {self.window})"
             raise ValueError(msg)
 
-    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
-        """``(q,)`` the type of GPUs on which each job is to start now; -1: not now."""
+    @property
+    def reserved(self) -> int:
+        """The window: jobs behind it have no reservation."""
+        return self.window
+
+    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> tuple[I16, F64]:
+        """Jobs whose reservation is now start; the others start when theirs is."""
         start_s, kind = reservations(queue, on, self.window)
-        return np.where(start_s == 0, kind, np.int16(-1)).astype(np.int16)
+        now = np.where(start_s == 0, kind, np.int16(-1)).astype(np.int16)
+        return now, start_s
 
 
 def reservations(queue: WaitingJobs, on: list[HeldGpus], window: int) -> tuple[F64, I16]:

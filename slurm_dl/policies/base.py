@@ -12,6 +12,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.jobs import COMPLETING, F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 
@@ -79,13 +80,18 @@ class Order:
         promote: ``(n,)`` bool, jobs whose service so far is to be forgiven now.
         tiers: How many tiers there are; ``tier < tiers``.
         tie: ``(n,)`` float64, order among equal keys; None if the first submission is to decide.
-        barred: ``(n,)`` bool, waiting jobs that had better not start now although they would fit;
-            None: nobody.
+        barred: ``(n,)`` bool, waiting jobs that are not to start now although they would fit. On
+            Slurm they are put off by their begin time, so a job that may start as soon as it fits
+            is not barred. None: no job.
+        start_s: ``(n,)`` planned start of barred jobs, epoch seconds; inf where there is none.
+            None: of no job.
         gpu_type: ``(n,)`` int16, the type of GPUs each job had best run on, an index into
             `Observed.gpu_types`; -1: any, or the one it runs on. None: -1 for all.
         share: ``(n, t)`` float64, the share of the time from now on that each job deserves on each
             of the t GPU types; 0 to 1, at most 1 over all types. Given, it decides: tier, key and
             gpu_type are then found from it and from what each job had so far.
+        book: Entries that are to stand from now on, or to be struck out; see `booking`. An entry
+            that is not named stays as it is.
     """
 
     tier: I16
@@ -94,8 +100,10 @@ class Order:
     tiers: int
     tie: F64 | None = None
     barred: Bool | None = None
+    start_s: F64 | None = None
     gpu_type: I16 | None = None
     share: F64 | None = None
+    book: tuple[Entry, ...] = ()
 
 
 def one_tier(key: F64, tie: F64 | None = None) -> Order:

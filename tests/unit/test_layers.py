@@ -22,6 +22,7 @@ PURE_MAY_IMPORT = {
 
 ALSO = {
     "slurm_dl.model.array_labels": {"re"},
+    "slurm_dl.model.booking": {"json"},
     "slurm_dl.model.plugins": {"importlib"},
     "slurm_dl.model.profile": {"annotated_types", "re"},
     "slurm_dl.policies.arithmetic.lp_solver": {"scipy"},

@@ -40,16 +40,19 @@ class Placed:
     Attributes:
         spots: Jobs that may start now, and where.
         waits: Jobs that had better wait, and where.
+        held: Those of *waits* that the policy bars.
     """
 
     spots: Mapping[JobId, Spot] = field(default_factory=dict)
     waits: Mapping[JobId, Wait] = field(default_factory=dict)
+    held: frozenset[JobId] = frozenset()
 
     def without(self, jobs: Collection[JobId]) -> Placed:
         """The same, but for *jobs*."""
         return Placed(
             {job_id: spot for job_id, spot in self.spots.items() if job_id not in jobs},
             {job_id: wait for job_id, wait in self.waits.items() if job_id not in jobs},
+            self.held.difference(jobs),
         )
 
 
@@ -98,7 +101,7 @@ def place_notes(snap: Snapshot, placed: Placed) -> dict[JobId, str]:
         notes[job_id] = f"it is to start on {shown}{more} ({spot.why})"
     for job_id, wait in placed.waits.items():
         longest = "" if wait.for_s == float("inf") else f", {wait.for_s:.0f} s at most"
-        notes[job_id] = f"it waits for {wait.why}{longest}"
+        notes[job_id] = wait.why if job_id in placed.held else f"it waits for {wait.why}{longest}"
     return notes
 
 

@@ -26,6 +26,9 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.scheme import Spot, Wait
 
+HELD_AT_FIRST_STEP = 20
+"""So many jobs at most are put off by the shortest time."""
+
 LONGEST_DEFER_S = 600.0
 """A job that is put off again and again is so for half as long as it has been, at most this."""
 
@@ -64,7 +67,9 @@ def steering(
             waiting[job_id] = _Waiting(snap, rows[job_id])
     for job_id in sorted(_inheriting(snap, rows)):
         waiting[job_id] = _Waiting(snap, rows[job_id])
-    wanted = dict(_wanted(snap, rows, placed, how)) if how.steer else {}
+    if not how.steer:
+        placed = Placed({}, {j: w for j, w in placed.waits.items() if j in placed.held})
+    wanted = dict(_wanted(snap, rows, placed, how))
     for job_id, job in sorted(waiting.items()):
         if job_id not in wanted and job_id not in reserved:
             yield from job.undo(how, "it may go anywhere again")
@@ -256,7 +261,8 @@ def _wanted(
         if snap.jobs.tasks[rows[job_id]] == 1:  # Else all tasks would go to the place of one.
             yield job_id, _to_spot(snap, rows[job_id], spot, how)
     for job_id, wait in placed.waits.items():
-        yield job_id, _to_wait(snap, rows[job_id], wait, how)
+        held = len(placed.held) if job_id in placed.held else 0
+        yield job_id, _to_wait(snap, rows[job_id], wait, how, held)
 
 
 def _to_spot(snap: Snapshot, row: int, spot: Spot, how: Placement) -> Steer:
@@ -282,7 +288,8 @@ def _to_spot(snap: Snapshot, row: int, spot: Spot, how: Placement) -> Steer:
 _EXPIRED = "Slurm has not started it where it should in time; it may go anywhere"
 
 
-def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement) -> Steer:
+def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement, held: int) -> Steer:
+    """The steer of a job that waits; *held*: jobs that the policy bars, 0 if not this one."""
     now_s, before = snap.now_s, _before(snap, row)
     anew = before is None or before.kind == "started"
     steer = Steer(
@@ -291,8 +298,8 @@ def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement) -> Steer:
         avoid=() if wait.within is None else _avoid(snap, row, wait.within),
         since_s=_since_s(snap, row) if anew or before is None else before.since_s,
         until_s=now_s + wait.for_s,
-        not_before_s=_put_off_until_s(snap, row, how) if wait.within is None else 0.0,
-        why=f"it waits for {wait.why}",
+        not_before_s=_put_off_until_s(snap, row, how, held) if wait.within is None else 0.0,
+        why=wait.why if held else f"it waits for {wait.why}",
         expected_start_s=wait.expected_start_s,
     )
     if before is not None and before.kind == "over" and now_s < before.until_s:
@@ -300,12 +307,14 @@ def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement) -> Steer:
     return steer
 
 
-def _put_off_until_s(snap: Snapshot, row: int, how: Placement) -> float:
+def _put_off_until_s(snap: Snapshot, row: int, how: Placement, held: int) -> float:
     """The begin time to write; 0 where the one that its owner wants does as well."""
     job_id = JobId(int(snap.jobs.job_id[row]))
     begin_s, before = snap.seen.begins.get(job_id), _before(snap, row)
     ours = before is not None and before.puts_off(snap.now_s, begin_s)
-    until_s = snap.now_s + how.defer_s
+    # The more jobs are put off, the longer each is: the writes of a look stay as few.
+    many_s = min(how.defer_s * held / HELD_AT_FIRST_STEP, LONGEST_DEFER_S)
+    until_s = snap.now_s + max(how.defer_s, many_s)
     if before is not None and ours:
         # Hundreds that wait for hours must not use up the writes of a look.
         longer_s = min((snap.now_s - before.since_s) / 2, LONGEST_DEFER_S)

@@ -14,7 +14,7 @@ from slurm_dl.ledger.attained_service import DTYPES
 from slurm_dl.ledger.sqlite.ending_rows import ENDING_TABLE
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 
 def _sql_type(dtype: type[np.generic]) -> str:
@@ -57,6 +57,9 @@ CREATE TABLE IF NOT EXISTS breaker (
     name TEXT PRIMARY KEY, tripped_s REAL NOT NULL, why TEXT NOT NULL, jobs TEXT NOT NULL,
     reset_s REAL NOT NULL, reset_by TEXT NOT NULL, counts_from INTEGER NOT NULL,
     rearm_s REAL NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS book (
+    kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, key)
 ) WITHOUT ROWID;
 """
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
+from slurm_dl.ledger.lease_credits import OWED, Owed
 from slurm_dl.ledger.restarts import FOLLOWED_S
 from slurm_dl.ledger.sqlite.ending_rows import ENDING_UPSERT, ending_row
 from slurm_dl.ledger.sqlite.retention_sweep import sweep
@@ -32,6 +33,7 @@ from slurm_dl.ledger.sqlite.row_conversion import (
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
 from slurm_dl.ledger.store_protocol import HOUR_S, LedgerContents, StoreChange
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import HandoverId, JobId
@@ -149,6 +151,8 @@ class SqliteStore:
             steers = self._db.execute(_STEERS).fetchall()
             restarts = self._db.execute(_RESTARTS, (FOLLOWED_S,)).fetchall()
             breakers = self._db.execute(_BREAKERS).fetchall()
+            book = self._db.execute("SELECT kind, key, body FROM book ORDER BY kind, key")
+            booked = tuple(Entry(kind=kind, key=key, body=body) for kind, key, body in book)
             distrust = self._db.execute(
                 "SELECT value FROM meta WHERE key = 'distrust_until_s'"
             ).fetchone()
@@ -181,6 +185,8 @@ class SqliteStore:
             },
             restarts=tuple(restart_from(row) for row in restarts),
             breakers=tuple(breaker_from(row) for row in breakers),
+            booked=tuple(e for e in booked if e.kind != OWED),
+            owed=Owed.stored(booked),
             distrust_until_s=float(distrust[0]) if distrust else 0.0,
         )
 
@@ -242,6 +248,14 @@ class SqliteStore:
             db.executemany(
                 "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [breaker_row(b) for b in change.breakers],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO book VALUES (?, ?, ?)",
+                [(e.kind, e.key, e.body) for e in change.booked if e.body],
+            )
+            db.executemany(
+                "DELETE FROM book WHERE kind = ? AND key = ?",
+                [(e.kind, e.key) for e in change.booked if not e.body],
             )
             db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
             if change.over_before_s is not None:

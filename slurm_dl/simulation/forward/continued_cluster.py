@@ -22,11 +22,12 @@ import numpy.typing as npt
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Defragment, External, Settings
 from slurm_dl.ledger.lease_credits import Owed
+from slurm_dl.model.booking import updated
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs
-from slurm_dl.model.plan import OpenHandover, Plan, Promote, SetSiteFactor
+from slurm_dl.model.plan import Book, OpenHandover, Plan, Promote, SetSiteFactor
 from slurm_dl.model.snapshot import Remembered, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.forward.initial_state import startable, staying_once_started
@@ -102,14 +103,18 @@ class ContinuedCluster:
         may = startable(snap)
         self._eligible_s = np.where(may | runs, self.now_s, math.inf)
         for job_id, at_s in snap.seen.begins.items():
-            row = self._row_of.get(job_id)
+            row, steer = self._row_of.get(job_id), snap.steers.get(job_id)
+            if steer is not None and steer.puts_off(self.now_s, at_s):
+                continue  # A decision puts it off anew, or lets it start.
             if row is not None and may[row]:
                 self._eligible_s[row] = max(at_s, self.now_s)
         self._stays = staying_once_started(snap, policy, settings)
         self._floor = NodeAllocations(snap, pace.backfill)
         self._rank = np.full(n, -1, dtype=np.int64)
         self._taken = [t for t in snap.taken if t.at_s > self.now_s - _HOUR_S]
+        self._held = np.zeros(n, dtype=np.bool_)
         self._owed: Owed | None = None
+        self._booked = snap.booked
         self._stepped_s = self._filled_s = -math.inf
         self._next_decision_s = self.now_s
         """The daemon does not look before."""
@@ -234,6 +239,7 @@ class ContinuedCluster:
             self._owed = Owed.after(snap, plan.share, plan.lease_s)
         live = self._live
         self._rank[live] = plan.rank
+        self._held[live] = np.isin(self._jobs["job_id"][live], list(plan.held))
         if self._keeps_places:
             self._memory["tier"][live] = plan.tier
             self._memory["place"][live] = plan.rank
@@ -247,6 +253,8 @@ class ContinuedCluster:
                 at = int(np.searchsorted(live, row))
                 self._memory["forgiven_gpu_s"][row] = snap.memory.attained_gpu_s[at]
                 self._memory["forgiven_ran_s"][row] = snap.memory.ran_s[at]
+            elif isinstance(action, Book):
+                self._booked = updated(self._booked, action.entries)
         return plan
 
     def _settings_now(self) -> Settings:
@@ -303,7 +311,8 @@ class ContinuedCluster:
 
     def _start_waiting(self) -> None:
         """What Slurm starts now: by rank, what has none behind those by its priority."""
-        rows = np.flatnonzero((self._jobs["state"] == PENDING) & (self._eligible_s <= self.now_s))
+        may = (self._jobs["state"] == PENDING) & (self._eligible_s <= self.now_s) & ~self._held
+        rows = np.flatnonzero(may)
         rank = np.where(self._rank[rows] < 0, np.iinfo(np.int64).max, self._rank[rows])
         order = np.lexsort((rows, -self._jobs["priority"][rows], rank))
         fills = self.now_s >= self._filled_s + self._pace.bf_interval_s
@@ -373,6 +382,7 @@ class ContinuedCluster:
             setup_s=_rows(base.setup_s, live),
             on_type=None,
             credit_s=_rows(base.credit_s, live) if self._owed is None else self._owed.at(seen),
+            booked=self._booked,
             handovers=(),
             taken=tuple(self._taken),
             preempted_gpus_last_hour=sum(t.gpus for t in self._taken),

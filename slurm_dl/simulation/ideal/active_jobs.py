@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.estimate_origin import I8, Origin
@@ -160,6 +161,7 @@ class ActiveJobs:
         self._same: dict[str, npt.NDArray[Any]] = {}
         self._locked: dict[str, npt.NDArray[Any]] = {}
         self._past = NO_PAST
+        self._booked: tuple[Entry, ...] = ()
         self._n = 0
         self._gone = 0
         self._reserve(64)
@@ -215,6 +217,11 @@ class ActiveJobs:
         if past is not self._past:
             self._past = past
             object.__setattr__(self._snapshot, "past", past)
+
+    def remember(self, booked: tuple[Entry, ...]) -> None:
+        """Show *booked* in the snapshot from now on."""
+        self._booked = booked
+        object.__setattr__(self._snapshot, "booked", booked)
 
     def hold(self, held: Allocations) -> None:
         """Let the snapshot say who holds what, from now on."""
@@ -283,6 +290,7 @@ class ActiveJobs:
             on_type=seen["on_type"],
             credit_s=seen["credit_s"],
             past=self._past,
+            booked=self._booked,
             setup_s=np.full(n, self._restart_s),
         )
 

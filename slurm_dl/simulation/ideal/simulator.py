@@ -25,6 +25,7 @@ from slurm_dl.engine.intent import intend
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
+from slurm_dl.model.booking import changes, updated
 from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
 from slurm_dl.model.trace import Ending, Trace
@@ -276,6 +277,8 @@ class IdealCluster:
             snap, self._policy, kept, lease_s=self._lease_s, restart_s=self._costs.restart_s
         )
         order = intent.order
+        if news := changes(snap.booked, order.book):
+            jobs.remember(updated(snap.booked, news))
         promoted = order.promote.nonzero()[0]
         if len(promoted):
             self._promote(promoted)
