@@ -314,6 +314,11 @@ class Config(Section):
     metrics: MetricsSection = MetricsSection()
     paths: PathsSection = PathsSection()
 
+    @property
+    def holds(self) -> bool:
+        """Whether jobs are put off that the policy bars; see ``ranking.hold``."""
+        return self.ranking.hold and bool(self.policy.make().about.idles)
+
     @field_validator("preemption")
     @classmethod
     def _check_highest_fits(

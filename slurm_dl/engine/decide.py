@@ -109,7 +109,7 @@ class Wish:
 def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     """The policy's order, with what jobs are guaranteed."""
     settings = admitted.settings
-    soon = with_settling(snap, settings.placement)
+    soon = with_settling(snap, settings.placement, holds=settings.hold)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
     guaranteed = guarantee(snap, order, displaces(policy), settings)
     return Wish(
@@ -184,7 +184,7 @@ def place(snap: Snapshot, wish: Wish, target: Target, settings: Settings) -> Pla
     ranked, how = target.served, settings.placement
     # What is done for a job of a hand-over is settled.
     busy = jobs_of(snap.handovers)
-    held = barred_rows(snap, target.intent, ranked, busy, how.window if settings.hold else 0)
+    held = barred_rows(wish.soon, target.intent, ranked, busy, how.window if settings.hold else 0)
     ranked = ranked[~is_in(ranked, held)]
     placed = place_waiting(snap, ranked, busy, wish.guarantee.placement, target.types)
     placed = with_shares(snap, ranked, busy, how, placed)
@@ -253,10 +253,12 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
     for row, first in zip(*map(np.ndarray.tolist, intent.back), strict=True):
-        notes[JobId(int(jobs.job_id[row]))] = (
-            f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, and "
-            "this one would move its planned start"
-        )
+        job_id = JobId(int(jobs.job_id[row]))
+        if job_id not in placed.held:
+            notes[job_id] = (
+                f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, "
+                "and this one would move its planned start"
+            )
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN

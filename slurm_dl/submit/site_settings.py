@@ -75,7 +75,7 @@ def read_site(environ: Mapping[str, str]) -> SiteSettings:
         partitions=frozenset(config.manage.partitions),
         locality_wait_s=_number(placement.parameters, "locality_wait_s", 0.0),
         skew_threshold=_number(placement.parameters, "skew_threshold", DEFAULT_SKEW_THRESHOLD),
-        settle_s=placement.settle_s if placement.steer else 0.0,
+        settle_s=placement.settle_s if placement.steer or config.holds else 0.0,
         profile_dir=config.paths.profile_dir,
     )
 

@@ -29,8 +29,7 @@ def barred_rows(
 ) -> Rows:
     """Rows of the jobs to put off, best first: waiting, barred by the policy and not to start now.
 
-    An overdue job starts whatever the policy bars. An array is never put off: all of its tasks
-    would be.
+    An array is never put off: all of its tasks would be.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
@@ -42,7 +41,7 @@ def barred_rows(
         return ranked[:0]
     mask = barred & (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.tasks == 1)
     mask &= (jobs.gpus > 0) & ~is_in(jobs.job_id, list(busy))
-    mask[intent.target] = mask[intent.overdue] = False
+    mask[intent.target] = False
     rows: Rows = ranked[mask[ranked]][:most]
     return rows
 

@@ -122,9 +122,13 @@ def settling(snap: Snapshot, how: Placement) -> Bool:
     return mask
 
 
-def with_settling(snap: Snapshot, how: Placement) -> Snapshot:
-    """*snap*, in which jobs that are about to be placed wait for room, so that they get a type."""
-    if how.scheme is None or len(snap.seen.gpu_types) < 2:  # noqa: PLR2004 - nothing to choose from
+def with_settling(snap: Snapshot, how: Placement, *, holds: bool) -> Snapshot:
+    """*snap*, in which jobs that dlsubmit put off for a moment wait for room.
+
+    So the policy can choose a type for those that are placed, and bar them where it *holds* jobs.
+    """
+    chooses = how.scheme is not None and len(snap.seen.gpu_types) > 1
+    if not (chooses or holds) or not how.settle_s:
         return snap
     mask = settling(snap, how)
     if not mask.any():

@@ -30,7 +30,7 @@ HELD_AT_FIRST_STEP = 20
 """So many jobs at most are put off by the shortest time."""
 
 LONGEST_DEFER_S = 600.0
-"""A job that is put off again and again is so for half as long as it has been, at most this."""
+"""A job that is put off again and again is so for as long again as it has been, at most this."""
 
 SteerAction = SetSteer | ClearSteer | ForgetSteer
 
@@ -68,7 +68,8 @@ def steering(
     for job_id in sorted(_inheriting(snap, rows)):
         waiting[job_id] = _Waiting(snap, rows[job_id])
     if not how.steer:
-        placed = Placed({}, {j: w for j, w in placed.waits.items() if j in placed.held})
+        kept = {j: w for j, w in placed.waits.items() if j in placed.held}
+        placed = Placed({}, kept, placed.held)
     wanted = dict(_wanted(snap, rows, placed, how))
     for job_id, job in sorted(waiting.items()):
         if job_id not in wanted and job_id not in reserved:
@@ -317,7 +318,7 @@ def _put_off_until_s(snap: Snapshot, row: int, how: Placement, held: int) -> flo
     until_s = snap.now_s + max(how.defer_s, many_s)
     if before is not None and ours:
         # Hundreds that wait for hours must not use up the writes of a look.
-        longer_s = min((snap.now_s - before.since_s) / 2, LONGEST_DEFER_S)
+        longer_s = min(snap.now_s - before.since_s, LONGEST_DEFER_S)
         until_s = max(until_s, snap.now_s + longer_s)
     if ours or snap.jobs.held[row] != Held.BEGIN_TIME:
         return until_s

@@ -64,18 +64,21 @@ def quiet_until(cycle: Cycle, settings: Settings, *, by_tier: bool) -> Quiet:
     snap, limits = cycle.snapshot, settings.preemption
     if not cycle.acting or cycle.plan.actions:
         return NEVER_QUIET
-    if any(steer.kind != "started" for steer in snap.steers.values()):
-        return NEVER_QUIET  # A steer ends, and a begin time is moved on, by the clock.
+    steers = [s for s in snap.steers.values() if s.kind != "started"]
+    if any(s.avoid or s.job_id not in cycle.plan.held for s in steers):
+        return NEVER_QUIET  # A steer ends by the clock.
     if not all(h.signalled and h.purpose == "preempt" for h in snap.handovers):
         return NEVER_QUIET
     jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
-    if not by_tier and (snap.handovers or snap.seen.begins):
+    if not by_tier and (snap.handovers or snap.seen.begins.keys() - cycle.plan.held):
         return NEVER_QUIET
     waits = waiting(snap)
     # It is overdue when it has waited for longer.
     overdue_s = memory.waiting_since_s[waits] + (settings.overdue.after_s or math.inf) + 1.0
     ends = [until_s for h in snap.handovers for until_s in _ends_of(h, limits)]
     passed_s = memory.waiting_since_s[waits] + (settings.overdue.pass_s or math.inf) + 1.0
+    # The begin time of a job that is put off is moved on by the clock.
+    ends += [s.not_before_s - settings.placement.defer_s / 2 for s in steers]
     times = [overdue_s, passed_s, np.array(ends)]
     if limits.enabled and (snap.seen.begins or waits.any()):
         if limits.max_gpus_per_hour and snap.preempted_gpus_last_hour:
