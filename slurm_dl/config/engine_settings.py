@@ -68,7 +68,7 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
             share=config.ranking.overdue_share,
             pass_s=config.ranking.pass_s,
         ),
-        hold=config.holds,
+        hold=config.ranking.hold,
         preemption=limits,
         mode=native or External(),
         placement=_placement_of(config, profiles),

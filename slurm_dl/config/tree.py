@@ -316,7 +316,7 @@ class Config(Section):
 
     @property
     def holds(self) -> bool:
-        """Whether jobs are put off that the policy bars; see ``ranking.hold``."""
+        """Whether the policy may put jobs off; see ``ranking.hold``."""
         return self.ranking.hold and bool(self.policy.make().about.idles)
 
     @field_validator("preemption")

@@ -109,7 +109,8 @@ class Wish:
 def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     """The policy's order, with what jobs are guaranteed."""
     settings = admitted.settings
-    soon = with_settling(snap, settings.placement, holds=settings.hold)
+    holds = settings.hold and bool(policy.about.idles)
+    soon = with_settling(snap, settings.placement, holds=holds)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
     guaranteed = guarantee(snap, order, displaces(policy), settings)
     return Wish(

@@ -105,6 +105,7 @@ def test_defaults_agree_with_the_engine() -> None:
         late.pass_s,
         late.after_s,
         late.share,
+        settings.hold,
     )
     assert known == tuple(dict(config.ranking).values())
 
