@@ -26,7 +26,7 @@ class Patient:
     name: ClassVar[str] = "patient"
     source: ClassVar[str] = ""
     interpretation: ClassVar[str] = ""
-    about: ClassVar[About] = About(row="", level="W2", formula="", idles="each job waits a while")
+    about: ClassVar[About] = About(row="", level="W3", formula="", idles="each job waits a while")
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True
 

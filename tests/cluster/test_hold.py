@@ -1,0 +1,104 @@
+"""A job that the policy bars is put off on a real Slurm; it starts by itself without a daemon."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from patience import PATIENCE
+from schedd import Schedd, schedd_in
+
+from slurm_dl.sandbox import Sandbox
+
+pytestmark = pytest.mark.slurm
+
+PATIENT = Path(__file__).parents[1] / "patient_policy.py"
+HURRY = {"poll_s": 1, "fast_poll_s": 0.5}
+
+
+def bar_for(place: Schedd, wait_s: float) -> None:
+    """Go on with a policy that bars each job for so long."""
+    order = f"{PATIENT}:Patient"
+    place.configure(
+        daemon={**HURRY, "shadow": False},
+        policy={"order": order, "parameters": {"wait_s": wait_s}},
+        placement={"settle_s": 5},
+    )
+
+
+def test_a_barred_job_waits_beside_free_gpus(sandbox: Sandbox, short_directory: Path) -> None:
+    """Sixteen are free: it waits 40 s and runs; the next runs though the daemon was killed."""
+    with schedd_in(sandbox, short_directory) as place:
+        bar_for(place, 40)
+        place.start()
+        begun_s = time.monotonic()
+        job = place.toy(2, 4)
+        place.until("it to be put off", lambda: place.job(job, "Reason") == ["BeginTime"])
+        place.until("more cycles", lambda: time.monotonic() > begun_s + 35)
+        assert place.state(job) == "PENDING"
+        assert "patient" in place.ask("dlqueue", "why", job).stdout
+        assert len(place.audit(action="set_steer")) <= 7
+        place.until_state(job, "RUNNING", "COMPLETED", within_s=60)
+        assert time.monotonic() - begun_s >= 40
+
+        place.kill()
+        bar_for(place, 1e6)
+        place.start()
+        job = place.toy(2, 4)
+        put_off = f"put off job {job}"
+        cycles = place.cycles()
+        place.until(put_off, lambda: place.cycles() > cycles + 12)
+        assert place.state(job) == "PENDING"
+        place.kill()
+        killed_s = time.monotonic()
+        place.until_state(job, "RUNNING", "COMPLETED", within_s=60)
+        assert time.monotonic() - killed_s < 40 * PATIENCE
+
+
+RIGHT = {"F", "C"}
+"""F uses a GPU that the first job leaves over, C ends before that starts; B does neither."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "starts"),
+    [
+        ("easy_backfill", RIGHT),
+        pytest.param("fifo", {"C"}, marks=pytest.mark.full("shows that the case can fail")),
+        pytest.param("discrete_las", {"F", "B"}, marks=pytest.mark.full("likewise")),
+        pytest.param("", {"C"}, marks=pytest.mark.full("likewise: Slurm's own backfill")),
+    ],
+)
+def test_easy_backfill_fills_the_gaps_that_hold_nobody_up(
+    sandbox: Sandbox, short_directory: Path, policy: str, starts: set[str]
+) -> None:
+    """Four GPUs, two of them in use for six minutes at most; the first job wants three.
+
+    S behind it wants four, so Slurm's own backfill, which reserves for both, starts no job that
+    lasts longer than those. EASY reserves for the first alone: one GPU is left over.
+    """
+    with schedd_in(sandbox, short_directory) as place:
+        order = {"order": policy or "fifo", "parameters": {}}
+        place.configure(policy=order, ranking={"pass_s": 0})
+        place.start()
+
+        def sleeps(gpus: int, minutes: int, *more: str) -> str:
+            limit = [f"--time={minutes}", "--no-preempt", *more]
+            return place.submit(gpus, "sleep", "600", options=limit)
+
+        place.until_state(sleeps(12, 600), "RUNNING")
+        place.until_state(sleeps(2, 6), "RUNNING")
+        if not policy:
+            place.stop()
+        waits = {"H": sleeps(3, 20), "S": sleeps(4, 20)}
+        may = {"F": sleeps(1, 60), "B": sleeps(1, 60), "C": sleeps(1, 3)}
+        running = {name for name, job in may.items() if place.state(job) == "RUNNING"}
+        deadline_s = time.monotonic() + 45
+        while time.monotonic() < deadline_s and not running >= starts:
+            running = {name for name, job in may.items() if place.state(job) == "RUNNING"}
+            time.sleep(0.5)
+        time.sleep(5)  # One more would have started by now: a GPU may be free.
+        running |= {name for name, job in may.items() if place.state(job) == "RUNNING"}
+
+        assert running == starts
+        assert [place.state(job) for job in waits.values()] == ["PENDING", "PENDING"]
