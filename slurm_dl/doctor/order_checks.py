@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError, duration_s
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.slurm_conf import PLUGIN

@@ -6,8 +6,7 @@ import math
 import re
 from collections import Counter
 
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.doctor.slurm_checks import is_exempt
 from slurm_dl.slurm.permissions import ENOUGH, to_operator
 from slurm_dl.slurm.read.associations import in_force

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_dl.job.switch_order import is_tree, leaves
+from slurm_dl.job.rank_order import is_tree, leaves
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.placement.synergy import Share, proportional

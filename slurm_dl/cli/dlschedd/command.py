@@ -189,7 +189,7 @@ def _act(
     from slurm_dl.daemon.live_recordings import LiveRecordings  # noqa: PLC0415
     from slurm_dl.daemon.metrics.counters import MetricsTally  # noqa: PLC0415
     from slurm_dl.daemon.preconditions import WithdrawnError  # noqa: PLC0415
-    from slurm_dl.doctor.problem_watch import ProblemWatch  # noqa: PLC0415
+    from slurm_dl.doctor.all_checks import ProblemWatch  # noqa: PLC0415
     from slurm_dl.ledger.sqlite.reader import LedgerReader  # noqa: PLC0415
 
     config = loaded.config

@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from slurm_dl.job import tool_process
-from slurm_dl.job.controller import MOST_BYTES
-from slurm_dl.job.preemptions import with_preemption
+from slurm_dl.job.controller import MOST_BYTES, with_preemption
 from slurm_dl.job.scontrol_input import one_word
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
