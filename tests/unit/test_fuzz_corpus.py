@@ -34,7 +34,7 @@ NOT_IN_THE_TABLE = {
     "signal_test/trial_commands.py": "what dlsubmit, our own, has printed",
     "testing/documentation_checks.py": "what the tests wrote themselves",
     "job/scontrol_input.py": "comments that we have just written as JSON",
-    "sandbox/ports.py": "a list of our own, read as the record of a sandbox is",
+    "sandbox/manifest.py": "a list of our own, read as the record of a sandbox is",
     "sandbox/process_control.py": "files of our own, read as the record of a sandbox is",
     "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.

@@ -110,7 +110,7 @@ TARGETS = (
         name="job-comment",
         parse=_comment,
         source="the job's own comment, inside the job",
-        parser="job.controller.with_ack, with_key, job.preemptions.preemptions_in",
+        parser="job.controller.with_ack, with_key, preemptions_in",
         seeds=(b'{"slurm_dl":{"v":1,"ack":2},"x":"\\ud800"}',),
     ),
     Target(
@@ -147,7 +147,7 @@ TARGETS = (
         name="job-progress",
         parse=_progress,
         source="the progress file, which the user's script writes",
-        parser="job.rate.RateReport.look",
+        parser="job.comment_report.RateReport.look",
         seeds=(b'{"restart": 0, "step": 5, "time_s": 10.5}',),
     ),
     Target(

@@ -9,7 +9,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.sandbox.status import is_in_service, node_states
+from slurm_dl.sandbox.private_cluster import is_in_service, node_states
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.read.associations import BarredCandidate, barred
 from slurm_dl.slurm.read.hostlists import expand, fold
@@ -196,7 +196,7 @@ TARGETS = (
         name="sandbox-nodes",
         parse=lambda data: [is_in_service(s) for s in node_states(text(data)).values()],
         source="scontrol show nodes of the sandbox",
-        parser="sandbox.status.node_states",
+        parser="sandbox.private_cluster.node_states",
         seeds=(b"NodeName=n1 Arch=x86_64 State=IDLE+DRAIN ThreadsPerCore=1\n",),
     ),
 )
