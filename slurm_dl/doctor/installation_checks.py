@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_dl import __version__
 from slurm_dl.daemon.assembly import LEDGER_FILE
-from slurm_dl.daemon.takeover import lock
+from slurm_dl.daemon.takeover import lease
 from slurm_dl.doctor.controller_config import CannotTellError
 from slurm_dl.doctor.site import Account, CheckResult, Site, check, error, ok, warning
 from slurm_dl.files import why_not_trusted
@@ -23,7 +23,7 @@ from slurm_dl.text import ago
 
 _SHADOW = "shadow"
 _WRITTEN = (
-    *(lock.FILE_NAME, FILE_NAME, _SHADOW),
+    *(lease.LOCK_FILE, FILE_NAME, _SHADOW),
     *(LEDGER_FILE, f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"),
 )
 """What dlschedd opens again in its state directory after a restart, beside the audit log."""

@@ -15,8 +15,7 @@ from slurm_dl.model.profile import Profile
 from slurm_dl.profiles import load_profiles
 from slurm_dl.profiles.directory import SUFFIX
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.record_parser import job_records, new_nonce
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
 from slurm_dl.text import user_name
 
 _LEAVES = {"tree": "leaf switches", "block": "blocks"}

@@ -8,7 +8,7 @@ from collections import Counter
 
 from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.doctor.slurm_checks import is_exempt
-from slurm_dl.slurm.permissions import ENOUGH, to_operator
+from slurm_dl.slurm.preflight import ENOUGH, to_operator
 from slurm_dl.slurm.read.associations import in_force
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions, read_licences
 from slurm_dl.slurm.read.grammar import gres_items

@@ -188,9 +188,9 @@ class Summary:
         wait_s: From first submission to first start, seconds.
         slowdown: JCT / time alone on the cluster; of the jobs for which that is known.
         bounded_slowdown: max(1, JCT / max(time alone, 10 s)); of the same jobs.
-        rho: Finish-time fairness, see `fairness.finish_time_fairness`; of the same jobs.
+        rho: Finish-time fairness, see `finish_time_fairness`; of the same jobs.
         unfair_frac: Share of them with a rho above 1.05.
-        jain: Jain's index over users, see `fairness.jain`; NaN where there is at most one.
+        jain: Jain's index over users, see `jain`; NaN where there is at most one.
         makespan_s: From the first submission to the last end of a job or a run, seconds.
         utilisation_frac: GPU-seconds of service / (GPUs x makespan of the whole workload).
         steady_utilisation_frac: The same without filling and draining: of the time between the

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from slurm_dl.signal_test.local_trial import LocalJob
-from slurm_dl.signal_test.observations import Look, Observations, Return
 from slurm_dl.signal_test.slurm_trial import SlurmJob
+from slurm_dl.signal_test.verdict import Look, Observations, Return
 
 SETTLE_S = 5.0
 """Between the first sign that a script can take the signal and the signal, where it reports no

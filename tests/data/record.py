@@ -29,7 +29,7 @@ from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.read.job_arrays import folded_arguments
 from slurm_dl.slurm.read.node_reader import node_arguments
-from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
+from slurm_dl.slurm.read.record_parser import job_fields, queue_arguments
 from slurm_dl.slurm.tool_runner import Slurm
 
 NONCE: Final = "xrecorded0"

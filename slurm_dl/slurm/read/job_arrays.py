@@ -19,8 +19,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import LeftOut
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.record_parser import new_nonce, output_format, split_records
-from slurm_dl.slurm.read.squeue_fields import of_jobs
+from slurm_dl.slurm.read.record_parser import new_nonce, of_jobs, output_format, split_records
 from slurm_dl.slurm.read.vocabulary import is_number, tasks_as_one, tasks_in, tasks_of
 from slurm_dl.slurm.tool_runner import Slurm
 

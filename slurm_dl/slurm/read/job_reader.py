@@ -35,8 +35,14 @@ from slurm_dl.slurm.read.job_values import (
     whole_of,
 )
 from slurm_dl.slurm.read.node_reader import ClusterReading
-from slurm_dl.slurm.read.record_parser import none_readable, one_per_job, raw_records, split_fields
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, in_known_words
+from slurm_dl.slurm.read.record_parser import (
+    JOB_FIELDS,
+    in_known_words,
+    none_readable,
+    one_per_job,
+    raw_records,
+    split_fields,
+)
 from slurm_dl.slurm.read.tres import TresRequest, job_request, nodes_in
 from slurm_dl.slurm.read.vocabulary import (
     CUT_SHORT,

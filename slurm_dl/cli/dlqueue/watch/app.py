@@ -24,7 +24,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from slurm_dl.cli.dlqueue.columns import ALL_COLUMNS, MORE_COLUMNS, STYLES, rows_of
 from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
+from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject
 from slurm_dl.report.terminal_table import laid_out
 from slurm_dl.text import safe
