@@ -11,8 +11,7 @@ from slurm_dl.doctor.slurm_checks import is_exempt
 from slurm_dl.slurm.preflight import ENOUGH, to_operator
 from slurm_dl.slurm.read.associations import in_force
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions, read_licences
-from slurm_dl.slurm.read.grammar import gres_items
-from slurm_dl.slurm.read.usable_nodes import keeps_for_itself
+from slurm_dl.slurm.read.grammar import gres_items, keeps_for_itself
 from slurm_dl.text import escaped
 
 _MIG = re.compile(r"[0-9]g\.[0-9]+gb")

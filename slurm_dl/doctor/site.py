@@ -32,7 +32,7 @@ from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.slurm.read.usable_nodes import words_of
+from slurm_dl.slurm.read.grammar import words_of
 from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import user_name

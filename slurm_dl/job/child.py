@@ -130,7 +130,6 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _status(pid: int) -> dict[str, str]:
-    """What a process does with signals, and more, as /proc has it."""
     lines = _read(pid, "status").decode("utf-8", "replace").splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 

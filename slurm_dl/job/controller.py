@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from slurm_dl.job import tool_process
-from slurm_dl.job.scontrol_input import arguments_and_input, one_word
+from slurm_dl.job.tool_process import arguments_and_input, one_word
 
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""

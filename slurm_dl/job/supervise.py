@@ -171,7 +171,6 @@ class Supervisor:
         return due_s
 
     def _look(self, child: Child) -> None:
-        """See what is to be reported of the command while it runs."""
         self._handlers.look(child, self._run, owed=self._owes_signal, now_s=time.monotonic())
         if self._saves is not None:
             self._saves.look(self._run, time.monotonic())

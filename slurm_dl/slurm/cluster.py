@@ -33,6 +33,7 @@ from slurm_dl.slurm.read.account_limits import AccountLimits
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader, read_licences
 from slurm_dl.slurm.read.gpu_holdings import Holdings, Shares
+from slurm_dl.slurm.read.grammar import UsableNode, read_usable
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_choices import NodeChoices
@@ -59,7 +60,6 @@ from slurm_dl.slurm.read.reservation_reader import (
     last_end_s,
     read_reservations,
 )
-from slurm_dl.slurm.read.usable_nodes import UsableNode, read_usable
 from slurm_dl.slurm.read.vocabulary import nodes_missing
 from slurm_dl.slurm.releases import Release, no_preemption
 from slurm_dl.slurm.running_config import SiteConfig, partition_values, read_config

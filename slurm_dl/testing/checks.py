@@ -332,7 +332,6 @@ def _first_decision(policy: Policy, case: Situation) -> Intent:
 
 
 def _some() -> tuple[Situation, ...]:
-    """Those in which much can be missing."""
     names = {"everything known", "several GPU types", "drawn by lot, number 3"}
     return tuple(case for case in situations() if case.name in names)
 
@@ -348,7 +347,6 @@ def _runs(snap: Snapshot) -> Bool:
 
 
 def _lots() -> dict[str, Any]:
-    """The state that everybody draws random numbers from."""
     return {"numpy": np.random.get_state(legacy=False), "python": random.getstate()}  # noqa: NPY002
 
 

@@ -336,7 +336,6 @@ def _all(site: Path) -> dict[str, tuple[str, Profile]]:
 
 
 def _once(found: Mapping[str, tuple[str, Profile]]) -> Sequence[tuple[str, Profile]]:
-    """Each profile once, whatever names lead to it."""
     return list({one.name: (owner, one) for owner, one in found.values()}.values())
 
 
@@ -360,7 +359,6 @@ def _is_seen(path: Path) -> bool:
 
 
 def _ready(site: Path) -> Path:
-    """*site*, made if it is not there yet."""
     try:
         site.mkdir(mode=0o755, exist_ok=True)
     except OSError as err:

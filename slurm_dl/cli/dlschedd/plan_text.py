@@ -74,7 +74,6 @@ def show_plan(cycle: Cycle) -> None:
 
 
 def _left_out(cycle: Cycle) -> list[Json]:
-    """A sentence about each job that the look left out."""
     return [why_left_out(job)[0] for job in cycle.snapshot.seen.left_out.values()]
 
 

@@ -200,7 +200,6 @@ class Standby:
         return answer
 
     def _try(self) -> Lease | None:
-        """Look once; the lease if it could be taken."""
         notify("WATCHDOG=1")
         try:
             lease, self._trouble = self._look(), ""
@@ -235,7 +234,6 @@ class Standby:
 
 
 def _stopped(alarm: Wakeup) -> bool:
-    """Whether a signal has come by now."""
     return bool(alarm.stop)
 
 

@@ -66,7 +66,6 @@ class Holdings:
         ]
 
     def _types_known(self, table: JobTable, row: int, mixed: set[str]) -> bool:
-        """Whether the queue tells of which type the GPUs of a job are."""
         if table.gpu_type[row] or table.gpus[row] < 1 or not table.nodes[row]:
             return True
         return mixed.isdisjoint(self._expand(table.nodes[row]))

@@ -21,11 +21,11 @@ from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, LeftOut
 from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader, with_wckey
 from slurm_dl.slurm.read.hostlists import NO_WORDS
-from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.job_values import (
+from slurm_dl.slurm.read.job_table import (
     FINISHED,
     INT32_MAX,
     NOTHING,
+    JobTable,
     count_of,
     gpus_of,
     node_list,

@@ -19,11 +19,11 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.slurm.read.grammar import UsableNode
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.record_parser import output_format, split_records
 from slurm_dl.slurm.read.reservation_reader import ReservationSeen
 from slurm_dl.slurm.read.tres import Gres, node_gres, parse_gres
-from slurm_dl.slurm.read.usable_nodes import UsableNode
 from slurm_dl.slurm.read.vocabulary import is_number, limit_s
 from slurm_dl.slurm.running_config import SiteConfig
 

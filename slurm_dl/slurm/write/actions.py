@@ -16,7 +16,7 @@ from typing import Final, assert_never
 
 from slurm_dl.job import tool_process
 from slurm_dl.job.controller import MOST_BYTES, with_preemption
-from slurm_dl.job.scontrol_input import one_word
+from slurm_dl.job.tool_process import one_word
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name

@@ -14,7 +14,7 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.slurm.read.job_arrays import whole_labels
+from slurm_dl.slurm.read.queue_reader import whole_labels
 from slurm_dl.slurm.read.record_parser import (
     job_records,
     new_nonce,
