@@ -40,10 +40,14 @@ from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import (
     ClusterReading,
     NodesSeen,
+    ReservationSeen,
+    blocked_by,
     check_nobody_runs,
     is_up,
+    last_end_s,
     node_arguments,
     read_nodes,
+    read_reservations,
     site_of,
 )
 from slurm_dl.slurm.read.queue_reader import CliQueue, ExitStatuses, ReaderChoice
@@ -53,12 +57,6 @@ from slurm_dl.slurm.read.record_parser import (
     of_jobs,
     queue_arguments,
     split_records,
-)
-from slurm_dl.slurm.read.reservation_reader import (
-    ReservationSeen,
-    blocked_by,
-    last_end_s,
-    read_reservations,
 )
 from slurm_dl.slurm.read.vocabulary import nodes_missing
 from slurm_dl.slurm.releases import Release, no_preemption

@@ -13,8 +13,7 @@ from slurm_dl.sandbox.private_cluster import is_in_service, node_states
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.read.associations import BarredCandidate, barred
 from slurm_dl.slurm.read.hostlists import expand, fold
-from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, site_of
-from slurm_dl.slurm.read.reservation_reader import read_reservations
+from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, read_reservations, site_of
 from slurm_dl.slurm.releases import faults, parse_release, series_of
 from slurm_dl.slurm.running_config import config_values, partition_values, read_config, requeue_hold
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
@@ -121,7 +120,7 @@ TARGETS = (
         parse=lambda data: read_reservations(text(data)),
         own=(ClusterError,),
         source="scontrol show reservation",
-        parser="slurm.read.reservation_reader.read_reservations",
+        parser="slurm.read.node_reader.read_reservations",
         seeds=(
             (
                 b"ReservationName=slurm_dl_1 StartTime=100 EndTime=2026-01-02T03:04:05 Duration=1 "
