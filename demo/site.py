@@ -22,7 +22,7 @@ from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import LIVELY_SCHEDULER, Sandbox, SandboxNodes, SandboxSpec
-from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.sandbox.command_runner import eventually
 
 CRED_EXPIRE_S: Final = 5
 """Slurm's default is 120; a requeued job is held for this long + 1 s."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_job import FakeJob
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

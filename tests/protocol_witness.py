@@ -34,7 +34,7 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.testing.in_memory.fake_job import FakeJob
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 STAYS = (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING)
 

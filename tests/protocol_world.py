@@ -22,7 +22,7 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClusterAction, Requeue, SetSiteFactor, Signal
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_job import FakeJob, FakeReservation
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob, FakeReservation
 
 SAVED_EVERY_S = 5
 """Slurmctld forgets at most so much when it dies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 
 NONCE = "xnonce"
 

@@ -29,7 +29,7 @@ from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import IDEAL
 from slurm_dl.simulation.slurm.scenario import Scenario
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_job import OnSignal
+from slurm_dl.testing.in_memory.fake_slurm import OnSignal
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from patience import eventually
 
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.daemon.audit_log import AuditLog
-from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import ControlServer
+from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.engine.cycle import Cycle

@@ -29,7 +29,7 @@ from schedd import TOY, Schedd, schedd_in  # noqa: E402 - found through the line
 from slurm_dl.cli.dlqueue.watch.app import WatchApp  # noqa: E402
 from slurm_dl.cli.dlqueue.watch.last_answer import Shown  # noqa: E402
 from slurm_dl.daemon.control.client import Client, socket_path  # noqa: E402
-from slurm_dl.daemon.control.queue_request import QueueRequest  # noqa: E402
+from slurm_dl.daemon.control.wire_format import QueueRequest  # noqa: E402
 from slurm_dl.sandbox import Sandbox, SandboxSpec  # noqa: E402
 
 WIDTH = 88

@@ -11,7 +11,7 @@ from slurm_dl.config.tree import Config
 from slurm_dl.daemon.components import Components
 from slurm_dl.daemon.enrich import Enricher, learn_on_one_core
 from slurm_dl.daemon.history_cache import HistoryCache
-from slurm_dl.daemon.metrics import command_counters
+from slurm_dl.daemon.metrics import counters
 from slurm_dl.engine.settings import (
     External,
     Native,
@@ -24,8 +24,7 @@ from slurm_dl.slurm.accounting.past_jobs import PastReader
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.pyslurm.reader import make_queue
-from slurm_dl.slurm.running_config import config_values
-from slurm_dl.slurm.slurm_conf import settings_in
+from slurm_dl.slurm.running_config import config_values, settings_in
 from slurm_dl.slurm.tool_runner import Slurm
 
 LEDGER_FILE = "ledger.sqlite"
@@ -47,7 +46,7 @@ def slurm_of(config: Config) -> Slurm:
         bin_dir=Path(section.bin_dir) if section.bin_dir else None,
         timeout_s=section.timeout_s,
     )
-    slurm.calls = command_counters.RUN
+    slurm.calls = counters.COMMANDS_RUN
     return slurm
 
 

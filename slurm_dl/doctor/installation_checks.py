@@ -1,20 +1,158 @@
-"""Whether the templates and the running daemon are in order."""
+"""Checks of the directories that the daemon writes, the templates and the running daemon."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl import __version__
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
+from slurm_dl.daemon.assembly import LEDGER_FILE
+from slurm_dl.daemon.takeover import lease
 from slurm_dl.doctor.controller_config import CannotTellError
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import Account, CheckResult, Site, check, error, ok, warning
 from slurm_dl.files import why_not_trusted
+from slurm_dl.forecast.calibration import FILE_NAME
 from slurm_dl.json_types import JsonObject, number
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.submit import script_templates
 from slurm_dl.text import ago
+
+_SHADOW = "shadow"
+_WRITTEN = (
+    *(lease.LOCK_FILE, FILE_NAME, _SHADOW),
+    *(LEDGER_FILE, f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"),
+)
+"""What dlschedd opens again in its state directory after a restart, beside the audit log."""
+
+MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_WRITE, _WRITE_AND_ENTER = 0o2, 0o3
+_NETWORK = frozenset(
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre"),
+        *("nfs", "nfs4", "orangefs", "panfs", "smb3", "smbfs", "wekafs"),
+    )
+)
+_IN_MEMORY = frozenset({"ramfs", "tmpfs"})
+
+
+@check("directories")
+def directories(site: Site) -> CheckResult:
+    """The account can write where it has to, and nobody else but root."""
+    account, paths = site.account, site.config.paths
+    state, who = paths.state_dir, f"{account.name} ({account.why})"
+    missing: dict[str, list[str]] = {}
+    for key, path in (("paths.state_dir", state), ("paths.audit_log", paths.audit_log.parent)):
+        try:
+            seen = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            missing.setdefault(str(path), []).append(key)
+            continue
+        if not _can_write(path, seen, account):
+            return error(
+                f"{who} cannot write to {path} ({key}, mode {stat.S_IMODE(seen.st_mode):04o}, "
+                f"owner {seen.st_uid})",
+                f"chown {account.name} {path} && chmod 750 {path}",
+            )
+        if path != state:
+            continue
+        if open_to := why_not_trusted(state, {account.uid}):
+            return error(
+                f"{key}: {open_to}",
+                f"only root and {account.name} may write there, or to the directories above",
+            )
+        written = [state / name for name in _WRITTEN]
+        written += [*(state / _SHADOW).glob("*"), paths.audit_log]
+        if closed := [str(file) for file in written if _is_closed(file, account)]:
+            return error(
+                f"{who} cannot write to {', '.join(closed)[:300]}",
+                f"chown -R {account.name} {path}: run dlschedd as {account.name} alone",
+            )
+    if missing:
+        told = "; ".join(f"{path} ({', '.join(keys)})" for path, keys in missing.items())
+        return warning(
+            f"not there yet: {told}",
+            f"systemd makes them at the first start; else install -d -o {account.name} -m 750",
+        )
+    return ok(f"{who} can write to them")
+
+
+def _can_write(path: Path, seen: os.stat_result, account: Account) -> bool:
+    if account.uid == os.geteuid():
+        return os.access(path, os.W_OK | os.X_OK)
+    return _rights(seen, account) & _WRITE_AND_ENTER == _WRITE_AND_ENTER
+
+
+def _is_closed(path: Path, account: Account) -> bool:
+    try:
+        return not _rights(path.stat(), account) & _WRITE
+    except OSError:
+        return False  # It is not there, or not for us to see.
+
+
+def _rights(seen: os.stat_result, account: Account) -> int:
+    """The permission bits, as those of others, that *account* has by owner, group and mode."""
+    if account.uid == 0:
+        return 0o7
+    if account.uid == seen.st_uid:
+        return seen.st_mode >> 6 & 0o7
+    return (seen.st_mode >> 3 if seen.st_gid in account.gids else seen.st_mode) & 0o7
+
+
+@check("state disk")
+def state_disk(site: Site) -> CheckResult:
+    """The ledger needs locks that work and a disk that is still there tomorrow."""
+    path = site.config.paths.state_dir
+    kind = _mount_of(path)[0].lower()
+    if not kind:
+        msg = f"the file system of {path} is not known"
+        raise CannotTellError(msg)
+    told, wrong = f"{path} is on {kind}", ""
+    if kind in _NETWORK or kind.startswith("fuse."):
+        wrong = ", over the network: SQLite's ledger may be damaged there"
+    elif kind in _IN_MEMORY:
+        wrong = ": attained service is lost with a reboot"
+    advice = "point paths.state_dir to a local disk"
+    return warning(f"{told}{wrong}", advice) if wrong else ok(told)
+
+
+@check("command lines")
+def command_lines(site: Site) -> CheckResult:
+    """PrivateData hides jobs from users who may see them in others' command lines."""
+    if not {"all", "jobs"}.intersection(site.controller.options("PrivateData")):
+        return ok("PrivateData does not hide jobs")
+    options = _mount_of(Path("/proc"))[1:]
+    found = next((option for option in options if option.startswith("hidepid=")), "no hidepid")
+    if found in {"no hidepid", "hidepid=0", "hidepid=off"}:
+        return warning(
+            f"PrivateData hides jobs, and /proc ({found}) shows every user all command lines: "
+            "which jobs are signalled and changed, and what others type",
+            "in /etc/fstab: proc /proc proc defaults,hidepid=2 0 0; then mount -o remount /proc; "
+            "on login and compute nodes too",
+        )
+    return ok(f"/proc has {found}")
+
+
+def _mount_of(path: Path) -> Sequence[str]:
+    """Type of the file system that *path* is or would be on, empty if unknown, and its options."""
+    real = Path(os.path.realpath(path))
+    best, found = -1, [""]
+    for line in MOUNTS.read_text("utf-8", "surrogateescape").split("\n"):
+        before, _, after = line.partition(" - ")
+        fields, rest = before.split(), after.split()
+        if len(fields) < 5 or not rest:  # noqa: PLR2004 - the fifth field is the mount point
+            continue
+        point = Path(_OCTAL.sub(lambda m: chr(int(m[1], 8)), fields[4]))
+        depth = len(point.parts)
+        # Of two on one point, the later one covers the earlier.
+        if depth >= best and real.is_relative_to(point):
+            best, found = depth, [rest[0], *rest[-1].split(",")]
+    return found
+
 
 _DISK_FULL = ("database or disk is full", os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """What SQLite and the system say where there is no room left."""

@@ -8,16 +8,14 @@ from pathlib import Path
 
 from slurm_dl.config import engine_settings
 from slurm_dl.daemon.assembly import LONGEST_GRACE_S
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.profile import Profile
 from slurm_dl.profiles import load_profiles
 from slurm_dl.profiles.directory import SUFFIX
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.record_parser import job_records, new_nonce
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
 from slurm_dl.text import user_name
 
 _LEAVES = {"tree": "leaf switches", "block": "blocks"}

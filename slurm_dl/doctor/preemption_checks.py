@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from slurm_dl.config import engine_settings
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import PartitionRecord
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.model.contract import DEFAULT_GRACE_S
 from slurm_dl.slurm.preflight import native_gaps
 from slurm_dl.slurm.running_config import requeue_hold as hold_of

@@ -6,14 +6,12 @@ import math
 import re
 from collections import Counter
 
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.doctor.slurm_checks import is_exempt
-from slurm_dl.slurm.permissions import ENOUGH, to_operator
+from slurm_dl.slurm.preflight import ENOUGH, to_operator
 from slurm_dl.slurm.read.associations import in_force
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions, read_licences
-from slurm_dl.slurm.read.grammar import gres_items
-from slurm_dl.slurm.read.usable_nodes import keeps_for_itself
+from slurm_dl.slurm.read.grammar import gres_items, keeps_for_itself
 from slurm_dl.text import escaped
 
 _MIG = re.compile(r"[0-9]g\.[0-9]+gb")

@@ -1,7 +1,7 @@
-"""The facts that the checks ask for: files, Slurm by a handful of commands, the daemon's answer.
+"""The facts that the checks ask for, the registry of checks, and the result of one.
 
-A fact is read when a check first asks for it. One that cannot be read raises a `SlurmDlError` with
-the reason, each time.
+Facts come from files, a handful of Slurm commands and the daemon. A fact is read when a check first
+asks for it. One that cannot be read raises a `SlurmDlError` with the reason, each time.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ import os
 import pwd
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from enum import StrEnum
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +32,7 @@ from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.slurm.read.usable_nodes import words_of
+from slurm_dl.slurm.read.grammar import words_of
 from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import user_name
@@ -267,3 +269,48 @@ class Site:
 def _account_of(entry: pwd.struct_passwd, why: str) -> Account:
     gids = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
     return Account(name=entry.pw_name, uid=entry.pw_uid, gids=gids, why=why)
+
+
+class Severity(StrEnum):
+    """How things are."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    """The check could not be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check says."""
+
+    level: Severity
+    found: str  # What was found; in one line, or why nothing was
+    advice: str = ""  # What to do about it; empty if there is nothing to do
+
+
+ok = partial(CheckResult, Severity.OK)
+warning = partial(CheckResult, Severity.WARNING)
+"""It works, and costs something or is not what was meant."""
+error = partial(CheckResult, Severity.ERROR)
+"""It does not work."""
+skipped = partial(CheckResult, Severity.SKIPPED)
+
+CheckFunction = Callable[[Site], CheckResult]
+
+REGISTERED: defaultdict[str, dict[str, CheckFunction]] = defaultdict(dict)
+"""The checks of each module by their names, which are stable for programs, in their order.
+
+A check may raise a `SlurmDlError` or an `OSError`: it could not be made.
+"""
+
+
+def check(name: str) -> Callable[[CheckFunction], CheckFunction]:
+    """Register the decorated function as the next check of its module."""
+
+    def register(run: CheckFunction) -> CheckFunction:
+        REGISTERED[run.__module__][name] = run
+        return run
+
+    return register

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 
 from slurm_dl.daemon.control.client import DaemonError
-from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.model.errors import ClusterError, SlurmDlError
-from slurm_dl.slurm.permissions import ENOUGH, to_operator
+from slurm_dl.slurm.preflight import ENOUGH, to_operator
 from slurm_dl.slurm.pyslurm.reader import PyslurmQueue
 from slurm_dl.slurm.releases import (
     NEWEST,

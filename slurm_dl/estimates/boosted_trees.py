@@ -263,7 +263,6 @@ def _plain(name: str) -> str:
 
 
 def _head(name: str) -> str:
-    """The letters that *name* begins with."""
     return "".join(itertools.takewhile(str.isalpha, name))
 
 

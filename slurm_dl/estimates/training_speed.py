@@ -181,7 +181,6 @@ def _samples_per_s(speed: Speed) -> float:
 
 
 def _best_by_gpus(speeds: Sequence[Speed]) -> dict[float, float]:
-    """The best speed with each number of GPUs."""
     best: dict[float, float] = {}
     for speed in sorted(speeds, key=lambda s: s.shape):
         gpus = float(speed.shape.gpus)

@@ -25,7 +25,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.recording.typed_json import to_bytes
 from slurm_dl.report import export
-from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.report.export import write_whole
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import safe, shown
 

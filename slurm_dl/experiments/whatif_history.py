@@ -19,7 +19,7 @@ from slurm_dl.experiments.grid import Simulated
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.fairness import UNFAIR_RHO, finish_time_fairness
+from slurm_dl.report.summary_metrics import UNFAIR_RHO, finish_time_fairness
 from slurm_dl.simulation.cluster_shape import ClusterShape
 
 DAY_S: Final = 86_400.0

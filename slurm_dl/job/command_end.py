@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from slurm_dl.job.checkpoint import EXIT_REQUEUE, recorded
+from slurm_dl.job.child import signal_name
 from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.run_files import STOPPED_FILE, RunId, is_marked
-from slurm_dl.job.signals import signal_name
 
 
 class End(NamedTuple):

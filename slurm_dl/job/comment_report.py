@@ -1,11 +1,18 @@
-"""What dlrun reports in the job's comment from time to time while the command runs."""
+"""Reports of dlrun in the job's comment while the command runs: the last checkpoint, the speed.
+
+The scheduler prefers victims that have just saved, because they lose least, and compares the speed
+of a job that shares a GPU with the model's speed alone, to see whether sharing pays.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
-from slurm_dl.job.controller import JobController
+from slurm_dl.job.controller import CallFailedError, JobController, lacks_contract
+from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE, RunId, read_object
 
 
 class CommentReport:
@@ -35,3 +42,155 @@ class CommentReport:
     def due_in_s(self, now_s: float) -> float:
         """Seconds until it is to look again, by a clock that is never set."""
         return max(0.0, self._next_s - now_s)
+
+
+LOOK_S = 15.0
+"""How often to look at the record of checkpoints."""
+
+DEFAULT_EVERY_S = 300.0
+"""Least time from one report to the next, seconds.
+
+Each is one squeue and one update at slurmctld: 10,000 jobs make at most 33 of both a second.
+"""
+
+_LATEST_S = 2**40
+
+
+class SaveReport(CommentReport):
+    """Writes the time of the last checkpoint into the job's comment, if there is a newer one.
+
+    Of a job that has not opted in to preemption nothing is written.
+    `look` is called while the command runs, and so never while an acknowledgement stands.
+    See `CommentReport`.
+    """
+
+    _told_s = 0
+
+    def look(self, run: RunId, now_s: float) -> None:
+        """Report if the run has a checkpoint that is not reported.
+
+        Args:
+            now_s: By a clock that is never set.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + min(LOOK_S, self._every_s)
+        saved_s = self._last_save_s(run)
+        if saved_s is None or saved_s <= self._told_s:
+            return
+        self._next_s = now_s + self._every_s
+        try:
+            if not self._told_s and lacks_contract(self._controller.standing().comment):
+                self._next_s = math.inf  # It is nobody's victim.
+                return
+            told = self._controller.report("saved", saved_s)
+        except CallFailedError as err:
+            self._log(f"the last checkpoint could not be reported: {err}")
+            return
+        self._told_s = saved_s
+        if not told:
+            self._next_s = math.inf
+            self._log(
+                "checkpoints are not reported: no comment of slurm_dl's, or one that is too long"
+            )
+
+    def _last_save_s(self, run: RunId) -> int | None:
+        """When the last checkpoint of this run was complete, whole epoch seconds."""
+        try:
+            content = read_object(self._run_dir / STATE_FILE)
+        except (OSError, ValueError):
+            return None
+        checkpoints = None if content is None else content.get("checkpoints")
+        newest = checkpoints[0] if isinstance(checkpoints, list) and checkpoints else None
+        if not isinstance(newest, dict) or newest.get("restart") != run.restart:
+            return None
+        time_s = newest.get("time_s")
+        # The user's script writes the file: bounds keep out what no whole number holds.
+        if not isinstance(time_s, (int, float)) or not 0 < time_s < _LATEST_S:
+            return None
+        return int(time_s)
+
+
+_DIGITS = 4
+_MOST_STEPS = 2**53
+
+
+class Progress(NamedTuple):
+    """What the script last reported."""
+
+    restart: int  # In which run
+    step: int  # How many steps are done
+    time_s: float  # When, seconds since the epoch
+
+
+class RateReport(CommentReport):
+    """Writes the rate into the job's comment, at most once in *every_s* seconds.
+
+    The first comes *every_s* seconds after `start`. See `CommentReport`.
+    """
+
+    _next_s = math.inf
+    _since: Progress | None = None
+    _started_s = 0.0
+
+    def start(self, now_s: float, time_s: float) -> None:
+        """The command starts now: what was reported before counts no more.
+
+        Args:
+            now_s: By a clock that is never set.
+            time_s: By the clock of the day, as reports have it.
+        """
+        self._since = None
+        self._started_s = time_s
+        self._next_s = now_s + self._every_s
+
+    def look(self, run: RunId, now_s: float) -> None:
+        """Report, if it is time to and there is something to report.
+
+        Args:
+            now_s: By a clock that is never set.
+        """
+        if self._since is None:
+            # The stretch begins with the first report: what comes before it is start-up.
+            self._since = self._progress(run)
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._every_s
+        last = self._progress(run)
+        if last is None or self._since is None:
+            return
+        rate = rate_between(self._since, last)
+        if rate is None:
+            return
+        self._since = last
+        try:
+            told = self._controller.report("rate", rate)
+        except CallFailedError as err:
+            self._log(f"the rate could not be reported: {err}")
+            return
+        if not told:
+            self._log("the rate is not reported: no comment of slurm_dl's, or one that is too long")
+
+    def _progress(self, run: RunId) -> Progress | None:
+        try:
+            content = read_object(self._run_dir / PROGRESS_FILE)
+        except (OSError, ValueError):
+            return None
+        if content is None or content.get("restart") != run.restart:
+            return None
+        step, time_s = content.get("step"), content.get("time_s")
+        # The user's script writes the file: bounds keep out what no float holds.
+        if type(step) is not int or not 0 <= step <= _MOST_STEPS:
+            return None
+        if not isinstance(time_s, (int, float)) or not self._started_s <= time_s <= _LATEST_S:
+            return None
+        at_s = float(time_s)
+        return Progress(run.restart, step, at_s)
+
+
+def rate_between(first: Progress, last: Progress) -> float | None:
+    """Steps a second; None if there were none, or the clock was set back."""
+    steps, seconds = last.step - first.step, last.time_s - first.time_s
+    if first.restart != last.restart or steps <= 0 or seconds <= 0:
+        return None
+    return float(f"{steps / seconds:.{_DIGITS}g}")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from slurm_dl.job.child import Child, Process
+from slurm_dl.job.child import Child, Process, signal_name
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.run_files import (
@@ -24,7 +24,6 @@ from slurm_dl.job.run_files import (
     RunId,
     is_marked,
 )
-from slurm_dl.job.signals import signal_name
 
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 """Programs that run other programs and pass no signal on to them."""

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_dl import __version__
+from slurm_dl.job.comment_report import DEFAULT_EVERY_S
 from slurm_dl.job.controller import job_label
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
-from slurm_dl.job.save_report import DEFAULT_EVERY_S
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals that may ask for a checkpoint."""

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-from slurm_dl.job.controller import JobController, find_controller, job_label
+from slurm_dl.job.child import Signals
+from slurm_dl.job.controller import JobController, find_controller, job_label, preemption_variables
 from slurm_dl.job.options import DlrunOptions, parse_options
-from slurm_dl.job.preemptions import preemption_variables
 from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, restart_count
-from slurm_dl.job.signals import Signals
 from slurm_dl.job.supervise import Supervisor, log
 from slurm_dl.job.untrusted_files import make_run_dir
 

@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Mapping
 
-from slurm_dl.job.child import Child
+from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
+from slurm_dl.job.comment_report import RateReport, SaveReport
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.options import DlrunOptions
-from slurm_dl.job.rate import RateReport
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
     IMPORTED_FILE,
@@ -32,8 +32,6 @@ from slurm_dl.job.run_files import (
     is_marked,
     write_mark,
 )
-from slurm_dl.job.save_report import SaveReport
-from slurm_dl.job.signals import Signals, signal_name
 
 LOOK_EVERY_S = 0.5
 """While a signal is owed to the command: how often to look whether it has a handler now."""
@@ -173,7 +171,6 @@ class Supervisor:
         return due_s
 
     def _look(self, child: Child) -> None:
-        """See what is to be reported of the command while it runs."""
         self._handlers.look(child, self._run, owed=self._owes_signal, now_s=time.monotonic())
         if self._saves is not None:
             self._saves.look(self._run, time.monotonic())

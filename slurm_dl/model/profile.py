@@ -2,7 +2,7 @@
 
 Profiles belong to the admin; a job only names one. Every field may be unknown, and unknown is not
 zero: None means that nobody has measured or computed it, and who needs it says what it does then.
-The bounds of the fields hold for files: `slurm_dl.profiles.file_schema` checks them.
+The bounds of the fields hold for files: `slurm_dl.profiles.directory` checks them.
 """
 
 from __future__ import annotations

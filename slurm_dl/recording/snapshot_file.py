@@ -1,15 +1,25 @@
 """A snapshot as JSON and back: what a bug report carries.
 
-How values are kept is `typed_json`'s; here is the frame around them, with the number of its format.
+`typed_json` has the form of values; here is the frame around them, with the number of its format,
+and the check that the parts of a snapshot fit each other, which decisions take for granted. Indices
+that point nowhere and columns of different lengths are not found by types, and would end a decision
+half way.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import re
+from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from slurm_dl.json_types import JsonObject
-from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.recording.snapshot_consistency import check
+from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.recording.typed_json import FormError, from_plain, to_plain
 
 FORMAT: Final = 2
@@ -41,3 +51,152 @@ def decode(content: JsonObject) -> Snapshot:
         msg = f"not a saved snapshot: {err}"
         raise ValueError(msg) from err
     return snapshot
+
+
+BY_TYPE = ("rates", "credit_s")
+"""Fields of a snapshot that have a value for each job on each GPU type."""
+
+_LABEL = re.compile(r"[0-9]{1,18}(?:_|\+[^_]*$|$)", re.ASCII)
+
+
+def check(snap: Snapshot, *at: str) -> None:
+    """Refuse a snapshot whose parts do not fit each other; it stands at *at*.
+
+    Raises:
+        FormError: Names the place of the first thing that is wrong.
+    """
+    for place, fits, text in _claims(snap):
+        if not fits:
+            raise FormError(text, *at, place)
+
+
+def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    """What must hold, in an order in which each may rely on those before: place, claim, words."""
+    seen = snap.seen
+    yield "seen.now_s", bool(np.isfinite(seen.now_s)), "an instant was expected"
+    for place, group in (
+        ("seen.jobs", seen.jobs),
+        ("seen.nodes", seen.nodes),
+        ("seen.held", seen.held),
+        ("memory", snap.memory),
+    ):
+        for field in dataclasses.fields(group):
+            column = getattr(group, field.name)
+            if isinstance(column, np.ndarray):
+                fits = column.ndim == 1
+                if field.name == "by_type":
+                    rows = len(seen.nodes if group is seen.nodes else seen.held)
+                    fits = column.shape == (len(seen.gpu_types), rows)
+                yield f"{place}.{field.name}", fits, "one value a row was expected"
+    n, m, parts = len(seen.jobs), len(seen.nodes), len(seen.partitions)
+    yield "memory", len(snap.memory.attained_gpu_s) == n, f"{n} rows were expected, one a job"
+    for field in dataclasses.fields(snap):
+        column = getattr(snap, field.name)
+        if field.name in BY_TYPE and column is not None:
+            kinds = max(1, len(seen.gpu_types))
+            yield field.name, column.shape == (n, kinds), f"{n} x {kinds} values were expected"
+        elif isinstance(column, np.ndarray):
+            rows = parts if field.name == "managed" else n
+            yield field.name, column.shape == (rows,), f"{rows} values were expected"
+    yield "seen.node_in", seen.node_in.shape == (parts, m), f"{parts} x {m} values were expected"
+    for field in dataclasses.fields(snap.memory):
+        finite = bool(np.isfinite(getattr(snap.memory, field.name)).all())
+        yield f"memory.{field.name}", finite, "finite numbers were expected"
+    yield "left_s", not np.isnan(snap.left_s).any(), "numbers were expected"
+    yield from _estimates(snap)
+    yield from _jobs(seen)
+    yield from _nodes(seen)
+    yield from _steers(snap)
+    yield from _breakers(snap)
+
+
+def _estimates(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    for name in BY_TYPE:
+        matrix = getattr(snap, name)
+        known = matrix is None or bool(np.isfinite(matrix).all())
+        yield name, known, "finite numbers were expected"
+    yield "rates", snap.rates is None or bool((snap.rates >= 0).all()), "0 or more was expected"
+    yield "due_s", snap.due_s is None or not np.isnan(snap.due_s).any(), "numbers were expected"
+    kinds = max(1, len(snap.seen.gpu_types))
+    yield "on_type", snap.on_type is None or _within(snap.on_type, -1, kinds), "no such GPU type"
+    past = snap.past
+    for index, names in (("account", "accounts"), ("user", "users"), ("name", "names")):
+        fits = _within(getattr(past, index), 0, len(getattr(past, names)))
+        yield f"past.{index}", fits, "no such name"
+    for name in ("gpus", "submit_s", "start_s", "end_s", "ran_s"):
+        known = bool(np.isfinite(getattr(past, name)).all())
+        yield f"past.{name}", known, "finite numbers were expected"
+
+
+def _jobs(seen: Observed) -> Iterator[tuple[str, bool, str]]:
+    jobs, parts = seen.jobs, len(seen.partitions)
+    unique = len(np.unique(jobs.job_id)) == len(jobs)
+    yield "seen.jobs.job_id", unique, "a job is listed twice"
+    yield "seen.jobs.state", bool(np.isin(jobs.state, list(JobState)).all()), "no such state"
+    yield "seen.jobs.held", bool(np.isin(jobs.held, list(Held)).all()), "no such reason"
+    # Slurm has at least one partition; -1 is one that it does not tell of.
+    in_parts = _within(jobs.partition, -1, parts) and (parts > 0 or not len(jobs))
+    yield "seen.jobs.partition", in_parts, "no such partition"
+    yield "seen.jobs.gpu_type", _within(jobs.gpu_type, -1, len(seen.gpu_types)), "no such GPU type"
+    for name in ("gpus", "submit_s", "start_s", "end_s"):
+        known = bool(np.isfinite(getattr(jobs, name)).all())
+        yield f"seen.jobs.{name}", known, "finite numbers were expected"
+    yield "seen.jobs.limit_s", not np.isnan(jobs.limit_s).any(), "numbers were expected"
+    listed = set(jobs.job_id.tolist())
+    yield "seen.reserved", listed >= seen.reserved.keys(), "a job that is not listed"
+    others = [p for also in seen.also_in.values() for p in also]
+    yield "seen.also_in", all(0 <= p < parts for p in others), "no such partition"
+
+
+def _nodes(seen: Observed) -> Iterator[tuple[str, bool, str]]:
+    nodes, held, m = seen.nodes, seen.held, len(seen.nodes)
+    yield "seen.nodes.name", len(set(nodes.name)) == m, "a node is listed twice"
+    types_known = _within(nodes.gpu_type, -1, len(seen.gpu_types))
+    yield "seen.nodes.gpu_type", types_known, "no such GPU type"
+    yield "seen.nodes.gpus", bool(np.isfinite(nodes.gpus).all()), "finite numbers were expected"
+    yield "seen.held.job", _within(held.job, 0, len(seen.jobs)), "no such row among the jobs"
+    yield "seen.held.job", bool((np.diff(held.job) >= 0).all()), "ascending rows were expected"
+    yield "seen.held.node", _within(held.node, 0, m), "no such row among the nodes"
+    yield "seen.held.gpus", bool(np.isfinite(held.gpus).all()), "finite numbers were expected"
+    for one in seen.blocked:
+        yield "seen.blocked", one.nodes.shape == (m,), f"{m} values were expected"
+        known = not (math.isnan(one.start_s) or math.isnan(one.end_s))
+        yield "seen.blocked", known, "times were expected"
+    for place, masks in (("seen.choices", seen.choices), ("seen.excluded", seen.excluded)):
+        shapes = all(mask.shape == (m,) for mask in masks.values())
+        yield place, shapes, f"{m} values a job were expected"
+    sharable = seen.sharable is None or seen.sharable.shape == (m,)
+    yield "seen.sharable", sharable, f"{m} values were expected"
+    for gpu in seen.shared:
+        yield "seen.shared", 0 <= gpu.node < m, "no such row among the nodes"
+        shares = all(math.isfinite(share) and share > 0 for share in gpu.shares)
+        yield "seen.shared", shares, "shares above 0 were expected"
+
+
+def _steers(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    own = all(job_id == steer.job_id for job_id, steer in snap.steers.items())
+    yield "steers", own, "the steer of another job"
+    times = [(s.since_s, s.until_s, s.not_before_s) for s in snap.steers.values()]
+    yield (
+        "steers",
+        not any(math.isnan(t) for three in times for t in three),
+        "numbers were expected",
+    )
+    if snap.steers:
+        # Tasks are found by their labels, which begin with the number of the array.
+        labels = (text.label for text in snap.seen.texts.values())
+        yield "seen.texts", all(map(_LABEL.match, labels)), "a job's number was expected as label"
+
+
+def _breakers(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    for place, records in (
+        ("taken", snap.taken),
+        ("restarts", snap.restarts),
+        ("breakers", snap.breakers),
+    ):
+        numbers = [v for r in records for v in dataclasses.astuple(r) if isinstance(v, float)]
+        yield place, all(map(math.isfinite, numbers)), "finite numbers were expected"
+
+
+def _within(column: npt.NDArray[np.signedinteger], first: int, end: int) -> bool:
+    return bool(((column >= first) & (column < end)).all())

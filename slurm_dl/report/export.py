@@ -24,11 +24,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from slurm_dl.files import replace_file
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
-from slurm_dl.report.atomic_files import write_whole
-from slurm_dl.report.distribution import Spread
 from slurm_dl.report.number_format import plain_number
-from slurm_dl.report.summary_metrics import Group, Summary
+from slurm_dl.report.summary_metrics import Group, Spread, Summary
 from slurm_dl.text import escaped
 
 _FORMULA = ("=", "+", "-", "@")
@@ -145,3 +145,23 @@ def _harmless(text: str) -> str:
     # One line for each job, and nothing that UTF-8 has no bytes for.
     shown = escaped(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put *content* at *path*, in place of what was there; a reader never sees half of it.
+
+    A device or a pipe is written to as it is.
+
+    Raises:
+        ConfigError: It cannot be written; what was there before is untouched.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            # What a link points to is replaced, not the link.
+            with replace_file(path.resolve(), mode=0o666) as file:
+                file.write(content)
+    except OSError as error:
+        msg = f"cannot write {path}: {error.strerror}; name a file in a directory you may write to"
+        raise ConfigError(msg) from error

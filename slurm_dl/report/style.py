@@ -26,7 +26,7 @@ from matplotlib.ticker import NullLocator
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
-from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.report.export import write_whole
 from slurm_dl.report.number_format import NONE
 from slurm_dl.text import safe
 

@@ -5,7 +5,9 @@ says which jobs count: times and ratios are over all jobs that **finished**, tha
 known, whichever it was (a job that failed in a trace ran until it failed); how many of them ended
 with success is told beside them. GPU-seconds and counts are over all jobs.
 
-All of it is array arithmetic: 100,000 jobs take a fraction of a second.
+All of it is array arithmetic: 100,000 jobs take a fraction of a second. Grouped figures come from
+one sort, ``O(n log n)`` whatever the number of groups: a trace may have as many users as jobs. NaN
+says that a row has no such figure, and is left out.
 """
 
 from __future__ import annotations
@@ -17,8 +19,151 @@ import numpy as np
 
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64, I64, Bool
-from slurm_dl.report.distribution import NAN, Spread, spreads
-from slurm_dl.report.fairness import UNFAIR_RHO, finish_time_fairness, jain
+from slurm_dl.report.timeline import jobs_present
+
+UNFAIR_RHO = 1.05
+"""A job of a larger rho was treated unfairly (as in Shockwave, NSDI'23)."""
+
+
+def finish_time_fairness(records: Records, *, gpus: float) -> F64:
+    """Rho of each job: JCT / time it would have taken on its own equal share (Themis, NSDI'20, 3).
+
+    Of N jobs present each is owed ``gpus / N`` GPUs, N being the mean over the job's own life,
+    taken exactly (the job itself counts). On a share that is smaller than its GPUs it takes longer
+    in proportion, on a larger one no less than alone::
+
+        rho = JCT / (alone_s * max(1, job's GPUs * N / gpus))
+
+    At most 1 means that sharing did not cost the job more than a partition of its own would have.
+
+    Args:
+        gpus: GPUs of the cluster, above 0.
+
+    Returns:
+        ``(n,)``; NaN for a job that did not finish or whose time alone is not known.
+    """
+    owed = gpus / mean_jobs_present(records)
+    return records.slowdown / np.maximum(1.0, records.gpus / owed)
+
+
+def mean_jobs_present(records: Records) -> F64:
+    """Jobs between submission and end, the mean over each job's own life.
+
+    Returns:
+        ``(n,)``, at least 1 as it counts itself; NaN for a job that did not finish.
+    """
+    present = jobs_present(records)
+    lived_s = records.jct_s
+    through = present.integral_to(records.end_s) - present.integral_to(records.submit_s)
+    some = lived_s > 0
+    mean = np.where(some, through / np.where(some, lived_s, 1.0), 1.0)
+    return np.where(records.finished, np.maximum(mean, 1.0), np.nan)
+
+
+def jain(records: Records, group: I64, *, groups: int) -> F64:
+    """Jain's index of the users in each group: (sum x)^2 / (users * sum x^2) (DEC-TR-301, 1984).
+
+    x of a user is service received / service asked for, over those of the user's jobs in the group
+    that finished: a job asks for its GPUs as long as it is there, so x is 1 for a user whose jobs
+    never waited and needs no idea of how long they would have taken. Service that was lost counts
+    as received.
+
+    Args:
+        group: ``(n,)`` from 0 to *groups* - 1.
+
+    Returns:
+        ``(groups,)`` between 1 / users (one has it all) and 1 (all alike); NaN of less than
+        two users.
+    """
+    asked = np.where(records.finished, records.gpus * records.jct_s, 0.0)
+    counted = asked > 0
+    member = group[counted] * np.int64(max(1, len(records.users))) + records.user[counted]
+    members, at = np.unique(member, return_inverse=True)
+    received = np.bincount(at, weights=records.service_gpu_s[counted], minlength=len(members))
+    x = received / np.bincount(at, weights=asked[counted], minlength=len(members))
+    home = members // max(1, len(records.users))
+    users = np.bincount(home, minlength=groups)
+    total = np.bincount(home, weights=x, minlength=groups)
+    squares = users * np.bincount(home, weights=x * x, minlength=groups)
+    known = (users > 1) & (squares > 0)
+    index: F64 = np.divide(total * total, squares, out=np.full(groups, NAN), where=known)
+    return index
+
+
+NAN = float("nan")
+"""What a mean over nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How values are spread; all but the count are NaN if there are none.
+
+    Percentiles are by nearest rank: the smallest value that at least so many percent of all do not
+    exceed, so each is the value of one of the jobs.
+    """
+
+    count: int  # Values
+    mean: float  # Arithmetic mean
+    median: float  # The middle one; of an even number the mean of the middle two
+    p95: float  # 95th percentile
+    p99: float  # 99th percentile
+    max: float  # The largest
+
+
+def spread(values: F64) -> Spread:
+    """The spread of *values*, ``(n,)``."""
+    return spreads(values, np.zeros(len(values), dtype=np.int64), groups=1)[0]
+
+
+def spreads(values: F64, group: I64, *, groups: int) -> tuple[Spread, ...]:
+    """The spread of each group's values.
+
+    Args:
+        values: ``(n,)``; NaN where there is none.
+        group: ``(n,)`` from 0 to *groups* - 1.
+
+    Returns:
+        One for each group, in their order.
+    """
+    known = ~np.isnan(values)
+    values, group = values[known], group[known]
+    order = np.lexsort((values, group))
+    ordered = values[order]
+    count = np.bincount(group, minlength=groups)
+    first = np.cumsum(count) - count
+    full = count > 0
+
+    def at(rank: I64) -> F64:
+        """Value of this rank, 0 is the smallest, in each group."""
+        return _where(full, ordered, first + rank)
+
+    half = 0.5 * (at((count - 1) // 2) + at(count // 2))
+    total = np.zeros(groups)
+    if full.any():
+        # In sorted order, so that the sum does not depend on how the jobs were listed.
+        total[full] = np.add.reduceat(ordered, first[full])
+    mean = np.divide(total, count, out=np.full(groups, NAN), where=full)
+    columns = (mean, half, at(_rank(count, 95)), at(_rank(count, 99)), at(count - 1))
+    return tuple(
+        Spread(count=n, mean=m, median=h, p95=p, p99=q, max=top)
+        for n, m, h, p, q, top in zip(
+            count.tolist(), *(column.tolist() for column in columns), strict=True
+        )
+    )
+
+
+def _rank(count: I64, percent: int) -> I64:
+    """Nearest rank, 0 is the smallest; in whole numbers, as 0.95 x 20 is not quite 19."""
+    rank: I64 = -(-count * percent // 100) - 1
+    return rank
+
+
+def _where(full: Bool, values: F64, index: I64) -> F64:
+    """``values[index]`` for the groups that have any, else NaN."""
+    found = np.full(len(full), NAN)
+    found[full] = values[index[full]]
+    return found
+
 
 BOUND_S = 10.0
 """Below this a job's length does not matter to its bounded slow-down (Feitelson, JSSPP 2001)."""
@@ -43,9 +188,9 @@ class Summary:
         wait_s: From first submission to first start, seconds.
         slowdown: JCT / time alone on the cluster; of the jobs for which that is known.
         bounded_slowdown: max(1, JCT / max(time alone, 10 s)); of the same jobs.
-        rho: Finish-time fairness, see `fairness.finish_time_fairness`; of the same jobs.
+        rho: Finish-time fairness, see `finish_time_fairness`; of the same jobs.
         unfair_frac: Share of them with a rho above 1.05.
-        jain: Jain's index over users, see `fairness.jain`; NaN where there is at most one.
+        jain: Jain's index over users, see `jain`; NaN where there is at most one.
         makespan_s: From the first submission to the last end of a job or a run, seconds.
         utilisation_frac: GPU-seconds of service / (GPUs x makespan of the whole workload).
         steady_utilisation_frac: The same without filling and draining: of the time between the

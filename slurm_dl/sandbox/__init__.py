@@ -1,6 +1,6 @@
 """A private Slurm cluster on one host, in one directory, for trying things and for tests."""
 
-from slurm_dl.sandbox.private_cluster import Sandbox
+from slurm_dl.sandbox.private_cluster import DaemonStatus, NodeStatus, Sandbox, SandboxStatus
 from slurm_dl.sandbox.spec import (
     LIVELY_SCHEDULER,
     PRODUCTION_SCHEDULER,
@@ -8,7 +8,6 @@ from slurm_dl.sandbox.spec import (
     SandboxNodes,
     SandboxSpec,
 )
-from slurm_dl.sandbox.status import DaemonStatus, NodeStatus, SandboxStatus
 
 __all__ = [
     "LIVELY_SCHEDULER",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import accounting_database, ports, process_control
+from slurm_dl.sandbox import accounting_database, manifest, process_control
 from slurm_dl.sandbox import layout as layouts
 from slurm_dl.sandbox.config_files import slurmdbd_port
 from slurm_dl.sandbox.layout import Layout
@@ -80,7 +80,7 @@ class Daemons:
             return self.layout.munge_socket.is_socket()
         if name == MYSQLD:
             return accounting_database.server_answers(self.layout)
-        return not ports.is_free(self.port(name))
+        return not manifest.is_free(self.port(name))
 
     def output(self, name: str) -> Path:
         """What it has printed since its start."""
@@ -116,7 +116,7 @@ class Daemons:
             elif name == MYSQLD:
                 self.layout.database_socket.unlink(missing_ok=True)
             else:
-                ports.check_free(range(self.port(name), self.port(name) + 1))
+                manifest.check_free(range(self.port(name), self.port(name) + 1))
         for name in missing:
             process_control.spawn(
                 name,

@@ -7,10 +7,12 @@ state. Its daemons outlive the process that called :meth:`Sandbox.up`.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,19 +25,61 @@ from slurm_dl.sandbox import (
     process_control,
 )
 from slurm_dl.sandbox import layout as layouts
+from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
 from slurm_dl.sandbox.daemons import MUNGED, MYSQLD, SLURMCTLD, SLURMD, SLURMDBD, TERM_S, Daemons
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import Record
 from slurm_dl.sandbox.process_control import Process
 from slurm_dl.sandbox.spec import SandboxSpec
-from slurm_dl.sandbox.status import (
-    DaemonStatus,
-    NodeStatus,
-    SandboxStatus,
-    is_in_service,
-    node_states,
-)
-from slurm_dl.sandbox.wait_until import DeadlinePassedError, eventually
+
+_NODE_STATE: Final = re.compile(r"^NodeName=(\S+) .*? State=(\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """One daemon: its name, and its pid when it was ever started and not stopped since."""
+
+    name: str
+    pid: int | None
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One node and its state in scontrol's words."""
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """What is alive."""
+
+    directory: str  # The sandbox's directory
+    cluster: str  # Slurm's name of the cluster
+    first_port: int  # slurmctld's port
+    answers: bool  # Whether slurmctld answers
+    daemons: tuple[DaemonStatus, ...]  # Every daemon the sandbox should have
+    nodes: tuple[NodeStatus, ...]  # Empty when slurmctld does not answer
+
+    @property
+    def is_up(self) -> bool:
+        """Whether every daemon lives and slurmctld answers."""
+        return self.answers and all(daemon.alive for daemon in self.daemons)
+
+
+def node_states(text: str) -> dict[str, str]:
+    """Every node's state from ``scontrol -o show nodes``."""
+    return dict(_NODE_STATE.findall(text))
+
+
+def is_in_service(state: str) -> bool:
+    """Whether a node's slurmd has registered; a node that was drained by hand counts."""
+    return not state.startswith(("UNKNOWN", "DOWN")) and not (
+        "*" in state or "NOT_RESPONDING" in state
+    )
+
 
 _HAS_PROCESSES: Final = "RUNNING,SUSPENDED,COMPLETING,CONFIGURING,STOPPED,SIGNALING,STAGE_OUT"
 _START_S: Final = 30.0

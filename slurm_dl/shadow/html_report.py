@@ -10,10 +10,19 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Final, NewType
 
-from slurm_dl.shadow.effects_by_group import Balance
+from slurm_dl.shadow.counterfactual import Balance
 from slurm_dl.shadow.report_data import Report
-from slurm_dl.shadow.sentences import doubts, figures, gained, model, sample, utc, wish_cells
-from slurm_dl.shadow.terminal_report import balance_cells, touched_cells
+from slurm_dl.shadow.terminal_report import (
+    balance_cells,
+    doubts,
+    figures,
+    gained,
+    model,
+    sample,
+    touched_cells,
+    utc,
+    wish_cells,
+)
 from slurm_dl.text import ago, safe
 
 Markup = NewType("Markup", str)

@@ -21,10 +21,9 @@ from slurm_dl.engine.cycle import Cycle
 from slurm_dl.model.jobs import NOT_HELD, PENDING
 from slurm_dl.model.plan import OpenHandover, Plan, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.shadow.planned_handovers import OpenWishes
+from slurm_dl.shadow.look_changes import OpenWishes, ended_since, standing_of
 from slurm_dl.shadow.records import LONGEST_NAME, Line, Lookout, written
 from slurm_dl.shadow.segment_store import DIRECTORY, SegmentStore, UnfinishedJobs
-from slurm_dl.shadow.unfinished_jobs import ended_since, standing_of
 
 LOOKOUT_S = 60.0
 """Looks are added up over so long."""

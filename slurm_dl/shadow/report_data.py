@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.shadow.effects_by_group import Simulated, size_of, size_rank
+from slurm_dl.shadow.counterfactual import Simulated, size_of, size_rank
 from slurm_dl.shadow.records import UNSEEN, EndedJobRecord, Lookout, WishedHandover, WishedVictim
 from slurm_dl.shadow.segment_store import Kept
 

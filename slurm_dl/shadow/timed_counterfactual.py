@@ -16,8 +16,16 @@ from slurm_dl.config import Config
 from slurm_dl.config.engine_settings import profiles_of, settings_of, with_sure_saves
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.jobs import F64
-from slurm_dl.shadow.counterfactual import Cast, Player, cast_of, effects, fitting, shape_of
-from slurm_dl.shadow.effects_by_group import Simulated, simulated_of
+from slurm_dl.shadow.counterfactual import (
+    Cast,
+    Player,
+    Simulated,
+    cast_of,
+    effects,
+    fitting,
+    shape_of,
+    simulated_of,
+)
 from slurm_dl.shadow.report_data import Period
 from slurm_dl.shadow.segment_store import UnfinishedJobs
 from slurm_dl.simulation.cluster_shape import ClusterShape

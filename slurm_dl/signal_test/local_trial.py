@@ -22,8 +22,8 @@ from slurm_dl.job.options import NEVER_REQUEUE_VARIABLE, STOPS_WITH_VARIABLE
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.own_python import own_python
-from slurm_dl.signal_test.observations import Disposition, Look, ObservedProcess, ended
 from slurm_dl.signal_test.run_directory import RunFiles, last_words
+from slurm_dl.signal_test.verdict import Disposition, Look, ObservedProcess, ended
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.submit import job_comment
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from slurm_dl.job.checkpoint import recorded
 from slurm_dl.job.run_files import LISTENING_FILE, PROGRESS_FILE, REQUEST_FILE, read_object
-from slurm_dl.signal_test.observations import SavedCheckpoint
+from slurm_dl.signal_test.verdict import SavedCheckpoint
 
 _LAST_WORDS_BYTES = 2000
 

@@ -17,11 +17,10 @@ from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Requeue, Signal
-from slurm_dl.signal_test.observations import Look, ObservedProcess, ended
 from slurm_dl.signal_test.run_directory import RunFiles, last_words
+from slurm_dl.signal_test.verdict import Look, ObservedProcess, ended
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.record_parser import job_records, new_nonce
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.current_job import JobNow, job_now

@@ -28,35 +28,36 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller_status import ControllerStatus, read_health
-from slurm_dl.slurm.permissions import check_sight, lacks_rights
+from slurm_dl.slurm.preflight import check_sight, lacks_rights
 from slurm_dl.slurm.read.account_limits import AccountLimits
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader, read_licences
-from slurm_dl.slurm.read.exit_statuses import ExitStatuses
-from slurm_dl.slurm.read.gpu_holdings import Holdings
-from slurm_dl.slurm.read.gpu_share_reader import Shares
+from slurm_dl.slurm.read.gpu_holdings import Holdings, Shares
+from slurm_dl.slurm.read.grammar import UsableNode, read_usable
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import (
     ClusterReading,
     NodesSeen,
-    check_nobody_runs,
-    is_up,
-    node_arguments,
-    read_nodes,
-    site_of,
-)
-from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
-from slurm_dl.slurm.read.record_parser import new_nonce, split_records
-from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
     blocked_by,
+    check_nobody_runs,
+    is_up,
     last_end_s,
+    node_arguments,
+    read_nodes,
     read_reservations,
+    site_of,
 )
-from slurm_dl.slurm.read.squeue_fields import MOST_NAMED, of_jobs, queue_arguments
-from slurm_dl.slurm.read.usable_nodes import UsableNode, read_usable
+from slurm_dl.slurm.read.queue_reader import CliQueue, ExitStatuses, ReaderChoice
+from slurm_dl.slurm.read.record_parser import (
+    MOST_NAMED,
+    new_nonce,
+    of_jobs,
+    queue_arguments,
+    split_records,
+)
 from slurm_dl.slurm.read.vocabulary import nodes_missing
 from slurm_dl.slurm.releases import Release, no_preemption
 from slurm_dl.slurm.running_config import SiteConfig, partition_values, read_config

@@ -107,7 +107,6 @@ def rpcs_of(text: str) -> dict[str, tuple[int, float]]:
 
 
 def _number(text: str, label: str) -> int | None:
-    """The whole number behind *label* at the beginning of a line."""
     found = re.search(rf"^\s*{re.escape(label)}:\s*(\d{{1,12}})\s*$", text, re.MULTILINE | re.ASCII)
     return int(found[1]) if found else None
 

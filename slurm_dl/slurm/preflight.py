@@ -2,11 +2,16 @@
 
 Slurm says nothing of a setting that keeps it from preempting, or that makes it preempt within a
 tier: so what it needs is looked up before anything is written. Each finding names the line to add.
+
+Rights of our account are looked up beforehand too. Slurm refuses an ordinary account each change,
+which is seen; but under PrivateData squeue answers it with an empty queue and no error, as if every
+job had ended.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +20,15 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.slurm.releases import parse_release, series_of
-from slurm_dl.slurm.running_config import config_values, options, requeue_hold
-from slurm_dl.slurm.slurm_conf import site_factor_plugin
+from slurm_dl.slurm.running_config import (
+    SiteConfig,
+    config_values,
+    options,
+    requeue_hold,
+    site_factor_plugin,
+)
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.text import duration, escaped
+from slurm_dl.text import duration, escaped, user_name
 
 _BY_QOS = "preempt/qos"
 
@@ -255,3 +265,57 @@ def _read_qos(slurm: Slurm, qos: str) -> Qos | None:
 
 def _shown(value: str) -> str:
     return "nothing" if value in {"", "(null)"} else escaped(value)[:60]
+
+
+ENOUGH = frozenset({"operator", "administrator"})
+"""AdminLevels that may change everybody's jobs, in lower case."""
+
+_ROOT = 0
+
+
+def lacks_rights(slurm: Slurm, config: SiteConfig, *, uid: int | None = None) -> str | None:
+    """The reason why our account may not change other users' jobs, with a remedy; empty if it may.
+
+    Args:
+        uid: Of the account; None: ours.
+
+    Returns:
+        None where slurmdbd does not tell: slurmctld knows, and goes on without it.
+    """
+    uid = os.geteuid() if uid is None else uid
+    if uid in {_ROOT, config.slurm_uid}:
+        return ""
+    name = user_name(uid)
+    if not config.accounting:
+        return (
+            f"account {name} may not change other users' jobs: without slurmdbd only SlurmUser and "
+            "root may; run dlschedd as SlurmUser"
+        )
+    try:
+        told = slurm.run("sacctmgr", "-nP", "show", "user", name, "format=AdminLevel")
+    except ClusterError:
+        return None
+    if told.strip().lower() in ENOUGH:
+        return ""
+    has = f"has AdminLevel {escaped(told.strip())[:40]}" if told.strip() else "is not known to it"
+    return (
+        f"account {name} may not change other users' jobs: in slurmdbd it {has}; "
+        f"{to_operator(name, told.strip())}"
+    )
+
+
+def to_operator(name: str, level: str) -> str:
+    """The command that makes account *name* an Operator; *level* is empty if slurmdbd lacks it."""
+    verb = f"modify user {name} set" if level else f"add user {name} account=root"
+    return f"sacctmgr {verb} adminlevel=Operator"
+
+
+def check_sight(config: SiteConfig, lacks: str | None) -> None:
+    """Refuse a queue from which Slurm leaves other users' jobs out.
+
+    Raises:
+        ClusterError: It does.
+    """
+    if lacks and "jobs" in config.private:
+        msg = f"PrivateData=jobs hides the queue from us: {lacks}"
+        raise ClusterError(msg)

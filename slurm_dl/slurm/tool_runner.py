@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_dl.job import tool_process
-from slurm_dl.job.scontrol_input import arguments_and_input
+from slurm_dl.job.tool_process import arguments_and_input
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.read.record_parser import fold_of
 from slurm_dl.text import escaped, shown

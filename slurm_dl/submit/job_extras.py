@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from slurm_dl.job.switch_order import is_tree, leaves
+from slurm_dl.job.rank_order import is_tree, leaves
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.placement.synergy import Share, proportional
-from slurm_dl.slurm.read.usable_nodes import read_usable
+from slurm_dl.slurm.read.grammar import read_usable
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import host_resources, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node

@@ -16,8 +16,7 @@ It stands beside the applications: nothing of the package needs it to run.
 
 from __future__ import annotations
 
-from slurm_dl.testing.checks import CHECKS
-from slurm_dl.testing.contract_failure import Check, ContractFailure
+from slurm_dl.testing.checks import CHECKS, Check, ContractFailure
 from slurm_dl.testing.simulation_checks import RUNS, Stream, starved_in, streams
 from slurm_dl.testing.situations import Situation, situations
 

@@ -1,4 +1,4 @@
-"""What is asked of a policy about single snapshots; see the package.
+"""What is asked of a policy about single snapshots and its documentation; see the package.
 
 Each check says in its name what must be true, and in `ContractFailure` where it is not.
 """
@@ -10,21 +10,122 @@ import dataclasses
 import functools
 import math
 import random
-from typing import Any, Final
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
-from slurm_dl.engine.intent import Intent, intend
+from slurm_dl.config import parameters
+from slurm_dl.engine.intent import Intent, checked, intend
+from slurm_dl.error_text import written
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool, Jobs
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import Order, Policy
-from slurm_dl.testing.contract_failure import Check, ContractFailure, fail, ordered
-from slurm_dl.testing.documentation_checks import ABOUT
+from slurm_dl.policies.base import About, Level, Order, Policy
 from slurm_dl.testing.situations import Situation, situations
-from slurm_dl.testing.snapshot_variants import deprived, shuffles
+from slurm_dl.testing.snapshot_builder import deprived, shuffles
+
+Check = Callable[[Policy], None]
+"""Takes a policy that is ready to order jobs, and raises `ContractFailure` where it is not."""
+
+
+class ContractFailure(AssertionError):  # noqa: N818 - it reads as what it says
+    """A policy does not keep to what every policy must."""
+
+
+def fail(policy: Policy, where: str, what: str) -> NoReturn:
+    """Say that *policy* did *what* on a situation.
+
+    Raises:
+        Broken: Always.
+    """
+    at = f", {where}" if where else ""
+    msg = f"policy {policy.name}{at}: {what}"
+    raise ContractFailure(msg)
+
+
+def ordered(policy: Policy, snap: Snapshot, where: str) -> Order:
+    """What it says about *snap*, if the engine would take it.
+
+    Raises:
+        Broken: It raises, or what it says is refused.
+    """
+    try:
+        return checked(policy.order(snap), policy, len(snap.jobs))
+    except Exception as err:
+        msg = f"policy {policy.name}, {where}: {type(err).__name__}: {err}"
+        raise ContractFailure(msg) from err
+
+
+_KNOWN_NEEDS: Final = frozenset(
+    {
+        *(f.name for f in dataclasses.fields(Snapshot)),
+        *("profile", "history", "accounts", "texts", "claims"),
+    }
+)
+"""What `About.needs` may name."""
+
+
+def its_parameters_are_documented(policy: Policy) -> None:
+    """It can be configured: each field has a meaning, a default and a type that YAML can give.
+
+    Raises:
+        Broken: It cannot.
+    """
+    kind = type(policy)
+    if lacking := parameters.POLICY.lacks(kind):
+        fail(policy, "", f"lacks {', '.join(lacking)}")
+    try:
+        found = parameters.parameters_of(kind)
+    except (TypeError, NameError) as err:
+        fail(policy, "", f"cannot be configured: {err}")
+    for p in found:
+        if not p.meaning:
+            fail(policy, "", f"parameter {p.name} is not in the docstring's Attributes")
+        if p.default is dataclasses.MISSING:
+            fail(policy, "", f"parameter {p.name} has no default")
+    if not getattr(kind, "__dataclass_params__").frozen:  # noqa: B009 - mypy does not know it
+        fail(policy, "", "it is not frozen")
+    given = {p.name: yaml.safe_load(written(getattr(policy, p.name))) for p in found}
+    family = dataclasses.replace(parameters.POLICY, find=lambda _: kind)
+    whole, mistakes = family.complete(policy.name, given)
+    if mistakes:
+        fail(policy, "", f"parameter {mistakes[0].loc}: {mistakes[0].text}, as YAML gives it")
+    if family.make(policy.name, whole) != policy:
+        fail(policy, "", "is another one after its parameters were written down and read")
+
+
+def it_says_what_people_should_know(policy: Policy) -> None:
+    """`about`, `source` and `interpretation` are complete.
+
+    Raises:
+        Broken: Something is missing, or is nothing that anybody knows.
+    """
+    about = policy.about
+    if not isinstance(about, About):
+        fail(policy, "", "about is no About")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", policy.name):
+        fail(policy, "", "its name is not small letters, digits and _")
+    texts = {"source": policy.source, "about.row": about.row, "about.formula": about.formula}
+    for name, text in texts.items():
+        if not text.strip():
+            fail(policy, "", f"{name} is empty")
+    if about.level not in typing.get_args(Level):
+        fail(policy, "", f"about.level {about.level!r} is none of {typing.get_args(Level)}")
+    if unknown := [need for need in about.needs if need not in _KNOWN_NEEDS]:
+        fail(policy, "", f"about.needs: nobody knows {', '.join(unknown)}")
+    if about.needs and not about.fallback:
+        fail(policy, "", "about.needs something; about.fallback must say what it does without")
+
+
+ABOUT: tuple[Check, ...] = (its_parameters_are_documented, it_says_what_people_should_know)
+"""Both."""
+
 
 _SAME: Final = 1e-9
 """Shares this close are one: a linear program's answer may depend that much on the listing."""
@@ -231,7 +332,6 @@ def _first_decision(policy: Policy, case: Situation) -> Intent:
 
 
 def _some() -> tuple[Situation, ...]:
-    """Those in which much can be missing."""
     names = {"everything known", "several GPU types", "drawn by lot, number 3"}
     return tuple(case for case in situations() if case.name in names)
 
@@ -247,7 +347,6 @@ def _runs(snap: Snapshot) -> Bool:
 
 
 def _lots() -> dict[str, Any]:
-    """The state that everybody draws random numbers from."""
     return {"numpy": np.random.get_state(legacy=False), "python": random.getstate()}  # noqa: NPY002
 
 

@@ -20,7 +20,7 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.outcome import Outcome, SimulationError
-from slurm_dl.testing.contract_failure import Check, ContractFailure, fail
+from slurm_dl.testing.checks import Check, ContractFailure, fail
 
 _GPUS: Final = 2
 _CLUSTER: Final = parse_shape("1x2")

@@ -203,7 +203,6 @@ def _claimed() -> Snapshot:
 
 
 def _array() -> Snapshot:
-    """The pending tasks of an array, and some that run."""
     rows = [waiting(100, 2, tasks=40), *(running(100 + i, 2) for i in range(1, 5))]
     texts = {JobId(100): JobText(label="100_[5-44]", account="a", user="u", name="sweep")}
     texts |= {

@@ -25,7 +25,7 @@ from watched import HOSTILE, MODULE, Place, Terminal, place_of, queue_of, withou
 from slurm_dl.cli.dlqueue.watch.app import SORT_KEYS, WatchApp
 from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client
-from slurm_dl.daemon.control.queue_request import QueueRequest
+from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.json_types import Json, JsonObject
 
 WITHOUT_TEXTUAL = [

@@ -17,7 +17,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.model.jobs import PENDING, RUNNING
 from slurm_dl.policies import registry
 from slurm_dl.recording.cycles_file import RecordedCycle, Recording
-from slurm_dl.recording.plan_diff import plan_bytes
+from slurm_dl.recording.replay_report import plan_bytes
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm

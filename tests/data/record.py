@@ -24,12 +24,12 @@ from contract.on_slurm import looked_at
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.sandbox.command_runner import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
-from slurm_dl.slurm.read.job_arrays import folded_arguments
 from slurm_dl.slurm.read.node_reader import node_arguments
-from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
+from slurm_dl.slurm.read.queue_reader import folded_arguments
+from slurm_dl.slurm.read.record_parser import job_fields, queue_arguments
 from slurm_dl.slurm.tool_runner import Slurm
 
 NONCE: Final = "xrecorded0"

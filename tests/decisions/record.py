@@ -41,7 +41,7 @@ from slurm_dl.placement.scheme_registry import SCHEMES
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
-from slurm_dl.recording.snapshot_consistency import check
+from slurm_dl.recording.snapshot_file import check
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTPUT: Final = "SLURM_DL_DECISIONS"

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_dl.cli.dlctl.status_text import status_lines
 from slurm_dl.config.placement_section import PlacementSection
-from slurm_dl.daemon.control.capacity import misfit, stranded_gpus
+from slurm_dl.daemon.control.status_answer import misfit, stranded_gpus
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import Snapshot
 

@@ -21,10 +21,14 @@ from patience import eventually
 
 from slurm_dl import logging_setup
 from slurm_dl.config import Config
-from slurm_dl.daemon.metrics import http_server
+from slurm_dl.daemon.metrics import endpoint
 from slurm_dl.daemon.metrics.counters import MetricsTally
-from slurm_dl.daemon.metrics.endpoint import Endpoint
-from slurm_dl.daemon.metrics.http_server import MOST_CONNECTIONS, MOST_OF_ADDRESS, MetricsServer
+from slurm_dl.daemon.metrics.endpoint import (
+    MOST_CONNECTIONS,
+    MOST_OF_ADDRESS,
+    Endpoint,
+    MetricsServer,
+)
 from slurm_dl.daemon.published_state import Board, PublishedState
 from slurm_dl.model.errors import ConfigError
 
@@ -113,7 +117,7 @@ def test_a_hostile_client_holds_up_nobody_and_is_cut(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Others are served meanwhile; then its thread is gone, and nothing is printed."""
-    monkeypatch.setattr(http_server, "TIMEOUT_S", timeout_s)
+    monkeypatch.setattr(endpoint, "TIMEOUT_S", timeout_s)
     with contextlib.ExitStack() as hostile:
         for _ in range(5):
             sock = hostile.enter_context(connect(port))
@@ -125,7 +129,7 @@ def test_a_hostile_client_holds_up_nobody_and_is_cut(
 
 def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than there may be is closed at once, and takes no thread; a place is given on."""
-    monkeypatch.setattr(http_server, "HEADER_S", 60.0)
+    monkeypatch.setattr(endpoint, "HEADER_S", 60.0)
     with contextlib.ExitStack() as held:
         last = [1] * MOST_OF_ADDRESS + [2] * (MOST_CONNECTIONS - MOST_OF_ADDRESS)
         sitting = [held.enter_context(connect(port, source=f"127.0.0.{n}")) for n in last]
@@ -142,7 +146,7 @@ def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_address_has_its_share(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is full for one address, and others get in; and none of theirs is cut for it."""
-    monkeypatch.setattr(http_server, "HEADER_S", 60.0)
+    monkeypatch.setattr(endpoint, "HEADER_S", 60.0)
     with contextlib.ExitStack() as held:
         other = held.enter_context(connect(port, source="127.0.0.2"))
         for _ in range(MOST_OF_ADDRESS):

@@ -25,11 +25,9 @@ from rich.console import Console
 from slurm_dl import __version__, logging_setup
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog
 from slurm_dl.daemon.metrics.catalogue import WATCHED
-from slurm_dl.doctor import directory_checks, problem_watch
-from slurm_dl.doctor.all_checks import CHECKS, examine
-from slurm_dl.doctor.check_result import CheckResult, Severity
-from slurm_dl.doctor.problem_watch import ProblemWatch
-from slurm_dl.doctor.site import Account, Site
+from slurm_dl.doctor import all_checks, installation_checks
+from slurm_dl.doctor.all_checks import CHECKS, ProblemWatch, examine
+from slurm_dl.doctor.site import Account, CheckResult, Severity, Site
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.settings import Settings
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
@@ -429,7 +427,7 @@ BAD |= {"clock": {}, "templates": {"files": {"site/own.sbatch.j2": ""}}}
 @pytest.fixture(autouse=True)
 def _mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mounts").write_text(MOUNTS, "utf-8")
-    monkeypatch.setattr(directory_checks, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(installation_checks, "MOUNTS", tmp_path / "mounts")
 
 
 @pytest.mark.parametrize(
@@ -724,7 +722,7 @@ def test_a_problem_appears_stays_and_goes(
         site = site_of(tmp_path, **changes)
         (tmp_path / "site").chmod(0o777 if "site/own.sbatch.j2" in str(changes) else 0o755)
         site.in_force = site.known_config or site_of(tmp_path / "other").config
-        monkeypatch.setattr(problem_watch, "Site", lambda **_: site)
+        monkeypatch.setattr(all_checks, "Site", lambda **_: site)
         watch.look(site.in_force)
         assert isinstance(site.slurm, Recorded)
         assert {run[0] for run in site.slurm.runs} <= {"scontrol", "sacctmgr"}
@@ -746,7 +744,7 @@ def test_a_check_with_a_bug_is_a_problem_of_its_own(
 ) -> None:
     """The other checks are made all the same; and once they are late, that is seen."""
     site, watch = site_of(tmp_path), ProblemWatch(logging_setup.logger(), None, ())
-    monkeypatch.setattr(problem_watch, "Site", lambda **_: site)
+    monkeypatch.setattr(all_checks, "Site", lambda **_: site)
     monkeypatch.setitem(CHECKS, WATCHED[0], lambda _: int("N/A"))
     monkeypatch.setitem(CHECKS, WATCHED[-1], lambda _: CheckResult(Severity.ERROR, "bad", "mend"))
     watch.look(site.config)
@@ -760,7 +758,7 @@ def test_problems_are_looked_for_beside_the_cycles(monkeypatch: pytest.MonkeyPat
     """At the start, after a reload, also one during a look, and in time; no cycle waits."""
     watch, looks, may_end = ProblemWatch(logging_setup.logger(), None, ()), [], threading.Event()
     clock_s = [0.0]
-    monkeypatch.setattr(problem_watch, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    monkeypatch.setattr(all_checks, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
     monkeypatch.setattr(watch, "look", lambda at: (looks.append(at), may_end.wait(10)))
 
     def cycle(*, reloaded: object, at_s: float, looked: int) -> None:

@@ -31,10 +31,10 @@ NOT_IN_THE_TABLE = {
     "slurm/pyslurm/worker_program.py": "requests of the daemon that started it",
     "experiments/cell_store.py": "figures that the experiment itself wrote",
     "forecast/worker.py": "questions and answers between the daemon and its process",
-    "signal_test/trial_commands.py": "what dlsubmit, our own, has printed",
-    "testing/documentation_checks.py": "what the tests wrote themselves",
-    "job/scontrol_input.py": "comments that we have just written as JSON",
-    "sandbox/ports.py": "a list of our own, read as the record of a sandbox is",
+    "signal_test/trial.py": "what dlsubmit, our own, has printed",
+    "testing/checks.py": "what the tests wrote themselves",
+    "job/tool_process.py": "comments that we have just written as JSON",
+    "sandbox/manifest.py": "a list of our own, read as the record of a sandbox is",
     "sandbox/process_control.py": "files of our own, read as the record of a sandbox is",
     "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.
@@ -42,7 +42,7 @@ NOT_IN_THE_TABLE = {
     "traces/table_format.py": "trace-itp and others",
     "traces/file_lines.py": "the same",
     "config/parameters.py": "config",
-    "profiles/file_schema.py": "profile",
+    "profiles/directory.py": "profile",
     "job/run_files.py": "job-progress and job-checkpoints",
 }
 

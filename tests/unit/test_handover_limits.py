@@ -43,7 +43,7 @@ from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_job import FakeJob
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 LIMITS = Preemption(

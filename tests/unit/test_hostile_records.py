@@ -19,16 +19,14 @@ from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.slurm.accounting import past_jobs
-from slurm_dl.slurm.read import gpu_holdings, gpu_share_reader, job_details
+from slurm_dl.slurm.read import gpu_holdings
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
-from slurm_dl.slurm.read.gpu_share_reader import devices_in
+from slurm_dl.slurm.read.gpu_holdings import Holdings, devices_in, splits_in
 from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
-from slurm_dl.slurm.read.record_parser import new_nonce, output_format
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.record_parser import JOB_FIELDS, new_nonce, output_format
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.text import escaped
@@ -230,7 +228,7 @@ def test_lists_of_nodes_in_names_cost_no_more_than_one_that_is_true(
         made += names_in(nodes)
         return expand(nodes)
 
-    monkeypatch.setattr(job_details, "expand", counted)
+    monkeypatch.setattr(gpu_holdings, "expand", counted)
     detail = _details([HONEST, *[(bomb * 10, bomb * 10)] * 50])
 
     told = splits_in(detail, {1, 7})[1] or {}
@@ -242,7 +240,7 @@ def test_lists_of_nodes_in_names_cost_no_more_than_one_that_is_true(
 def test_a_long_gres_is_read_once_for_all_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name may give one to a hundred thousand nodes."""
     asked: list[str] = []
-    for module, name in ((gpu_holdings, "parse_gres"), (gpu_share_reader, "_indices")):
+    for module, name in ((gpu_holdings, "parse_gres"), (gpu_holdings, "_indices")):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda gres, of=real: asked.append(gres) or of(gres))
     detail = _details([("Nodes=n[0-9999] CPU_IDs= Mem=0 GRES=gpu:1(IDX:0-3) ", "")])

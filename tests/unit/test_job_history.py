@@ -14,12 +14,17 @@ from streams import SETTINGS as QUICK
 from watched import HOSTILE, POLICY, SETTINGS, levers_of
 
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog
-from slurm_dl.daemon.control.context import ControlContext
-from slurm_dl.daemon.control.ended_jobs import LISTED_S, MOST_LISTED, with_ended
-from slurm_dl.daemon.control.job_history import JobHistory, past_object
+from slurm_dl.daemon.control.job_history import (
+    LISTED_S,
+    MOST_LISTED,
+    JobHistory,
+    past_object,
+    with_ended,
+)
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
+from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.published_state import row
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide

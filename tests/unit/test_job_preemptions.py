@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_dl.job.preemptions import preemptions_in, with_preemption
+from slurm_dl.job.controller import preemptions_in, with_preemption
 
 OURS = '{"slurm_dl":{"v":1,"sig":"USR1"}}'
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.job.controller import CallFailedError, JobController
-from slurm_dl.job.rank_order import RankLayout, find_layout, gpus_on, write_layout
-from slurm_dl.job.switch_order import hosts
+from slurm_dl.job.rank_order import RankLayout, find_layout, gpus_on, hosts, write_layout
 
 TREE = "SwitchName=a Level=0 LinkSpeed=1 Nodes=n[1,3]\nSwitchName=b Level=0 LinkSpeed=1 Nodes=n2\n"
 

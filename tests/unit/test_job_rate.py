@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from comment_keeper import RUN, CommentKeeper
 
+from slurm_dl.job.comment_report import Progress, RateReport, rate_between
 from slurm_dl.job.controller import MOST_BYTES, with_key
-from slurm_dl.job.rate import Progress, RateReport, rate_between
 from slurm_dl.job.run_files import PROGRESS_FILE
 
 

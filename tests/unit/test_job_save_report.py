@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from comment_keeper import COMMENT, RUN, CommentKeeper
 
+from slurm_dl.job.comment_report import LOOK_S, SaveReport
 from slurm_dl.job.run_files import STATE_FILE
-from slurm_dl.job.save_report import LOOK_S, SaveReport
 
 LEAST_S = 60.0
 

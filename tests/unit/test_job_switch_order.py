@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.job import switch_order
+from slurm_dl.job import rank_order
 
 TREE = """\
 SwitchName=top Level=2 LinkSpeed=1 Nodes=n[1-8]
@@ -25,27 +25,27 @@ BlockName=block2 BlockIndex=1 Nodes=n[3-4] BlockSize=2
 
 def test_leaves_of_a_tree() -> None:
     """Switches above the leaves name all nodes too, and are passed over."""
-    found = switch_order.leaves(TREE)
+    found = rank_order.leaves(TREE)
 
     assert {node for node, leaf in found.items() if leaf == "leaf1"} == {"n1", "n3", "n5", "n7"}
     assert len(found) == 8
-    assert switch_order.is_tree(TREE)
+    assert rank_order.is_tree(TREE)
 
 
 def test_blocks_are_leaves_too() -> None:
-    assert switch_order.leaves(BLOCKS) == {
+    assert rank_order.leaves(BLOCKS) == {
         "n1": "block1",
         "n2": "block1",
         "n3": "block2",
         "n4": "block2",
     }
-    assert not switch_order.is_tree(BLOCKS)
+    assert not rank_order.is_tree(BLOCKS)
 
 
 @pytest.mark.parametrize("text", ["", "No topology information available\n", "SwitchName=\n"])
 def test_no_topology(text: str) -> None:
-    assert switch_order.leaves(text) == {}
-    assert not switch_order.is_tree(text)
+    assert rank_order.leaves(text) == {}
+    assert not rank_order.is_tree(text)
 
 
 @pytest.mark.parametrize(
@@ -67,23 +67,23 @@ def test_no_topology(text: str) -> None:
 )
 def test_lists_of_nodes(text: str, expected: list[str]) -> None:
     """What is no list of nodes has none, and nothing makes it endless."""
-    assert switch_order.hosts(text) == expected
+    assert rank_order.hosts(text) == expected
 
 
 @given(st.text(alphabet="n[]1-,09 (", max_size=30))
 def test_any_text_is_read(text: str) -> None:
     """Text that nobody expected ends, and gives names or none."""
-    assert all(isinstance(name, str) for name in switch_order.hosts(text))
+    assert all(isinstance(name, str) for name in rank_order.hosts(text))
 
 
 def test_the_order_of_switches() -> None:
     """Nodes of one switch together, else as Slurm counts them."""
     nodes = [f"n{i}" for i in range(1, 9)]
 
-    ordered = switch_order.switch_order(nodes, switch_order.leaves(TREE))
+    ordered = rank_order.switch_order(nodes, rank_order.leaves(TREE))
 
     assert ordered == ["n1", "n3", "n5", "n7", "n2", "n4", "n6", "n8"]
-    assert switch_order.switch_order(nodes, {}) == nodes
+    assert rank_order.switch_order(nodes, {}) == nodes
 
 
 @given(st.lists(st.integers(0, 40), unique=True, min_size=1), st.data())
@@ -94,7 +94,7 @@ def test_orders_keep_the_first_node_and_each_leaf_together(
     nodes = [f"n{i}" for i in numbers]
     leaf_of = {n: data.draw(st.sampled_from("abc")) for n in nodes if data.draw(st.booleans())}
 
-    ordered = switch_order.switch_order(nodes, leaf_of)
+    ordered = rank_order.switch_order(nodes, leaf_of)
 
     assert sorted(ordered) == sorted(nodes)
     assert ordered[0] == nodes[0]
@@ -120,5 +120,5 @@ def test_topologies_as_slurm_says_them(file: str, leaf: str, tree: bool) -> None
     """In the recorded words of three releases: two nodes under each leaf or in each block."""
     text = (Path(__file__).parents[1] / "data" / file).read_text()
 
-    assert switch_order.leaves(text) == {f"n{i}": f"{leaf}{(i + 1) // 2}" for i in range(1, 7)}
-    assert switch_order.is_tree(text) == tree
+    assert rank_order.leaves(text) == {f"n{i}": f"{leaf}{(i + 1) // 2}" for i in range(1, 7)}
+    assert rank_order.is_tree(text) == tree

@@ -41,7 +41,7 @@ from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.sandbox import wait_until
+from slurm_dl.sandbox import command_runner
 from slurm_dl.slurm.controller_status import ControllerStatus
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -1003,7 +1003,7 @@ def test_a_signal_ends_the_sleep(house: House, monkeypatch: pytest.MonkeyPatch) 
 
     def kill() -> None:
         # 30 s of sleep follow the first look; whether it has begun yet does not matter.
-        wait_until.eventually(lambda: house.daemon.board.current.next_poll_s > 0, 10)
+        command_runner.eventually(lambda: house.daemon.board.current.next_poll_s > 0, 10)
         os.kill(os.getpid(), signal.SIGTERM)
         if not over.wait(10):
             rescued.append(True)

@@ -12,7 +12,7 @@ from build import observed, running, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control.capacity import stranded_by_group
+from slurm_dl.daemon.control.status_answer import stranded_by_group
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.profile import HostRate, Profile
 from slurm_dl.placement.free_nodes import FreeNodes

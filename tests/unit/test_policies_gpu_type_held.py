@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
-from slurm_dl.testing.snapshot_variants import shuffles
+from slurm_dl.testing.snapshot_builder import shuffles
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,9 @@ from slurm_dl.testing import (
     Check,
     ContractFailure,
     checks,
-    documentation_checks,
     situations,
 )
-from slurm_dl.testing.snapshot_variants import deprived, reordered
+from slurm_dl.testing.snapshot_builder import deprived, reordered
 
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 
@@ -317,32 +316,32 @@ BAD: dict[str, tuple[Check, type[Policy], str]] = {
         "waits and fits",
     ),
     "a row that is empty": (
-        documentation_checks.it_says_what_people_should_know,
+        checks.it_says_what_people_should_know,
         variant(about=about(row=" ")),
         "about.row is empty",
     ),
     "a source that is empty": (
-        documentation_checks.it_says_what_people_should_know,
+        checks.it_says_what_people_should_know,
         variant(source=""),
         "source is empty",
     ),
     "a level that is none": (
-        documentation_checks.it_says_what_people_should_know,
+        checks.it_says_what_people_should_know,
         variant(about=about(level="W9")),
         "about.level 'W9'",
     ),
     "a need without a fallback": (
-        documentation_checks.it_says_what_people_should_know,
+        checks.it_says_what_people_should_know,
         variant(about=about(needs=("left_s",))),
         "about.fallback must say",
     ),
     "a need that nobody knows": (
-        documentation_checks.it_says_what_people_should_know,
+        checks.it_says_what_people_should_know,
         variant(about=about(needs=("moon",), fallback="none")),
         "nobody knows moon",
     ),
     "a name with a blank": (
-        documentation_checks.it_says_what_people_should_know,
+        checks.it_says_what_people_should_know,
         variant(name="our site"),
         "its name",
     ),
@@ -358,7 +357,7 @@ def test_each_check_catches_a_bad_policy(check: Check, bad: type[Policy], said: 
 
 def test_every_check_is_shown_to_fail() -> None:
     """No check is without a policy that breaks it."""
-    elsewhere = {documentation_checks.its_parameters_are_documented}
+    elsewhere = {checks.its_parameters_are_documented}
     assert {check for check, _, _ in BAD.values()} | elsewhere == set(CHECKS)
 
 
@@ -383,13 +382,13 @@ class Silent(Site):
 def test_a_parameter_without_a_word_is_found() -> None:
     """The reference would have an empty line."""
     with pytest.raises(ContractFailure, match="parameter more is not in the docstring"):
-        documentation_checks.its_parameters_are_documented(Silent())
+        checks.its_parameters_are_documented(Silent())
 
 
 def test_a_parameter_without_a_default_is_found() -> None:
     """Each policy can be chosen by its name alone."""
     with pytest.raises(ContractFailure, match="parameter must_s has no default"):
-        documentation_checks.its_parameters_are_documented(Needy(must_s=1.0))
+        checks.its_parameters_are_documented(Needy(must_s=1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -409,7 +408,7 @@ class Rounded(Site):
 def test_a_parameter_that_changes_on_its_way_through_a_file_is_found() -> None:
     """What stands in the file is what the policy is made with."""
     with pytest.raises(ContractFailure, match="another one after its parameters were written down"):
-        documentation_checks.its_parameters_are_documented(Rounded())
+        checks.its_parameters_are_documented(Rounded())
 
 
 @dataclass(kw_only=True)
@@ -430,9 +429,9 @@ class Thawed:
 def test_a_policy_that_can_be_changed_or_lacks_something_is_found() -> None:
     """Both would fail in the daemon, later."""
     with pytest.raises(ContractFailure, match="it is not frozen"):
-        documentation_checks.its_parameters_are_documented(Thawed())  # type: ignore[arg-type]
+        checks.its_parameters_are_documented(Thawed())  # type: ignore[arg-type]
     with pytest.raises(ContractFailure, match="lacks preempts"):
-        documentation_checks.its_parameters_are_documented(variant(preempts="all")())
+        checks.its_parameters_are_documented(variant(preempts="all")())
 
 
 def test_the_situations_hold_what_they_must() -> None:

@@ -19,11 +19,10 @@ from watched import levers_of
 from slurm_dl.daemon import forecast_service
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog, line_of
 from slurm_dl.daemon.control import privacy
-from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import FOR_ADMINS, Request
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
-from slurm_dl.daemon.control.status_answer import status
+from slurm_dl.daemon.control.status_answer import ControlContext, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import Reloaded, Trouble
@@ -41,7 +40,7 @@ from slurm_dl.slurm.read.queue_reader import ReaderChoice
 from slurm_dl.slurm.releases import parse_release
 from slurm_dl.slurm.running_config import SiteConfig, read_config
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_job import FakeJob
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 ANN, BOB, EVE, SLURM, ROOT = 1001, 1002, 1003, 64030, 0
 FIRST = 7_000_000

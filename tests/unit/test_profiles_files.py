@@ -22,11 +22,12 @@ from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.profiles.directory import (
     add_profile,
     path_of,
+    plain,
+    profile_of,
     read_profile,
     text_of,
     write_profile,
 )
-from slurm_dl.profiles.file_schema import plain, profile_of
 from slurm_dl.yaml_places import parse
 
 EVERYTHING = """\

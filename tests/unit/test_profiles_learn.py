@@ -17,8 +17,7 @@ from slurm_dl import job
 from slurm_dl.job import progress
 from slurm_dl.model.profile import CheckpointCost, Profile, Shape, Speed
 from slurm_dl.profiles import run_reports
-from slurm_dl.profiles.learning import learned, votes
-from slurm_dl.profiles.run_reports import Measured, Reports, read_reports
+from slurm_dl.profiles.run_reports import Measured, Reports, learned, read_reports, votes
 
 Clock = Callable[[float], None]
 

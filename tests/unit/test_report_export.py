@@ -18,13 +18,13 @@ from report_cases import Life, life, records_of, workloads
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
-from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.export import (
     groups_json,
     jobs_csv,
     summary_json,
     write_csv,
     write_json,
+    write_whole,
 )
 from slurm_dl.report.summary_metrics import by_user, summarise
 

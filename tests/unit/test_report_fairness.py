@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
-from slurm_dl.report.fairness import (
+from slurm_dl.report.summary_metrics import (
     finish_time_fairness,
     mean_jobs_present,
+    summarise,
 )
-from slurm_dl.report.summary_metrics import summarise
 
 ADA, BOB = (life(0, (0, 100), user="ada"), life(0, (9990, 10000), user="bob"))
 ALIKE = [life(0, (10, 20)), life(0, (9, 18), gpus=8, user="bob"), life(5, (6, 7), user="cyd")]

@@ -16,13 +16,15 @@ from report_cases import Life, life, records_of, workloads
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.job_record import JobRecord, Records, Runs
-from slurm_dl.report.distribution import Spread, spread, spreads
 from slurm_dl.report.summary_metrics import (
     SIZE_CLASSES,
     Group,
+    Spread,
     Summary,
     by_size,
     by_user,
+    spread,
+    spreads,
     summarise,
 )
 

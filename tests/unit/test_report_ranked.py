@@ -12,7 +12,7 @@ from report_cases import life, records_of
 
 from slurm_dl.report import style
 from slurm_dl.report.export import summary_json
-from slurm_dl.report.ranking_plot import ranking
+from slurm_dl.report.plots import ranking
 from slurm_dl.report.summary_metrics import summarise
 
 Figures = dict[str, Any]

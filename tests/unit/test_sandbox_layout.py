@@ -10,9 +10,9 @@ import pytest
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import SandboxNodes, SandboxSpec, accounting_database, layout, manifest
+from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import Record
-from slurm_dl.sandbox.wait_until import DeadlinePassedError, eventually
 
 SPEC = SandboxSpec()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import ports
+from slurm_dl.sandbox import manifest
 
 ASIDE = 61_000
 """Where no sandbox of another test is, and no connection begins (32768 to 60999)."""
@@ -16,7 +16,7 @@ ASIDE = 61_000
 @pytest.fixture(autouse=True)
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "claims.json"
-    monkeypatch.setattr(ports, "CLAIMS", path)
+    monkeypatch.setattr(manifest, "CLAIMS", path)
     return path
 
 
@@ -31,24 +31,24 @@ def listener() -> Iterator[int]:
 def claim(directory: Path, count: int, *, first: int | None = None) -> int:
     """Claim as a sandbox does: its record is written before the claim is."""
     directory.mkdir(exist_ok=True)
-    with ports.claimed_block(directory, f"id-{directory.name}", count, first=first) as block:
+    with manifest.claimed_block(directory, f"id-{directory.name}", count, first=first) as block:
         (directory / "sandbox.json").write_text(f'"id-{directory.name}"')
     return block
 
 
 def test_a_port_somebody_listens_on_is_taken(listener: int) -> None:
     """A listener on one address is enough to make the port unusable."""
-    assert not ports.is_free(listener)
+    assert not manifest.is_free(listener)
     with pytest.raises(ConfigError, match=f"port {listener} is taken by another program"):
-        ports.check_free(range(listener, listener + 1))
+        manifest.check_free(range(listener, listener + 1))
 
 
 def test_the_search_passes_over_a_taken_port(
     tmp_path: Path, listener: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block that holds somebody's port is not given out."""
-    monkeypatch.setattr(ports, "FLOOR", listener)
-    monkeypatch.setattr(ports, "CEILING", listener + 64)
+    monkeypatch.setattr(manifest, "FLOOR", listener)
+    monkeypatch.setattr(manifest, "CEILING", listener + 64)
 
     first = claim(tmp_path / "a", 4)
 
@@ -59,8 +59,8 @@ def test_claims_of_sandboxes_that_are_down_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two sandboxes never share a port, although nobody listens on either's."""
-    monkeypatch.setattr(ports, "FLOOR", ASIDE)
-    monkeypatch.setattr(ports, "CEILING", ASIDE + 32)
+    monkeypatch.setattr(manifest, "FLOOR", ASIDE)
+    monkeypatch.setattr(manifest, "CEILING", ASIDE + 32)
 
     first, second = claim(tmp_path / "a", 16), claim(tmp_path / "b", 16)
 
@@ -73,8 +73,8 @@ def test_a_removed_sandbox_gives_its_ports_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim lasts as long as the record that names its id."""
-    monkeypatch.setattr(ports, "FLOOR", ASIDE)
-    monkeypatch.setattr(ports, "CEILING", ASIDE + 16)
+    monkeypatch.setattr(manifest, "FLOOR", ASIDE)
+    monkeypatch.setattr(manifest, "CEILING", ASIDE + 16)
     first = claim(tmp_path / "a", 16)
     (tmp_path / "a" / "sandbox.json").unlink()
 
@@ -85,7 +85,7 @@ def test_a_start_that_breaks_off_claims_nothing(tmp_path: Path, claims: Path) ->
     """The claim is written only when the record was."""
     with (
         pytest.raises(RuntimeError, match="broke"),
-        ports.claimed_block(tmp_path / "a", "id", 4),
+        manifest.claimed_block(tmp_path / "a", "id", 4),
     ):
         raise RuntimeError("broke")  # noqa: EM101 - the body that fails
 

@@ -28,7 +28,7 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Action, OpenHandover, Plan, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.shadow import planned_handovers as wishing
+from slurm_dl.shadow import look_changes as wishing
 from slurm_dl.shadow import recorder as recording
 from slurm_dl.shadow.recorder import Recorder, ShadowObserver, compare
 from slurm_dl.shadow.records import (

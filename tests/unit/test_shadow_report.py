@@ -31,16 +31,18 @@ from slurm_dl.shadow.counterfactual import (
     Effects,
     Player,
     Progress,
+    Simulated,
     cast_of,
     effects,
     shape_of,
+    simulated_of,
+    size_of,
 )
-from slurm_dl.shadow.effects_by_group import Simulated, simulated_of, size_of
 from slurm_dl.shadow.html_report import page
 from slurm_dl.shadow.records import EndedJobRecord, Lookout, WishedHandover, WishedVictim, written
 from slurm_dl.shadow.report_data import Report, covered_s, loss_of, period_of, report_of, sooner_s
 from slurm_dl.shadow.segment_store import JOB, Kept, SegmentStore, UnfinishedJobs
-from slurm_dl.shadow.sentences import doubts
+from slurm_dl.shadow.terminal_report import doubts
 from slurm_dl.shadow.timed_counterfactual import sampled
 from slurm_dl.simulation.cluster_shape import ClusterShape
 

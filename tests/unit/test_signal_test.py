@@ -21,17 +21,17 @@ from slurm_dl.job.run_files import (
 )
 from slurm_dl.model.contract import Contract
 from slurm_dl.signal_test.local_trial import disposition
-from slurm_dl.signal_test.observations import (
+from slurm_dl.signal_test.run_directory import RunFiles, Traces
+from slurm_dl.signal_test.slurm_trial import exit_code
+from slurm_dl.signal_test.trial import Trial
+from slurm_dl.signal_test.verdict import (
     Look,
     Observations,
     ObservedProcess,
     Return,
     SavedCheckpoint,
+    judge,
 )
-from slurm_dl.signal_test.run_directory import RunFiles, Traces
-from slurm_dl.signal_test.slurm_trial import exit_code
-from slurm_dl.signal_test.trial import Trial
-from slurm_dl.signal_test.verdict import judge
 
 CONTRACT = Contract(grace_s=30)
 BY_JOB = Contract(signal="USR2", requeued_by="job")

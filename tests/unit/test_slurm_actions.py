@@ -30,7 +30,7 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
-from slurm_dl.slurm.read.exit_statuses import ExitStatuses, shell_status
+from slurm_dl.slurm.read.queue_reader import ExitStatuses, shell_status
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job

@@ -12,7 +12,7 @@ from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.hostlists import expand, fold
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
-from slurm_dl.slurm.write.release_steers import steer_steps
+from slurm_dl.slurm.write.release_all import steer_steps
 
 NOW_S = 1000.0
 NAMES = st.sampled_from([*(f"n{i}" for i in range(1, 12)), "gpu-a1", "gpu-a2", "x", "n01"])

@@ -11,11 +11,17 @@ from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
 from slurm_dl.slurm.read.job_reader import _CHUNK, JobReader
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, is_up, read_nodes, site_of
+from slurm_dl.slurm.read.node_reader import (
+    NODE_FIELDS,
+    ClusterReading,
+    ReservationSeen,
+    is_up,
+    read_nodes,
+    read_reservations,
+    site_of,
+)
 from slurm_dl.slurm.read.queue_reader import CliQueue
-from slurm_dl.slurm.read.record_parser import new_nonce, output_format, split_records
-from slurm_dl.slurm.read.reservation_reader import ReservationSeen, read_reservations
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.record_parser import JOB_FIELDS, new_nonce, output_format, split_records
 from slurm_dl.slurm.releases import Release, no_preemption, parse_release, unsupported
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm

@@ -13,7 +13,7 @@ from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm

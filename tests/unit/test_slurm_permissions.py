@@ -10,10 +10,9 @@ import pytest
 from bad_inputs import row
 
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.permissions import check_sight, lacks_rights
+from slurm_dl.slurm.preflight import check_sight, lacks_rights
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import SiteConfig, read_config
-from slurm_dl.slurm.slurm_conf import settings_in, site_factor_plugin
+from slurm_dl.slurm.running_config import SiteConfig, read_config, settings_in, site_factor_plugin
 from slurm_dl.slurm.tool_runner import Slurm
 
 NOBODY, SLURM = 65534, 64030

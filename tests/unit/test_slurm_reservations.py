@@ -8,7 +8,7 @@ import pytest
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.nodes import Nodes
-from slurm_dl.slurm.read.reservation_reader import blocked_by, read_reservations
+from slurm_dl.slurm.read.node_reader import blocked_by, read_reservations
 
 ROW = (
     "ReservationName={name} StartTime=2026-11-26T05:49:26 EndTime=2026-11-26T06:49:26 "

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.profile import HostRate, Profile
 from slurm_dl.placement.synergy import Host
-from slurm_dl.slurm.read.usable_nodes import UsableNode
+from slurm_dl.slurm.read.grammar import UsableNode
 from slurm_dl.submit import half_gpu, job_shape, node_range
 from slurm_dl.submit.host_resources import Silence, Wanted, directives, kinds, left_to_us, usable
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition

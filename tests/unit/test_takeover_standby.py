@@ -21,8 +21,7 @@ from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.preconditions import WithdrawnError
 from slurm_dl.daemon.published_state import PublishedState
-from slurm_dl.daemon.takeover.lease import LeaseWatch
-from slurm_dl.daemon.takeover.lock import LockedError, held, shared
+from slurm_dl.daemon.takeover.lease import LeaseWatch, LockedError, held, shared
 from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
 from slurm_dl.ledger.sqlite.lease_row import LeaseRow
 from slurm_dl.ledger.sqlite.store import LeaseState

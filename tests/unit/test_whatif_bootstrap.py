@@ -13,7 +13,7 @@ from scipy import stats
 from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, PairedFigure, held
 from slurm_dl.experiments.whatif_history import Figure, Percentile, Ratio
 from slurm_dl.model.jobs import F64
-from slurm_dl.report.distribution import spread
+from slurm_dl.report.summary_metrics import spread
 
 Days = list[list[float]]
 

@@ -19,7 +19,7 @@ import generate
 import measure
 import numpy as np
 
-from slurm_dl.daemon.control.ended_jobs import LISTED_S, MOST_LISTED, with_ended
+from slurm_dl.daemon.control.job_history import LISTED_S, MOST_LISTED, with_ended
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Settings

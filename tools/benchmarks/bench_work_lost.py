@@ -31,7 +31,7 @@ from pathlib import Path
 import yaml
 
 from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxNodes, SandboxSpec
-from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.sandbox.command_runner import eventually
 
 GPUS = 16
 SHORT = 12

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.controller_status import acting, read_health, read_ping, rpcs_of, same_host
-from slurm_dl.slurm.slurm_conf import settings_in, site_factor_plugin
+from slurm_dl.slurm.running_config import settings_in, site_factor_plugin
 from tools.fuzz.target import Target, a_file, text
 
 _SDIAG = (
@@ -58,7 +58,7 @@ TARGETS = (
         name="slurm-conf",
         parse=_slurm_conf,
         source="slurm.conf and what it includes",
-        parser="slurm.slurm_conf.settings_in",
+        parser="slurm.running_config.settings_in",
         seeds=(b"ClusterName=a # x\nPrioritySiteFactorPlugin=site_factor/x\nInclude b.conf\n",),
     ),
 )

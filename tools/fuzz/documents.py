@@ -20,8 +20,7 @@ from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Shape
 from slurm_dl.policies.fifo import Fifo
-from slurm_dl.profiles.directory import read_profile, text_of
-from slurm_dl.profiles.file_schema import profile_of
+from slurm_dl.profiles.directory import profile_of, read_profile, text_of
 from slurm_dl.profiles.run_reports import SPEED_FILE, STATE_FILE, read_reports
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
 from slurm_dl.sandbox.layout import Layout

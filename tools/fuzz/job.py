@@ -7,21 +7,21 @@ import functools
 from pathlib import Path
 
 from slurm_dl.job.checkpoint import recorded
+from slurm_dl.job.comment_report import RateReport
 from slurm_dl.job.controller import (
     JobController,
     JobStatus,
     job_label,
+    preemptions_in,
     time_left_s,
     with_ack,
     with_key,
+    with_preemption,
 )
 from slurm_dl.job.options import parse_options
-from slurm_dl.job.preemptions import preemptions_in, with_preemption
 from slurm_dl.job.progress import placed
-from slurm_dl.job.rank_order import find_layout, gpus_on
-from slurm_dl.job.rate import RateReport
+from slurm_dl.job.rank_order import find_layout, gpus_on, hosts, is_tree, leaves, switch_order
 from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE, RunId
-from slurm_dl.job.switch_order import hosts, is_tree, leaves, switch_order
 from tools.fuzz.target import Target, a_file, argument, folder, text
 
 
@@ -110,7 +110,7 @@ TARGETS = (
         name="job-comment",
         parse=_comment,
         source="the job's own comment, inside the job",
-        parser="job.controller.with_ack, with_key, job.preemptions.preemptions_in",
+        parser="job.controller.with_ack, with_key, preemptions_in",
         seeds=(b'{"slurm_dl":{"v":1,"ack":2},"x":"\\ud800"}',),
     ),
     Target(
@@ -124,7 +124,7 @@ TARGETS = (
         name="job-topology",
         parse=_topology,
         source="scontrol show topology and node lists, inside the job",
-        parser="job.switch_order.leaves, hosts",
+        parser="job.rank_order.leaves, hosts",
         seeds=(
             b"SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n",
             b"BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\n",
@@ -147,7 +147,7 @@ TARGETS = (
         name="job-progress",
         parse=_progress,
         source="the progress file, which the user's script writes",
-        parser="job.rate.RateReport.look",
+        parser="job.comment_report.RateReport.look",
         seeds=(b'{"restart": 0, "step": 5, "time_s": 10.5}',),
     ),
     Target(

@@ -9,12 +9,11 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.sandbox.status import is_in_service, node_states
+from slurm_dl.sandbox.private_cluster import is_in_service, node_states
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.read.associations import BarredCandidate, barred
 from slurm_dl.slurm.read.hostlists import expand, fold
-from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, site_of
-from slurm_dl.slurm.read.reservation_reader import read_reservations
+from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, read_reservations, site_of
 from slurm_dl.slurm.releases import faults, parse_release, series_of
 from slurm_dl.slurm.running_config import config_values, partition_values, read_config, requeue_hold
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
@@ -121,7 +120,7 @@ TARGETS = (
         parse=lambda data: read_reservations(text(data)),
         own=(ClusterError,),
         source="scontrol show reservation",
-        parser="slurm.read.reservation_reader.read_reservations",
+        parser="slurm.read.node_reader.read_reservations",
         seeds=(
             (
                 b"ReservationName=slurm_dl_1 StartTime=100 EndTime=2026-01-02T03:04:05 Duration=1 "
@@ -196,7 +195,7 @@ TARGETS = (
         name="sandbox-nodes",
         parse=lambda data: [is_in_service(s) for s in node_states(text(data)).values()],
         source="scontrol show nodes of the sandbox",
-        parser="sandbox.status.node_states",
+        parser="sandbox.private_cluster.node_states",
         seeds=(b"NodeName=n1 Arch=x86_64 State=IDLE+DRAIN ThreadsPerCore=1\n",),
     ),
 )

@@ -9,12 +9,11 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Trim
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader
-from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
-from slurm_dl.slurm.read.gpu_share_reader import Shares, devices_in
-from slurm_dl.slurm.read.job_arrays import whole_labels
+from slurm_dl.slurm.read.gpu_holdings import Holdings, Shares, devices_in, splits_in
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.node_choices import NodeChoices
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.queue_reader import whole_labels
+from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 from slurm_dl.slurm.read.tres import job_request, parse_tres
 from slurm_dl.slurm.read.vocabulary import (
     address,
@@ -282,7 +281,7 @@ TARGETS = (
         parse=_labels,
         own=(ClusterError,),
         source="squeue: labels of arrays",
-        parser="slurm.read.job_arrays.whole_labels",
+        parser="slurm.read.queue_reader.whole_labels",
         seeds=(b"7_[0-18:2]\n7_[0-20:2]", b"7_[1,3]\n7_[1-5:2%2]"),
     ),
     Target(

@@ -16,7 +16,7 @@ from slurm_dl.recording.snapshot_file import decode, encode
 from slurm_dl.slurm.pyslurm.reader import FIELDS, answer_in, jobs_in
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.job_reader import JobReader
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 from slurm_dl.testing.situations import situations
 from tools.fuzz.said import site
 from tools.fuzz.target import Target, text

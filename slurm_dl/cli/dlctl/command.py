@@ -31,7 +31,7 @@ _COMMANDS = {
         "Check the configuration, Slurm and the daemon, and say what to do.",
     ),
     "placements": (
-        "slurm_dl.cli.dlctl.placements:placements",
+        "slurm_dl.cli.dlctl.policies:placements",
         "List the schemes and rules of placement, and the paper each comes from.",
     ),
     "policies": (

@@ -10,8 +10,7 @@ import click
 from slurm_dl.cli.commandline import EXIT_FAILED, EXIT_USAGE, print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
 from slurm_dl.doctor.all_checks import examine
-from slurm_dl.doctor.check_result import CheckResult
-from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.site import CheckResult, Site
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
 

@@ -22,10 +22,8 @@ from slurm_dl.profiles import (
     shipped_profiles,
     site_over,
 )
-from slurm_dl.profiles.directory import add_profile, read_profile, text_of
-from slurm_dl.profiles.file_schema import plain, profile_of
-from slurm_dl.profiles.learning import Place, Votes, learned, median_vote, votes
-from slurm_dl.profiles.run_reports import read_reports
+from slurm_dl.profiles.directory import add_profile, plain, profile_of, read_profile, text_of
+from slurm_dl.profiles.run_reports import Place, Votes, learned, median_vote, read_reports, votes
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
 from slurm_dl.yaml_places import Document
@@ -338,7 +336,6 @@ def _all(site: Path) -> dict[str, tuple[str, Profile]]:
 
 
 def _once(found: Mapping[str, tuple[str, Profile]]) -> Sequence[tuple[str, Profile]]:
-    """Each profile once, whatever names lead to it."""
     return list({one.name: (owner, one) for owner, one in found.values()}.values())
 
 
@@ -362,7 +359,6 @@ def _is_seen(path: Path) -> bool:
 
 
 def _ready(site: Path) -> Path:
-    """*site*, made if it is not there yet."""
     try:
         site.mkdir(mode=0o755, exist_ok=True)
     except OSError as err:

@@ -76,7 +76,6 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
 
 
 def _checks_lines(answer: JsonObject, now_s: float) -> list[tuple[str, str]]:
-    """That the daemon's checks are late; nothing if they are not."""
     late_s = now_s - (number(answer.get("checked_s")) or number(answer["started_s"]))
     if "checked_s" not in answer or late_s <= _CHECKS_LATE_S:
         return []

@@ -21,7 +21,7 @@ from slurm_dl.config import load
 from slurm_dl.daemon.assembly import slurm_of
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.signal_test import slurm_trial, trial_commands
+from slurm_dl.signal_test import slurm_trial, trial
 from slurm_dl.signal_test.local_trial import LocalJob
 from slurm_dl.signal_test.run_directory import RunFiles
 from slurm_dl.signal_test.slurm_trial import SlurmJob
@@ -161,7 +161,7 @@ def test_signal(
             # Nothing to undo: what has been signalled or requeued goes on by itself.
             job = _running(slurm_of(load(config_path)), what, given, run_dir, watched)
         elif local:
-            argv = trial_commands.local_argv(Path(what), arguments, launcher=launcher, gpus=gpus)
+            argv = trial.local_argv(Path(what), arguments, launcher=launcher, gpus=gpus)
             place = undo.enter_context(_place(None, keep=keep))
             job = LocalJob(argv, Contract(**given), place=place, watched=watched)
             undo.callback(job.end)
@@ -169,7 +169,7 @@ def test_signal(
             slurm, contract = slurm_of(load(config_path)), Contract(**given)
             # Not in /tmp: the job's nodes must see it.
             place = undo.enter_context(_place(Path.cwd(), keep=keep))
-            job_id = trial_commands.submit(
+            job_id = trial.submit(
                 Path(what),
                 arguments,
                 contract=contract,
@@ -231,7 +231,6 @@ def _stops_wait() -> Iterator[Callable[[float], None]]:
 
 @contextmanager
 def _place(parent: Path | None, *, keep: bool) -> Iterator[Path]:
-    """A new directory for one trial."""
     place = Path(tempfile.mkdtemp(prefix="dlctl-test-signal-", dir=parent))
     try:
         yield place

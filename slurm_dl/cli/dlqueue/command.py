@@ -18,7 +18,7 @@ from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.when import show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
-from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
+from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject, as_list
 from slurm_dl.report.terminal_table import show
 from slurm_dl.text import safe

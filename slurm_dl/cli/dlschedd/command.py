@@ -183,13 +183,13 @@ def _act(
     from slurm_dl import logging_setup  # noqa: PLC0415 - see reread
     from slurm_dl.cli.dlschedd.startup import when_slurm_answers  # noqa: PLC0415
     from slurm_dl.daemon.assembly import LEDGER_FILE  # noqa: PLC0415
-    from slurm_dl.daemon.control.context import ControlContext  # noqa: PLC0415
     from slurm_dl.daemon.control.job_history import JobHistory  # noqa: PLC0415
     from slurm_dl.daemon.control.request_handlers import RequestHandlers  # noqa: PLC0415
+    from slurm_dl.daemon.control.status_answer import ControlContext  # noqa: PLC0415
     from slurm_dl.daemon.live_recordings import LiveRecordings  # noqa: PLC0415
     from slurm_dl.daemon.metrics.counters import MetricsTally  # noqa: PLC0415
     from slurm_dl.daemon.preconditions import WithdrawnError  # noqa: PLC0415
-    from slurm_dl.doctor.problem_watch import ProblemWatch  # noqa: PLC0415
+    from slurm_dl.doctor.all_checks import ProblemWatch  # noqa: PLC0415
     from slurm_dl.ledger.sqlite.reader import LedgerReader  # noqa: PLC0415
 
     config = loaded.config

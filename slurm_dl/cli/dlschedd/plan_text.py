@@ -9,7 +9,7 @@ import click
 from slurm_dl.cli.dlqueue.columns import COLUMNS, cells
 from slurm_dl.daemon.audit_log import line_of
 from slurm_dl.daemon.control.queue_query import page
-from slurm_dl.daemon.control.queue_request import QueueRequest
+from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.explain.past_reasons import why_left_out
 from slurm_dl.json_types import Json, JsonObject
@@ -74,7 +74,6 @@ def show_plan(cycle: Cycle) -> None:
 
 
 def _left_out(cycle: Cycle) -> list[Json]:
-    """A sentence about each job that the look left out."""
     return [why_left_out(job)[0] for job in cycle.snapshot.seen.left_out.values()]
 
 

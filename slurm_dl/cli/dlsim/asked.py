@@ -28,7 +28,7 @@ from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import export
-from slurm_dl.report.console import console, progress
+from slurm_dl.report.terminal_table import console, progress
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.history_dump import read_dump

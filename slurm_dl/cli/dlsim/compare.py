@@ -26,7 +26,7 @@ from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.report import export
-from slurm_dl.report.console import progress
+from slurm_dl.report.terminal_table import progress
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace

@@ -28,7 +28,7 @@ def draw(comparisons: Sequence[Comparison], path: Path, manifest: Manifest) -> N
     Raises:
         ConfigError: The ending is no picture's, or the file cannot be written.
     """
-    from slurm_dl.report import ranking_plot, style  # noqa: PLC0415 - matplotlib takes 0.5 s
+    from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes 0.5 s
 
     first = comparisons[0]
     if len(first.loads) > 1:
@@ -46,7 +46,7 @@ def draw(comparisons: Sequence[Comparison], path: Path, manifest: Manifest) -> N
         }
         for one in comparisons
     }
-    style.save(ranking_plot.ranking(runs), path, manifest)
+    style.save(plots.ranking(runs), path, manifest)
 
 
 def _drawn_names(labels: Sequence[str]) -> dict[str, str]:

@@ -20,9 +20,8 @@ from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.comparison import Compared, Comparison, Row
 from slurm_dl.experiments.results import read_lines
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.console import console
 from slurm_dl.report.number_format import NONE, number, percent, unit_of
-from slurm_dl.report.terminal_table import Column, laid_out, table
+from slurm_dl.report.terminal_table import Column, console, laid_out, table
 from slurm_dl.text import safe
 
 WIDTH: Final = 80

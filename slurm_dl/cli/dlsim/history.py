@@ -21,7 +21,7 @@ from slurm_dl.cli.dlsim.asked import check_outputs
 from slurm_dl.experiments.results import read_lines
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.report.console import progress
+from slurm_dl.report.terminal_table import progress
 from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe

@@ -24,7 +24,7 @@ from slurm_dl.experiments.simulation_run import Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.report.export import write_whole
 from slurm_dl.report.html import page
 from slurm_dl.report.html.page_data import Schedule, Subject, page_data
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape

@@ -16,7 +16,7 @@ from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
-from slurm_dl.report.console import console, progress
+from slurm_dl.report.terminal_table import console, progress
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace

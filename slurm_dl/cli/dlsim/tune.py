@@ -29,7 +29,7 @@ from slurm_dl.experiments.option_words import parse_amounts
 from slurm_dl.experiments.tuning import Candidate, Tried
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.report import atomic_files
+from slurm_dl.report import export
 from slurm_dl.simulation.cluster_shape import parse_shape
 
 
@@ -85,7 +85,7 @@ def tune(
     told = {"manifest": manifest(data.experiment, ran), **tune_text.as_json(jobs, result)}
     report(told, json_path, tune_text.lines(jobs, result))
     if out is not None and result.is_recommended:
-        atomic_files.write_whole(out, tune_text.yaml_lines(result.winner, current).encode())
+        export.write_whole(out, tune_text.yaml_lines(result.winner, current).encode())
     elif out is not None:
         click.echo(f"dlsim tune: {out} was not written: there is nothing to change", err=True)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.daemon.control.queue_request import QueueRequest
+from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.daemon.published_state import LETTERS, LIVE, is_pending_part, row, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.json_types import JsonObject

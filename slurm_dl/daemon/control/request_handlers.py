@@ -15,12 +15,9 @@ from slurm_dl.daemon import forecast_service, published_state
 from slurm_dl.daemon.audit_log import AuditLine
 from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
-from slurm_dl.daemon.control.context import ControlContext
-from slurm_dl.daemon.control.ended_jobs import OVER
-from slurm_dl.daemon.control.job_history import past_object, users_shown
+from slurm_dl.daemon.control.job_history import OVER, past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.queue_query import page
-from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.daemon.control.requests import (
     FOR_ADMINS,
     ConfigRequest,
@@ -35,8 +32,8 @@ from slurm_dl.daemon.control.requests import (
     parse,
 )
 from slurm_dl.daemon.control.socket_server import Peer, RequestError, Stream
-from slurm_dl.daemon.control.status_answer import paused_of, standing_of, status
-from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.daemon.control.status_answer import ControlContext, paused_of, standing_of, status
+from slurm_dl.daemon.control.wire_format import QueueRequest, RefusalKind
 from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out

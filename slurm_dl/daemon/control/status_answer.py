@@ -6,22 +6,58 @@ import dataclasses
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
 
 import slurm_dl
+from slurm_dl.config.placement_section import PlacementSection
 from slurm_dl.config.value_origins import FILE_KEY
 from slurm_dl.daemon import forecast_service as when
-from slurm_dl.daemon.breaker_resets import breakers_of
-from slurm_dl.daemon.control.capacity import misfit, stranded_gpus
-from slurm_dl.daemon.control.context import ControlContext
+from slurm_dl.daemon.audit_log import AuditLog
+from slurm_dl.daemon.breaker_resets import breakers_of, not_here
+from slurm_dl.daemon.control.job_history import JobHistory
 from slurm_dl.daemon.control.wire_format import PROTOCOL
+from slurm_dl.daemon.live_recordings import LiveRecordings
 from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.published_state import LETTERS, PublishedState
+from slurm_dl.daemon.published_state import LETTERS, Board, PublishedState, Reloaded
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Breakers
 from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.breaker import Breaker, BreakerName
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Handover
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import F64, JobState
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.cells.hived import Cells
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.synergy import Share
 from slurm_dl.text import ago
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlContext:
+    """The parts of the daemon that a request may read or move.
+
+    Attributes:
+        reload: Read the configuration again on behalf of an actor; waits for the outcome.
+        wake: Begin the next cycle now.
+        past: What became of jobs.
+        recordings: Told of each cycle.
+        reset_breaker: Let a breaker go on behalf of an actor; gives the breaker as it was, or
+            raises `NotResetError`.
+    """
+
+    board: Board
+    audit: AuditLog
+    pause: PauseSwitch
+    reload: Callable[[str], Reloaded]
+    wake: Callable[[], None]
+    reset_breaker: Callable[[BreakerName, str], Breaker] = not_here
+    past: JobHistory = field(default_factory=JobHistory)
+    recordings: LiveRecordings = field(default_factory=LiveRecordings)
+
 
 _STALE_POLLS = 2
 """A look is stale that is older than so many polls."""
@@ -203,3 +239,45 @@ def _handover(handover: Handover) -> JsonObject:
 def paused_of(switch: PauseSwitch) -> JsonObject | None:
     """User, time and reason of the pause; None if not paused."""
     return switch.pause.as_json() if switch.pause else None
+
+
+def stranded_gpus(snap: Snapshot) -> float:
+    """Free GPUs on nodes that have no CPUs or no memory left to go with them."""
+    free_nodes = FreeNodes.of(snap, {})
+    return float(stranded_by_group(free_nodes) @ free_nodes.count)
+
+
+def misfit(section: PlacementSection, snap: Snapshot) -> str:
+    """The reason why the cluster cannot keep the promises of the cells; empty if it can."""
+    scheme, _ = section.make()
+    if not isinstance(scheme, Cells):
+        return ""
+    try:
+        scheme.check(snap)
+    except ConfigError as err:
+        return str(err)
+    return ""
+
+
+# GPUs that are free and of no use: their node has no CPUs or no memory left to go with them.
+def stranded_by_group(free_nodes: FreeNodes, smallest: Share | None = None) -> F64:
+    """``(v,)`` free GPUs on one node of each condition in *free_nodes* that nobody can use.
+
+    All free GPUs of a node count if what is left there does not do for one GPU; multiply by
+    `NodeGroups.count` for the sum.
+
+    Args:
+        smallest: Least CPUs and memory that go with one GPU; None: the part of the node that does.
+    """
+    whole = free_nodes.groups[free_nodes.group]
+    gpus, cpus, mem_mb = whole[:, 2], whole[:, 3], whole[:, 4]
+    if smallest is None:
+        parts = np.maximum(gpus, 1.0)
+        need_cpus, need_mem_mb = np.floor(cpus / parts), np.floor(mem_mb / parts)
+    else:
+        need_cpus = np.full(len(whole), float(smallest.cpus))
+        need_mem_mb = np.full(len(whole), float(smallest.mem_mb))
+    free = np.floor(np.maximum(free_nodes.gpus, 0.0))
+    lacks = (free_nodes.cpus < need_cpus) | (free_nodes.mem_mb < need_mem_mb)
+    stranded: F64 = np.where(lacks & (free_nodes.count > 0), free, 0.0)
+    return stranded

@@ -1,12 +1,20 @@
-"""The form of what goes over the control socket: JSON lines, requests and answers.
+"""The form of what goes over the control socket: JSON lines, the request for the queue, refusals.
 
-Both ends import it, so it is light: no pydantic, no numpy. The requests themselves are checked
-by the server alone.
+Commands import it at every prompt, so it is light: no pydantic, no numpy. The server alone checks
+requests, with pydantic against the types and bounds here.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le, MaxLen
+
+from slurm_dl.json_types import JsonObject
 
 PROTOCOL = 1
 """Raised when an answer changes in a way that an older command could misread."""
@@ -29,3 +37,91 @@ class RefusalKind(StrEnum):
     """The daemon has not seen the cluster yet."""
     FAILED = "failed"
     INTERNAL = "internal"
+
+
+SORTS = (
+    "rank",
+    "running",
+    "attained",
+    "job",
+    "user",
+    "account",
+    "partition",
+    "name",
+    "gpus",
+    "tier",
+    "time",
+    "restarts",
+)
+"""What a word of `QueueRequest.sort` may be.
+
+``running``: by state, running jobs first. Numbers ascend, names go by the alphabet; jobs without a
+rank or a tier come last either way."""
+
+
+class _Strict:
+    """Pydantic takes no text and no truth value for a number."""
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: Callable[[object], dict[str, Any]]
+    ) -> dict[str, Any]:
+        return {**handler(source), "strict": True}
+
+
+_Word = Annotated[str, MaxLen(256)]
+_Words = Annotated[tuple[_Word, ...], MaxLen(1000)]
+_Jobs = Annotated[int, _Strict(), Ge(0), Le(100_000_000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRequest:
+    """The jobs that pass all filters that are given; all of them, or a part in some order.
+
+    Attributes:
+        user: Login names or uids.
+        partition, account, qos, name: Exact names.
+        state: Slurm's words for states, short or long, or ``all``; empty: all that are not over.
+        node: Node names; jobs that hold any of them.
+        job: Job ids; ``123`` is all of an array or het job, ``123_7`` and ``123+1`` one part.
+        search: Only jobs with this text in their id, name, user, account, partition or state;
+            upper and lower case are the same.
+        sort: Words of `SORTS`, each reversed by a ``-`` before it; the first one weighs most.
+            Ties, and a queue without any word, go by rank.
+        offset: Jobs to leave out at the beginning.
+        limit: Most jobs to show; None: all.
+        locate: Id of a job whose place is asked for; None: of no job.
+
+    Raises:
+        ValueError: Nothing is sorted by one of the words.
+    """
+
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
+    request: Literal["queue"] = "queue"
+    user: _Words = ()
+    partition: _Words = ()
+    state: Annotated[tuple[_Word, ...], MaxLen(100)] = ()
+    node: Annotated[tuple[_Word, ...], MaxLen(20_000)] = ()
+    account: _Words = ()
+    qos: _Words = ()
+    name: _Words = ()
+    job: _Words = ()
+    search: _Word = ""
+    sort: Annotated[tuple[_Word, ...], MaxLen(len(SORTS))] = ()
+    offset: _Jobs = 0
+    limit: _Jobs | None = None
+    locate: Annotated[int, _Strict(), Ge(0), Le(2**32)] | None = None
+
+    def __post_init__(self) -> None:
+        for word in self.sort:
+            if word.removeprefix("-") not in SORTS:
+                msg = f"nothing is sorted by {word[:40]!r}: use {', '.join(SORTS)}, or -WORD"
+                raise ValueError(msg)
+
+    def fields(self) -> JsonObject:
+        """The fields that are set, for `Client.ask`: older daemons may lack the others."""
+        return {
+            field.name: list(value) if isinstance(value, tuple) else value
+            for field in dataclasses.fields(self)
+            if field.name != "request" and (value := getattr(self, field.name)) != field.default
+        }

@@ -7,8 +7,10 @@ it for them. Counting starts at 0 with the daemon.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +23,14 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I64
 from slurm_dl.model.plan import CloseHandover, MarkGone, Requeue
 from slurm_dl.model.snapshot import Snapshot
+
+COMMANDS_RUN: Final[Counter[str]] = Counter()
+"""Runs of each Slurm command by this process, by the name of the tool.
+
+One count for the process, because the parts of a daemon are made anew at each reload. Counted by
+any thread; a call may rarely be missed.
+"""
+
 
 Key = tuple[str, ...]
 """Values of a metric's labels, in their order."""

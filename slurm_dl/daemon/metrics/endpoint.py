@@ -1,21 +1,33 @@
-"""The endpoint of one process: where it listens, over reloads, and whose figures it shows."""
+"""The endpoint of one process: where it listens, over reloads, and whose figures it shows.
+
+The HTTP server is the standard library's, with a thread for each connection. A client that is slow,
+silent or sends garbage holds one of `MOST_CONNECTIONS` for `TIMEOUT_S` at most, and for `HEADER_S`
+without a whole request. Where there is no room, the oldest connection without one is cut for the
+new one, of the same address if that has its share: attacker and Prometheus may both be on this
+host. Of a request `MOST_BYTES` are read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import socket
+import threading
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import split_address
 from slurm_dl.daemon.forecast_service import forecasts_of
-from slurm_dl.daemon.metrics import catalogue, command_counters
+from slurm_dl.daemon.metrics import catalogue, counters
 from slurm_dl.daemon.metrics.counters import MetricsTally
-from slurm_dl.daemon.metrics.http_server import MetricsServer
 from slurm_dl.daemon.metrics.samples import (
     ActingDaemonMetrics,
     MetricValue,
@@ -25,6 +37,10 @@ from slurm_dl.daemon.metrics.samples import (
 from slurm_dl.daemon.preconditions import Precondition
 from slurm_dl.daemon.published_state import Board
 from slurm_dl.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
 
 MISSING: Final = (
     "metrics.listen: prometheus-client is not installed; install slurm-dl[metrics], "
@@ -80,7 +96,7 @@ class Endpoint:
             tally=tally,
             audit=audit,
             pause=pause,
-            commands=command_counters.RUN,
+            commands=counters.COMMANDS_RUN,
             score=lambda: forecasts_of(board.current.config.paths.state_dir).score,
             now=time.time,
         )
@@ -121,3 +137,134 @@ class Endpoint:
         if kind not in self._logged:
             self._logged.add(kind)
             self._log.error("bug in the metrics; said once, then counted", exc_info=err)
+
+
+MOST_BYTES: Final = 8192
+"""The standard library would read 6 MB of headers. Prometheus sends less than 500 bytes."""
+
+MOST_CONNECTIONS: Final = 32
+MOST_OF_ADDRESS: Final = 24
+HEADER_S: Final = 1.0
+"""Prometheus sends its request as soon as it is connected."""
+
+TIMEOUT_S: Final = 10.0
+"""A whole connection, request and answer, may take so long; Prometheus gives up by then."""
+
+
+class _Bounded(io.BufferedReader):
+    """Ends after `MOST_BYTES`, though more may be there."""
+
+    left = MOST_BYTES
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(self.left if size is None or size < 0 else min(size, self.left))
+        self.left -= len(line)
+        return line
+
+
+@dataclass(slots=True)
+class _Connection:
+    address: str
+    began_s: float
+    has_request: bool = False
+
+
+class _Handler(WSGIRequestHandler):
+    server: MetricsServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Bounded(self.rfile.detach())
+
+    def parse_request(self) -> bool:
+        """Read the header."""
+        parsed = super().parse_request()
+        if (known := self.server.connections.get(self.connection)) is not None:
+            known.has_request = True
+        return parsed
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+        """Requests are not logged."""
+
+    def get_stderr(self) -> io.StringIO:
+        """Nor are tracebacks: `Endpoint` logs them."""
+        return io.StringIO()
+
+
+class MetricsServer(ThreadingMixIn, WSGIServer):
+    """Listens on one address until it is closed; see the module.
+
+    Args:
+        address: IP address to listen on.
+        port: TCP port; 0 takes any that is free.
+        app: Answers the requests, in several threads at once.
+
+    Raises:
+        ConfigError: It cannot listen there.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address: str, port: int, app: WSGIApplication) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.connections: dict[Any, _Connection] = {}
+        try:
+            super().__init__((address, port), _Handler)
+        except OSError as err:
+            where = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+            msg = f"metrics.listen: cannot listen on {where}: {err.strerror}; choose another, or ''"
+            raise ConfigError(msg) from err
+        self.set_app(app)
+        threading.Thread(
+            target=self.serve_forever, args=(0.1,), name="metrics", daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """Stop listening and cut every connection."""
+        self.shutdown()
+        self.server_close()
+        for request in tuple(self.connections):
+            _cut(request)
+
+    def server_bind(self) -> None:
+        """Bind without the standard library's look-up of the host's name, which can take long."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401 - as there
+        """Whether there is room for one more connection, or is made."""
+        address = client_address[0]
+        same = [r for r, known in self.connections.copy().items() if known.address == address]
+        among = same if len(same) >= MOST_OF_ADDRESS else tuple(self.connections)
+        if among is same or len(among) >= MOST_CONNECTIONS:
+            idle = [r for r in among if (k := self.connections.get(r)) and not k.has_request]
+            if not idle:
+                return False
+            self.connections.pop(idle[0], None)
+            _cut(idle[0])
+        self.connections[request] = _Connection(address, time.monotonic())
+        return True
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as there
+        """Close a connection."""
+        self.connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Cut connections that take too long; called ten times a second."""
+        now_s = time.monotonic()
+        for request, known in self.connections.copy().items():
+            if now_s - known.began_s >= (TIMEOUT_S if known.has_request else HEADER_S):
+                _cut(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
+        """A client that resets its connection is not reported."""
+
+
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)

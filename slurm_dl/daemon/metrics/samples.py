@@ -17,7 +17,7 @@ import numpy as np
 import slurm_dl
 from slurm_dl.config import Config
 from slurm_dl.daemon.assembly import LEDGER_FILE
-from slurm_dl.daemon.control.capacity import stranded_gpus
+from slurm_dl.daemon.control.status_answer import stranded_gpus
 from slurm_dl.daemon.metrics import catalogue
 from slurm_dl.daemon.metrics.catalogue import MOST_TIERS, TIERS, Metric, State
 from slurm_dl.daemon.metrics.counters import Distribution, Key, MetricsTally

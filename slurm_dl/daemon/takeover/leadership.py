@@ -26,9 +26,7 @@ from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.daemon.preconditions import Precondition, first_refusal
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S
-from slurm_dl.daemon.takeover import lock
-from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch
-from slurm_dl.daemon.takeover.lock import LockedError
+from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch, LockedError, held, shared
 from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
 from slurm_dl.files import why_not_trusted
 from slurm_dl.ledger.sqlite.lease_row import LeaseRow
@@ -98,7 +96,7 @@ def sole_leadership(config: Config, log: FilteringBoundLogger) -> Iterator[Leade
         ConfigError: A directory cannot be used.
     """
     _check_state_directory(config.paths.state_dir)
-    with lock.held(config.paths.state_dir):
+    with held(config.paths.state_dir):
         yield Leadership(answering=lambda answer: contextlib.closing(_listen(config, answer, log)))
 
 
@@ -153,7 +151,7 @@ def contending(loaded: Loaded, log: FilteringBoundLogger, *, live: bool) -> Iter
     paths = config.paths
     _check_state_directory(paths.state_dir)
     with (
-        lock.shared(paths.state_dir),
+        shared(paths.state_dir),
         _alone_in(paths.run_dir),
         contextlib.closing(LeaseRow(paths.state_dir / LEDGER_FILE)) as row,
     ):
@@ -221,7 +219,7 @@ def _alone_in(run_dir: Path) -> Iterator[None]:
             run_dir.chmod(0o755)
         except OSError:
             pass  # The lock cannot be made either, and says why.
-    with lock.held(run_dir, key="paths.run_dir"):
+    with held(run_dir, key="paths.run_dir"):
         yield
 
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.daemon.audit_log import AuditLog
-from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import ConfigRequest, StatusRequest, parse
 from slurm_dl.daemon.control.socket_server import Peer, RequestError, Stream
+from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.preconditions import WithdrawnError
@@ -200,7 +200,6 @@ class Standby:
         return answer
 
     def _try(self) -> Lease | None:
-        """Look once; the lease if it could be taken."""
         notify("WATCHDOG=1")
         try:
             lease, self._trouble = self._look(), ""
@@ -235,7 +234,6 @@ class Standby:
 
 
 def _stopped(alarm: Wakeup) -> bool:
-    """Whether a signal has come by now."""
     return bool(alarm.stop)
 
 

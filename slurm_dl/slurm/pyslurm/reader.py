@@ -26,8 +26,13 @@ from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
-from slurm_dl.slurm.read.record_parser import job_records, new_nonce, none_readable
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, queue_arguments
+from slurm_dl.slurm.read.record_parser import (
+    JOB_FIELDS,
+    job_records,
+    new_nonce,
+    none_readable,
+    queue_arguments,
+)
 from slurm_dl.slurm.releases import Release, series_of
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.text import escaped

@@ -290,7 +290,6 @@ def _waiting(table: JobTable) -> list[int]:
 
 
 def _units(job: BarredCandidate, limit: Limit, minutes: float) -> float:
-    """Units of *job* in *limit*, with so many *minutes* before it."""
     if limit.name == _UNREAD or (limit.name in _OF_ONE and limit.used == limit.most):
         return 0.0
     return job.units(limit.tres) * (min(minutes, _MOST_MIN) if _in_minutes(limit) else 1.0)

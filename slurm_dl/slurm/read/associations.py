@@ -200,7 +200,6 @@ def _limits(whose: str, body: str) -> Limits:
 
 
 def _admits(words: Mapping[str, str], accounts: Collection[str], qos: str) -> bool:
-    """Whether a partition with these *words* takes jobs of *qos* and one of *accounts*."""
     for kind, names in (("Accounts", list(accounts)), ("Qos", [qos])):
         allowed = words.get(f"Allow{kind}", "ALL")
         if allowed not in ("ALL", "(null)"):

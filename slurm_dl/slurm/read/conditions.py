@@ -17,9 +17,8 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.slurm.read.hostlists import NO_WORDS
-from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.job_values import INT32_MAX
-from slurm_dl.slurm.read.squeue_fields import of_jobs
+from slurm_dl.slurm.read.job_table import INT32_MAX, JobTable
+from slurm_dl.slurm.read.record_parser import of_jobs
 from slurm_dl.slurm.read.tres import parse_memory_mb
 from slurm_dl.slurm.tool_runner import Slurm
 

@@ -1,27 +1,41 @@
-"""Number of GPUs that each job holds on each node.
+"""Number of GPUs that each job holds on each node, and the devices of jobs that share GPUs.
 
 The queue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
-number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so.
+number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so. Nor
+does the queue tell which GPUs a job has that asked for any type, and runs on a node with several.
+
+Of shares the queue has the number, and ``scontrol show node -d`` the devices with any (22.05.8
+forgets a device there once one of its two jobs has left). Only a job's details name its device. A
+job keeps its devices as long as it runs, so each is asked about once, and only while GPUs are
+shared at all; jobs with whole GPUs on the same nodes are asked about too, because Slurm takes the
+first device that has room.
+
 ``scontrol show job -d`` is not safe from forgery (names and comments are printed raw into it), so
-they are believed only where they add up with what the queue said of the same job. Nor does the
-queue tell which GPUs a job has that asked for any type, and runs on a node with several.
+details are believed only where they add up with the queue's record of the same job.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.slurm.read.hostlists import expand
-from slurm_dl.slurm.read.job_details import RunKey, doubled_in, gres_by_node, run_key
+from slurm_dl.model.shared_gpu import SLACK, SharedGpu
+from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.tres import NO_GRES, Gres, parse_gres
+from slurm_dl.slurm.read.vocabulary import is_number
+from slurm_dl.slurm.tool_runner import Slurm
 
 Split = Mapping[str, Gres]
 """GPUs by node name."""
@@ -52,7 +66,6 @@ class Holdings:
         ]
 
     def _types_known(self, table: JobTable, row: int, mixed: set[str]) -> bool:
-        """Whether the queue tells of which type the GPUs of a job are."""
         if table.gpu_type[row] or table.gpus[row] < 1 or not table.nodes[row]:
             return True
         return mixed.isdisjoint(self._expand(table.nodes[row]))
@@ -145,3 +158,246 @@ def _typed(
             for name, count in told:
                 by_type[site.type_row[name], i] = count
     return dataclasses.replace(held, by_type=by_type)
+
+
+_DEVICES = re.compile(
+    r"(?:gpu|shard|mps)[^,()]*\((?:IDX:([0-9,-]+)|([0-9]+/[0-9]+(?:,[0-9]+/[0-9]+)*))\)"
+)
+"""``shard:2(IDX:1)``; from 23.11 on ``shard:1(0/4,1/4)``: of each device what it has of all."""
+
+_MOST_DEVICES: Final = 1024
+
+Devices = Mapping[str, tuple[int, ...]]
+"""Indices of a job's devices by node name."""
+
+
+class Shares:
+    """Learns the devices of the jobs on nodes whose GPUs are shared, and remembers them."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        """Ask through *slurm*; nothing is known yet."""
+        self._slurm = slurm
+        self._known: dict[RunKey, Devices | None] = {}
+        self._doubled: set[RunKey] = set()
+
+    def learn(self, table: JobTable) -> None:
+        """Ask about jobs that have started on such nodes: one command at most, none otherwise."""
+        parts = [row for row in _holding(table) if _is_part(table, row)]
+        if not parts:
+            self._known = {}
+            return
+        # Those with whole GPUs only matter where others share.
+        where = {name for row in parts for name in _names(table, row)}
+        rows = [
+            row
+            for row in _holding(table)
+            if table.gpus[row] > 0 and not where.isdisjoint(_names(table, row))
+        ]
+        keys = {run_key(table, row) for row in rows}
+        self._known = {key: devices for key, devices in self._known.items() if key in keys}
+        self._doubled &= keys
+        unknown = [
+            row
+            for row in rows
+            if table.state[row] is JobState.RUNNING and run_key(table, row) not in self._known
+        ]
+        if unknown:
+            self._ask(table, unknown)
+
+    def gpus(self, table: JobTable, site: ClusterReading) -> tuple[SharedGpu, ...]:
+        """The devices of which jobs are known to hold shares, by node and index."""
+        tenants: dict[tuple[int, int], list[tuple[JobId, float]]] = {}
+        taken: set[tuple[int, int]] = set()
+        for row in _holding(table):
+            devices = self._known.get(run_key(table, row)) or {}
+            for name, indices in devices.items():
+                node = site.row.get(name)
+                if node is None:
+                    continue
+                if not _is_part(table, row):
+                    taken.update((node, index) for index in indices)
+                    continue
+                share = table.gpus[row] / len(devices)
+                here = tenants.setdefault((node, indices[0]), [])
+                here.append((JobId(table.job_id[row]), share))
+        full = {at for at, held in tenants.items() if sum(s for _, s in held) > 1 - SLACK}
+        return tuple(
+            SharedGpu(
+                node=node,
+                index=index,
+                jobs=tuple(job for job, _ in sorted(held)),
+                shares=tuple(share for _, share in sorted(held)),
+                first=not site.config.spreads_shares
+                and all((node, before) in taken | full for before in range(index)),
+            )
+            for (node, index), held in sorted(tenants.items())
+        )
+
+    def _ask(self, table: JobTable, rows: Sequence[int]) -> None:
+        found = job_details(self._slurm, table, rows, self._doubled)
+        if found is None:
+            return  # Until it is known it counts as alone on some device.
+        detail, asked = found
+        told = devices_in(detail, {table.job_id[row] for row in asked})
+        doubled = doubled_in(told, table, asked)
+        self._doubled |= doubled
+        for row in asked:
+            if run_key(table, row) in doubled:
+                continue
+            self._known[run_key(table, row)] = _believed(told.get(table.job_id[row]), table, row)
+
+
+def _holding(table: JobTable) -> Iterator[int]:
+    return (row for row, nodes in enumerate(table.nodes) if nodes)
+
+
+@functools.lru_cache(maxsize=65_536)
+def _expanded(nodes: str) -> tuple[str, ...]:
+    return expand(nodes)
+
+
+def _names(table: JobTable, row: int) -> tuple[str, ...]:
+    return _expanded(table.nodes[row])
+
+
+def _is_part(table: JobTable, row: int) -> bool:
+    """Whether it holds parts of GPUs: two halves on two nodes are parts, and one GPU in all."""
+    each = table.gpus[row] / table.n_nodes[row]
+    return abs(each - round(each)) > SLACK and table.even[row]
+
+
+def _believed(told: Devices | None, table: JobTable, row: int) -> Devices | None:
+    """*told*, if it has as many devices on the same nodes as the queue lists for the job."""
+    names = _names(table, row)
+    if told is None or set(told) != set(names):
+        return None
+    count = sum(len(indices) for indices in told.values())
+    expected = len(names) if _is_part(table, row) else table.gpus[row]
+    one_each = not _is_part(table, row) or all(len(indices) == 1 for indices in told.values())
+    return told if count == expected and one_each else None
+
+
+def devices_in(detail: str, wanted: Collection[int]) -> dict[int, Devices | None]:
+    """Devices by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
+    return gres_by_node(detail, wanted, _indices)
+
+
+@functools.lru_cache(4096)
+def _indices(gres: str) -> tuple[int, ...]:
+    """The devices that one node's GRES names, ascending."""
+    indices: set[int] = set()
+    for listed, counts in _DEVICES.findall(gres):
+        for part in listed.split(",") if listed else ():
+            first, _, last = part.partition("-")
+            if is_number(first) and is_number(last or first):
+                indices.update(range(int(first), min(int(last or first), _MOST_DEVICES) + 1))
+        used = [count.partition("/")[0] for count in counts.split(",")] if counts else []
+        indices.update(index for index, count in enumerate(used) if int(count))
+    return tuple(sorted(indices))
+
+
+_MOST_ASKED_SINGLY = 2
+
+_JOB = re.compile(r"^JobId=([0-9]{1,18}) ", re.MULTILINE)
+# No more than a node list can have: "Nodes=Nodes=Nodes=" must not be looked at again and again.
+_ON_NODES = re.compile(r"\bNodes=([\w.,\[\]-]+) CPU_IDs=[0-9,-]* Mem=[0-9]+ GRES=(\S*)", re.ASCII)
+
+_T = TypeVar("_T")
+
+RunKey = tuple[int, float]
+"""Job id and start: one allocation."""
+
+
+def job_details(
+    slurm: Slurm, table: JobTable, rows: Sequence[int], doubled: Collection[RunKey]
+) -> tuple[str, Sequence[int]] | None:
+    """``scontrol show job -d`` of some of the jobs at *rows*, and of which; one call.
+
+    The few that start between two polls are asked for one at a time, all of them (after our start)
+    in one dump. None if Slurm does not answer: the job may just have ended.
+
+    Args:
+        doubled: Jobs that a dump told of twice, see `doubled_in`; they are asked for one at a time.
+    """
+    several = [row for row in rows if run_key(table, row) not in doubled]
+    which: tuple[str, ...] = ()
+    if len(several) > _MOST_ASKED_SINGLY:
+        rows = several
+    else:
+        rows = (several or rows)[:1]
+        which = (str(table.job_id[rows[0]]),)
+    try:
+        detail = slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which)
+    except ClusterError:
+        return None
+    return (_first_record(detail, which[0]) if which else detail), rows
+
+
+def run_key(table: JobTable, row: int) -> RunKey:
+    """The allocation at *row*."""
+    return table.job_id[row], table.start_s[row]
+
+
+def doubled_in(told: Mapping[int, object], table: JobTable, rows: Sequence[int]) -> set[RunKey]:
+    """Those of *rows* that are to be asked for alone: of them nothing is known from a dump.
+
+    Somebody has written a line of theirs into a name.
+    """
+    if len(rows) == 1:
+        return set()
+    return {run_key(table, row) for row in rows if told.get(table.job_id[row], 0) is None}
+
+
+def _first_record(detail: str, job_id: str) -> str:
+    """The part of *detail* on a job that was asked for alone, up to what looks like another record.
+
+    Other records in it are of its own array or gang, or are written by its owner; nobody else's
+    words are in it.
+    """
+    found = re.search(rf"^JobId={job_id} .*?(?=^JobId=[0-9]|\Z)", detail, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
+
+
+def gres_by_node(
+    detail: str, wanted: Collection[int], read: Callable[[str], _T]
+) -> dict[int, Mapping[str, _T] | None]:
+    """GRES of each job in ``scontrol show job -d -o``, by node.
+
+    Whoever writes a line of another job into a name makes that job one of which nothing is known;
+    it is then asked for alone. So does who writes lists of more than `MOST_NODES` nodes into his
+    own.
+
+    Args:
+        read: Gives what is wanted of the GRES of one node, in Slurm's words.
+        wanted: Ids of the jobs that were asked about. Of others in the same dump it is only
+            looked whether they are told twice: their lists are not spelled out.
+
+    Returns:
+        By job id and node name; empty for a job that is not wanted, None for one of which nothing
+        is known.
+    """
+    starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
+    ends = [start for _, start in starts[1:]] + [len(detail)]
+    found: dict[int, Mapping[str, _T] | None] = {}
+    for (job_id, start), end in zip(starts, ends, strict=False):
+        if job_id in found:
+            found[job_id] = None
+            continue
+        found[job_id] = _on_nodes(detail, start, end, read) if job_id in wanted else {}
+    return found
+
+
+def _on_nodes(
+    detail: str, start: int, end: int, read: Callable[[str], _T]
+) -> Mapping[str, _T] | None:
+    by_node: dict[str, _T] = {}
+    left = MOST_NODES
+    for nodes, gres in _ON_NODES.findall(detail, start, end):
+        count = names_in(nodes)
+        if not 0 < count <= MOST_NODES:
+            continue
+        left -= count
+        if left < 0:
+            return None
+        by_node.update(dict.fromkeys(expand(nodes), read(gres)))
+    return by_node

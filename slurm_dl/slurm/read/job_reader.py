@@ -21,11 +21,11 @@ from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, LeftOut
 from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader, with_wckey
 from slurm_dl.slurm.read.hostlists import NO_WORDS
-from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.job_values import (
+from slurm_dl.slurm.read.job_table import (
     FINISHED,
     INT32_MAX,
     NOTHING,
+    JobTable,
     count_of,
     gpus_of,
     node_list,
@@ -35,8 +35,14 @@ from slurm_dl.slurm.read.job_values import (
     whole_of,
 )
 from slurm_dl.slurm.read.node_reader import ClusterReading
-from slurm_dl.slurm.read.record_parser import none_readable, one_per_job, raw_records, split_fields
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, in_known_words
+from slurm_dl.slurm.read.record_parser import (
+    JOB_FIELDS,
+    in_known_words,
+    none_readable,
+    one_per_job,
+    raw_records,
+    split_fields,
+)
 from slurm_dl.slurm.read.tres import TresRequest, job_request, nodes_in
 from slurm_dl.slurm.read.vocabulary import (
     CUT_SHORT,

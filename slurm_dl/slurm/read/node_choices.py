@@ -87,7 +87,6 @@ class NodeChoices:
         return Choices(choices, excluded, unmodelled, self._other_gres(table))
 
     def _offers(self, gres: Gres) -> Bool:
-        """The nodes that have as much of each of *gres*, whoever holds it."""
         offers = [all(of.get(name, 0.0) >= n for name, n in gres) for of in self._site.other_gres]
         return _read_only(np.array(offers, np.bool_))
 

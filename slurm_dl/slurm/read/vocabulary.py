@@ -265,7 +265,6 @@ def _match_label(label: str) -> re.Match[str]:
 
 
 def _runs(tasks: range) -> list[str]:
-    """*tasks* as numbers and unbroken ranges."""
     if tasks.step == 1 and len(tasks) > 1:
         return [f"{tasks[0]}-{tasks[-1]}"]
     return [str(task) for task in tasks]

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from slurm_dl.job import tool_process
-from slurm_dl.job.controller import MOST_BYTES
-from slurm_dl.job.preemptions import with_preemption
-from slurm_dl.job.scontrol_input import one_word
+from slurm_dl.job.controller import MOST_BYTES, with_preemption
+from slurm_dl.job.tool_process import one_word
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
@@ -37,12 +36,10 @@ from slurm_dl.model.plan import (
     Unfinished,
     Unseal,
 )
-from slurm_dl.slurm.read.record_parser import job_records, new_nonce
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
 from slurm_dl.slurm.read.vocabulary import address, job_state
 from slurm_dl.slurm.tool_runner import Slurm, last_line
-from slurm_dl.slurm.write.current_job import JobNow, job_now
-from slurm_dl.slurm.write.dependants import restore_dependants
+from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
 from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
 from slurm_dl.text import escaped

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, reservation_name
 from slurm_dl.model.plan import Reserve
-from slurm_dl.slurm.read.reservation_reader import ReservationSeen, read_reservations
+from slurm_dl.slurm.read.node_reader import ReservationSeen, read_reservations
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
 

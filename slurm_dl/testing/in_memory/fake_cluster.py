@@ -30,8 +30,7 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.snapshot import JobText, Observed, Reservation
-from slurm_dl.testing.in_memory.fake_job import FakeJob, FakeReservation
-from slurm_dl.testing.in_memory.fake_slurm import FakeSlurm, refuse_if
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob, FakeReservation, FakeSlurm, refuse_if
 
 _ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
 

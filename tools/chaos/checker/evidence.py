@@ -20,7 +20,7 @@ import yaml
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.jobs import Held
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.sandbox.command_runner import eventually
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import epoch_s, held, tasks_of
 from tools.chaos.checker.records import (

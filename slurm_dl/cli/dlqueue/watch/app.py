@@ -24,7 +24,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from slurm_dl.cli.dlqueue.columns import ALL_COLUMNS, MORE_COLUMNS, STYLES, rows_of
 from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
+from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject
 from slurm_dl.report.terminal_table import laid_out
 from slurm_dl.text import safe
@@ -258,7 +258,6 @@ class WatchApp(App[None]):
 
     @property
     def _lacks(self) -> bool:
-        """Whether jobs that are on the screen are not known."""
         total = self._shown.number("total")
         last = min(self._first + self._rows, total) - 1
         return total > 0 and not (self._at(self._first) and self._at(last))
@@ -342,7 +341,6 @@ class WatchApp(App[None]):
         self._list(self._request)
 
     def _list(self, request: QueueRequest) -> None:
-        """Another list, from its top."""
         self._request = request
         self._first = self._cursor = 0
         self._show_head()
@@ -390,7 +388,6 @@ class WatchApp(App[None]):
 
 
 def _texts(row: list[str], widths: list[int], style: str) -> list[Text]:
-    """Cells as wide as their columns."""
     texts = []
     for column, cell, width in zip(ALL_COLUMNS, row, widths, strict=False):
         text = Text(cell, style=style, no_wrap=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from slurm_dl.daemon.control.client import stale_note
-from slurm_dl.daemon.control.queue_request import QueueRequest
+from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.json_types import JsonObject, number
 from slurm_dl.text import ago, safe
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from slurm_dl.cli.dlqueue.columns import ALL_COLUMNS, MORE_COLUMNS, STYLES, rows_of
 from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.queue_request import QueueRequest
+from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.report.terminal_table import rich_table
 
 
