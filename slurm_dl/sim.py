@@ -10,11 +10,14 @@ docs/evaluate/python.md says what is stable.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Integral, Real
 from pathlib import Path
+from types import NoneType
 from typing import Any, Final, Literal, TypeAlias
 
 from slurm_dl.experiments import comparison, grid, policy_objects, policy_words, results
@@ -92,8 +95,43 @@ class Comparison:
         return "\n".join(lines) + ">"
 
 
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "trace": (str, os.PathLike, Trace), "path": (str, os.PathLike), "format": (str, NoneType),
+    "cluster": (str,), "costs": (str, NoneType), "loads": (Real,), "policies": (object,),
+    "preset": (str, NoneType), "parameters": (Mapping, NoneType), "place": (str, NoneType),
+    "names of parameters": (str,), "library": (str, NoneType), "result": (Simulation, Comparison),
+    "seed": (Integral,), "resamples": (Integral,), "processes": (Integral,),
+}  # fmt: skip
+
+
+def _check(**given: Any) -> None:  # noqa: ANN401 - they may be anything
+    """Raise `TypeError` or `ValueError` with the argument's name if its value is none for it."""
+    for name, value in given.items():
+        kinds = _KINDS[name]
+        if not issubclass(type(value), kinds):
+            words = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
+            msg = f"{name}: must be {words} (got {value!r})"
+            raise TypeError(msg)
+        least = 1 if name == "processes" else 0
+        if kinds == (Integral,) and value < least:
+            msg = f"{name}: must be at least {least} (got {value!r})"
+            raise ValueError(msg)
+
+
+def _each(name: str, values: Any) -> list[Any]:  # noqa: ANN401 - they may be anything
+    """*values*, checked one by one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        msg = f"{name}: must be a list (got {values!r})"
+        raise TypeError(msg)
+    found = list(values)
+    for value in found:
+        _check(**{name: value})
+    return found
+
+
 def read(path: str | Path, format: str | None = None) -> Trace:  # noqa: A002 - the option's name
     """The jobs of a trace file, in any format of ``dlsim traces --formats``."""
+    _check(path=path, format=format)
     return read_trace(Path(path), format)
 
 
@@ -108,7 +146,18 @@ def simulate(
     place: str | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """Run *trace* under *policy*; arguments are as the options of ``dlsim run``."""
+    """Run *trace* under *policy*; arguments are as the options of ``dlsim run``.
+
+    Raises:
+        SlurmDlError: An argument is wrong, or the policy stops time.
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range.
+    """
+    _check(
+        trace=trace, cluster=cluster, costs=costs, preset=preset, parameters=parameters,
+        place=place, seed=seed,
+    )  # fmt: skip
+    _each("names of parameters", parameters or ())
     objects: dict[str, Policy] = {}
     if isinstance(policy, str):
         name, named = policy_file.split(policy)
@@ -146,20 +195,24 @@ def compare(
 
     Raises:
         SlurmDlError: An argument is wrong, or all policies failed; see also ``data["failed"]``.
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range.
     """
+    _check(trace=trace, cluster=cluster, resamples=resamples, seed=seed, processes=processes)
+    words = _each("costs", [costs] if costs is None or isinstance(costs, str) else costs)
+    paces = _each("loads", loads)
     specs: list[PolicySpec] = []
     objects: dict[str, Policy] = {}
-    for one in [policies] if isinstance(policies, str) else policies:
+    for one in _each("policies", [policies] if isinstance(policies, str) else policies):
         if isinstance(one, str):
             specs += policy_words.parse_policies(one, {})
         else:
             spec, made = policy_objects.asked(one, {}, elsewhere=processes > 1)
             specs.append(spec)
             objects |= made
-    words = [costs] if costs is None or isinstance(costs, str) else costs
     experiment = _experiment(trace, cluster, objects, seed)
     lenient = isinstance(policies, str) and policy_words.names_all(policies)
-    cells = grid.product(specs, costs=words, loads=tuple(loads), resamples=resamples)
+    cells = grid.product(specs, costs=words, loads=tuple(paces), resamples=resamples)
     cells, refused = comparison.planned(experiment, cells, lenient=lenient)
     ran = dict(grid.run(experiment, cells, grid.figures_of, processes=processes))
     whole = comparison.compared(experiment, {cell: ran[cell] for cell in cells}, refused)
@@ -189,7 +242,9 @@ def to_dataframe(
 
     Raises:
         ImportError: It is not installed; says what to install.
+        TypeError: An argument is of another type.
     """
+    _check(result=result, library=library)
     for name in (library,) if library else ("pandas", "polars"):
         if find_spec(name) is not None:
             return import_module(name).DataFrame(_columns(result))

@@ -50,10 +50,12 @@ class Oracle:
     rates: str | None = None
     by_profile: bool = False
 
-    def of(
-        self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile], seed: int
-    ) -> TraceKnowledge:
-        """What is known of the jobs of *trace*; what is drawn depends on *seed* alone."""
+    def of(self, trace: Trace, rates: F64 | None, seed: int) -> TraceKnowledge:
+        """What is known of the jobs of *trace*; what is drawn depends on *seed* alone.
+
+        Args:
+            rates: Their `speeds`.
+        """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
         foreseen_s = due_s = None
@@ -62,7 +64,6 @@ class Oracle:
         if self.due_share:
             due = random.random(n) < self.due_share
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
-        rates, _ = self.speeds(trace, shape, profiles)
         return TraceKnowledge(rates=rates, due_s=due_s, foreseen_s=foreseen_s)
 
     def speeds(

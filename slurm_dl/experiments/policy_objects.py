@@ -33,8 +33,8 @@ class WithObjects(Experiment):
             return Experiment.ready(self, cell, jobs)
         # The cluster is the same for all policies that have no preset.
         other = dataclasses.replace(cell.policy, policy="fifo")
-        _, cluster = Experiment.ready(self, dataclasses.replace(cell, policy=other), jobs)
-        return Chosen(cell.policy, policy), cluster
+        chosen, cluster = Experiment.ready(self, dataclasses.replace(cell, policy=other), jobs)
+        return dataclasses.replace(chosen, wish=cell.policy, made=policy), cluster
 
 
 def asked(

@@ -43,7 +43,7 @@ CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cluster:
     """A simulated cluster: that of the papers, or a Slurm with dlschedd beside it or alone.
 
@@ -54,6 +54,7 @@ class Cluster:
         placement: By what it puts jobs on nodes; without a scheme GPUs are only counted.
         place: Scheme and rules as reports name them; empty if there is no scheme.
         ground: What goes with them, and what is known of the jobs.
+        rates: ``(n, t)`` speed of each job on each GPU type; None: all are alike.
         failures: When nodes of a Slurm break; None: never.
         notes_nodes: Which nodes each run held is in the records, where there are nodes.
     """
@@ -64,6 +65,7 @@ class Cluster:
     placement: Placement = field(default_factory=Placement)
     place: str = ""
     ground: PlacementSetup = PLAIN
+    rates: F64 | None = None
     failures: NodeFailures | None = None
     notes_nodes: bool = False
 
@@ -183,7 +185,7 @@ def run(
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    known = cluster.ground.foresight.of(trace, shape, cluster.placement.profiles, seed)
+    known = cluster.ground.foresight.of(trace, cluster.rates, seed)
     journal = NodeJournal() if cluster.notes_nodes else None
     if isinstance(cluster.costs, SlurmCosts):
         if known.rates is not None:
