@@ -20,7 +20,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, TypeAlias
 
-from slurm_dl.experiments import comparison, grid, policy_objects, policy_words, results
+from slurm_dl.experiments import comparison, grid, policy_objects, policy_words
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
 from slurm_dl.experiments.manifest import Manifest, manifest_of
 from slurm_dl.experiments.placement_choice import parse_named
@@ -169,7 +169,7 @@ def simulate(
     simulated = experiment.simulate(cell)
     return Simulation(
         label=spec.label,
-        figures={**_manifest(experiment, [cell], "simulate"), **results.as_json(simulated)},
+        figures={**_manifest(experiment, [cell], "simulate"), **grid.simulation_json(simulated)},
         jobs=export.jobs_columns(simulated.result.outcome.records),
     )
 

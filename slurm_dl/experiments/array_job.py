@@ -303,11 +303,7 @@ def submit(
 
 
 def wait(
-    folder: Folder,
-    environ: Mapping[str, str],
-    *,
-    within_s: float,
-    progress: Callable[[int], None],
+    folder: Folder, environ: Mapping[str, str], *, within_s: float, progress: Callable[[int], None]
 ) -> dict[Cell, Figures]:
     """Wait for all results and read them, in the order of the cells.
 

@@ -65,21 +65,13 @@ def _read(file: Path, tags: str) -> Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One simulation.
-
-    Attributes:
-        workload: Its name in `Experiment.workloads`.
-        costs: A word of ``--costs``; None: what the preset has.
-        load: How many times as fast as in the workload the jobs arrive.
-        resample: 0: the jobs of the workload itself. Above: their resample of this number; see
-            `resampled`.
-    """
+    """One simulation."""
 
     policy: PolicySpec = field(hash=False)
-    workload: str = ""
-    costs: str | None = None
-    load: float = 1.0
-    resample: int = 0
+    workload: str = ""  # Its name in `Experiment.workloads`
+    costs: str | None = None  # A word of ``--costs``; None: what the preset has
+    load: float = 1.0  # How many times as fast as in the workload the jobs arrive
+    resample: int = 0  # 0: the jobs of the workload itself; else the seed of `resampled`
 
     def __str__(self) -> str:
         costs = () if self.costs is None else (f"costs {self.costs}",)
@@ -142,25 +134,15 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Experiment:
-    """Everything that the cells of an experiment share, as plain data.
+    """Everything that the cells of an experiment share, as plain data."""
 
-    Attributes:
-        workloads: By name; a single one has no name.
-        files: Copies of files and folders, by the path that cells and *ground* have for them.
-        ground: What goes with the schemes that place jobs.
-        seed: Of all that is drawn for cells of resample 0; that of resample k is k above it.
-        failures: The word of ``--node-failures``; None: nodes do not break.
-        block_days: Of resamples; see `resampled`.
-        notes_nodes: Which nodes each run held is in the records, where there are nodes.
-    """
-
-    workloads: Mapping[str, Workload]
-    files: Mapping[str, str] = field(default_factory=dict)
-    ground: PlacementSetup = PLAIN
-    seed: int = 0
-    failures: str | None = None
-    block_days: int | None = None
-    notes_nodes: bool = False
+    workloads: Mapping[str, Workload]  # By name; a single one has no name
+    files: Mapping[str, str] = field(default_factory=dict)  # Copies, by the original path
+    ground: PlacementSetup = PLAIN  # What goes with the schemes that place jobs
+    seed: int = 0  # Of all that is drawn for resample 0; for resample k it is k above
+    failures: str | None = None  # ``--node-failures``; None: nodes do not break
+    block_days: int | None = None  # Of resamples; see `resampled`
+    notes_nodes: bool = False  # See `Cluster`
 
     def file(self, path: str | None) -> str | None:
         """The copy of *path*, if there is one, else *path*."""
@@ -348,6 +330,32 @@ def figures_of(simulated: Simulated) -> Figures:
         "decisions": outcome.decisions,
         "events": outcome.events,
         "wall_s": result.wall_s,
+    }
+
+
+GROUPS: Final = {"size": summary_metrics.by_size, "user": summary_metrics.by_user}
+"""By the words of ``--by``."""
+
+
+def simulation_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]:
+    """One simulation as plain values; the keys are those of `docs/evaluate/simulator.md`."""
+    trace, shape, result = simulated.jobs, simulated.shape, simulated.result
+    records = result.outcome.records
+    figures = figures_of(simulated)
+    del figures["too_large"], figures["blocks"]
+    return {
+        "trace": trace.name,
+        "format": trace.format,
+        "cluster": str(shape),
+        "policy": result.chosen.wish.policy,
+        "place": result.place,
+        "seed": result.seed,
+        **figures,
+        **{
+            f"by_{word}": export.groups_json(group(records, gpus=shape.gpus))
+            for word, group in GROUPS.items()
+            if word in by
+        },
     }
 
 

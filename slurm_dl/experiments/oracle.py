@@ -32,23 +32,14 @@ _LARGEST_SIGMA: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """What is known beforehand, as somebody asked for it.
+    """What is known beforehand, as somebody asked for it."""
 
-    Attributes:
-        gpu_speed: Relative speed by GPU type, above 0; 1 for those that are not named.
-        error: Standard deviation of the logarithm of foreseen / true run time; 0: known exactly.
-        due_share: Share of the jobs that are due, 0 to 1.
-        due_after: These are due so many times their run time after their submission, 1 or more.
-        rates: A file of speeds by model and GPU type, as `read_rates` takes it; None: none.
-        by_profile: GPU types differ by the profiles of models, even without *gpu_speed* or *rates*.
-    """
-
-    gpu_speed: Mapping[str, float] = field(default_factory=dict)
-    error: float = 0.0
-    due_share: float = 0.0
-    due_after: float = 2.0
-    rates: str | None = None
-    by_profile: bool = False
+    gpu_speed: Mapping[str, float] = field(default_factory=dict)  # By type, above 0; of others 1
+    error: float = 0.0  # Standard deviation of log(foreseen / true run time); 0: known exactly
+    due_share: float = 0.0  # Share of the jobs that are due, 0 to 1
+    due_after: float = 2.0  # So many times their run time after their submission, 1 or more
+    rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
+    by_profile: bool = False  # Types differ by profiles, even without *gpu_speed* or *rates*
 
     def of(self, trace: Trace, rates: F64 | None, seed: int) -> TraceKnowledge:
         """What is known of the jobs of *trace*; what is drawn depends on *seed* alone.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slurm_dl.cli.dlsim import tune_text
+from slurm_dl.cli.dlsim import tune as tune_command
 from slurm_dl.cli.dlsim.command import dlsim
 from slurm_dl.config.loading import load
 from slurm_dl.experiments import grid, tuning
@@ -159,17 +159,17 @@ def test_a_search_finds_the_quantum_and_writes_it_down(costs: Path, tmp_path: Pa
     assert found.is_recommended
     path = tmp_path / "tuned.yaml"
     path.write_text(
-        "manage: {partitions: [gpu]}\n" + tune_text.yaml_lines(found.winner, current), "utf-8"
+        "manage: {partitions: [gpu]}\n" + tune_command.yaml_lines(found.winner, current), "utf-8"
     )
     assert load(path).preemption.min_quantum_s == 600.0
-    told = tune_text.as_json(trace, found)
+    told = tune_command.as_json(trace, found)
     assert told["found"]["min_quantum_s"] == 600.0  # type: ignore[index]
-    assert "min quantum 600 s" in "\n".join(tune_text.lines(trace, found))
+    assert "min quantum 600 s" in "\n".join(tune_command.lines(trace, found))
 
 
 def test_what_stays_is_not_written_down() -> None:
     """The lines are those that change something."""
-    same = tune_text.yaml_lines(
+    same = tune_command.yaml_lines(
         Candidate((60.0,), 0.0, 900.0), Candidate((1.0,), min_quantum_s=900.0)
     )
 

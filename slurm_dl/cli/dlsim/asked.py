@@ -32,6 +32,7 @@ from slurm_dl.report.console import console, progress
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.history_dump import read_dump
+from slurm_dl.traces.summary import summarize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -163,6 +164,20 @@ def report(told: dict[str, object], json_path: Path | None, text: Iterator[Rende
             out.print(part)
     if json_path is not None:
         export.write_json(json_path, told)
+
+
+_S_PER_DAY = 86400.0
+
+
+def read_lines(trace: Trace) -> Iterator[str]:
+    """What was read, and what was left out and why."""
+    summary = summarize(trace)
+    yield (
+        f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "
+        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / _S_PER_DAY:.1f} days"
+    )
+    for kind in summary.left_out:
+        yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:

@@ -17,8 +17,7 @@ from typing import IO, cast
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import check_outputs
-from slurm_dl.experiments.results import read_lines
+from slurm_dl.cli.dlsim.asked import check_outputs, read_lines
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.console import progress

@@ -115,11 +115,7 @@ def _result_of(simulated: Simulated) -> Result:
 
 
 def _write(
-    path: Path,
-    jobs: Trace,
-    shape: ClusterShape,
-    schedules: Sequence[Schedule],
-    made: Manifest,
+    path: Path, jobs: Trace, shape: ClusterShape, schedules: Sequence[Schedule], made: Manifest
 ) -> str:
     """Write the page; says how large it is."""
     names = [jobs.models[m] if m >= 0 else "" for m in jobs.model.tolist()]
