@@ -214,11 +214,7 @@ def _read(file: Path, kind: type[_T]) -> _T:
 
 
 def _copies(experiment: Experiment, cells: Collection[Cell], folder: Path) -> dict[str, str]:
-    """Copy what options named into *folder*; the copies by their original, relative to it.
-
-    Raises:
-        ConfigError: A policy cannot be named by its copy.
-    """
+    """Copy what options named into *folder*; the copies by their original, relative to it."""
     ground = experiment.ground
     named = {ground.profiles, ground.foresight.rates}
     for cell in cells:
@@ -359,11 +355,7 @@ def _last_line(log: Path) -> str:
 
 
 def _queued(jobs: Collection[int], slurm: Slurm) -> set[int]:
-    """The tasks of these arrays that wait, run or are just ending.
-
-    Raises:
-        ClusterError: squeue failed or took too long.
-    """
+    """The tasks of these arrays that wait, run or are just ending."""
     said = slurm.run("squeue", "--me", "--array", "--noheader", "--format=%F|%K")
     wanted = {str(job) for job in jobs}
     rows = (line.strip().partition("|") for line in said.splitlines())

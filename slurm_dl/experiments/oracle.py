@@ -154,9 +154,6 @@ def _of_table(
     """Speeds of *model* on the nearest number of GPUs, as shares of that on its first type.
 
     None where the table lacks the model.
-
-    Raises:
-        ConfigError: It has the model and not a type.
     """
     if model not in table:
         return None

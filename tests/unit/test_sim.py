@@ -161,11 +161,7 @@ def test_a_plain_script_may_use_processes(
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(guard=guard, policy=policy, trace=str(SIXTY)), "utf-8")
     done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=60 * PATIENCE,
-        check=False,
+        [sys.executable, script], capture_output=True, text=True, timeout=60 * PATIENCE, check=False
     )
 
     assert end in done.stdout + done.stderr

@@ -98,12 +98,7 @@ class PlacementOptions(TypedDict):
 def placement_of(
     **given: Unpack[PlacementOptions],
 ) -> tuple[tuple[Named | None, ...], PlacementSetup]:
-    """Schemes, and all that goes with them.
-
-    Raises:
-        ConfigError: One of the options is no such thing.
-        UsageError: Something goes with ``--place``, and there is no scheme.
-    """
+    """Schemes, and all that goes with them."""
     places = given["places"]
     words = (places,) if isinstance(places, str) else places or ()
     schemes = tuple(None if w.strip() == NOWHERE else parse_named("--place", w) for w in words)
@@ -131,11 +126,7 @@ def placement_of(
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Raise before the work, not after it, if a result could not be written; ``-`` always can.
-
-    Raises:
-        UsageError: A directory is not there, or two results would go into one file.
-    """
+    """Raise before the work, not after it, if a result could not be written; ``-`` always can."""
     given = [path for path in paths if path is not None and not is_printed(path)]
     for path in given:
         if not path.absolute().parent.is_dir():
@@ -181,12 +172,7 @@ def read_lines(trace: Trace) -> Iterator[str]:
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:
-    """The jobs of a trace, or of a dump of accounting.
-
-    Raises:
-        UsageError: It is neither or both.
-        ConfigError: It cannot be read.
-    """
+    """The jobs of a trace, or of a dump of accounting."""
     if (trace is None) == (dump is None):
         msg = "give a TRACE or --from-sacct DUMP"
         raise click.UsageError(msg)
@@ -200,11 +186,7 @@ def read_history(trace: Path | None, dump: Path | None, format_name: str | None)
 
 
 def parse_thresholds(text: str) -> tuple[float, ...]:
-    """Thresholds from ``3600,36000``, GPU-seconds.
-
-    Raises:
-        ConfigError: They cut no service into queues.
-    """
+    """Thresholds from ``3600,36000``, GPU-seconds."""
     form = "one or more numbers above 0 that increase, in GPU-seconds, such as 3600,36000"
     return numbers(
         "--thresholds", text, form, lambda *edges: DiscreteLas(thresholds_gpu_s=edges)
@@ -212,11 +194,7 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
 
 
 def parse_quanta(text: str | None) -> tuple[float, ...]:
-    """Least times of a run from ``300,900``, seconds, each once; none if nobody said.
-
-    Raises:
-        ConfigError: One is none.
-    """
+    """Least times of a run from ``300,900``, seconds, each once; none if nobody said."""
     if text is None:
         return ()
     form = f"numbers of 0 or more, such as 300,900; at most {LONGEST_QUANTUM_S:.0f} seconds"

@@ -157,11 +157,7 @@ def _title(experiment: Experiment, cells: tuple[Cell, ...]) -> str:
 
 
 def _check_where(where: str, directory: Path | None) -> None:
-    """Refuse options that belong to the other place, or whose values a folder holds.
-
-    Raises:
-        UsageError: One does.
-    """
+    """Refuse options that belong to the other place, or whose values a folder holds."""
     context = click.get_current_context()
     names = {option.name: option for option in context.command.params}
     given = {
@@ -242,9 +238,6 @@ def _draw(comparisons: Sequence[Comparison], path: Path, manifest: Manifest) -> 
 
     Args:
         comparisons: Under different cost models; with several loads only the first is drawn.
-
-    Raises:
-        ConfigError: The ending is no picture's, or the file cannot be written.
     """
     from slurm_dl.report import ranking_plot, style  # noqa: PLC0415 - matplotlib takes 0.5 s
 
@@ -278,11 +271,7 @@ def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
 
 
 def _check_picture(path: Path) -> None:
-    """Raise before the work is done if the name is no picture's.
-
-    Raises:
-        ConfigError: Its ending is none of a picture.
-    """
+    """Raise before the work is done if the name is no picture's."""
     endings = (".png", ".svg", ".pdf")
     if path.suffix.lower() not in endings:
         msg = f"--plot {path}: name a file that ends with one of {', '.join(endings)}"

@@ -148,11 +148,7 @@ def fit_json(fit: Fit) -> dict[str, object]:
 
 
 def _fit(like: str, format_name: str | None) -> Fit:
-    """The fit that ``--like`` means.
-
-    Raises:
-        ConfigError: It is neither a fit of ours nor a file, or the file is neither trace nor fit.
-    """
+    """The fit that ``--like`` means."""
     if like in FITS:
         with importlib.resources.as_file(_ours(like)) as path:
             return fits.read_fit(path)

@@ -92,11 +92,7 @@ def report(
 
 
 def _real_schedule(path: Path, real: RecordedSchedule | None) -> Schedule:
-    """What really happened, as a schedule.
-
-    Raises:
-        ConfigError: The trace does not tell.
-    """
+    """What really happened, as a schedule."""
     if real is None:
         msg = (
             f"--recorded: {path} does not tell when jobs really ran; "

@@ -126,11 +126,7 @@ def _why(trace: Trace, shape: ClusterShape, result: Result) -> str:
 
 
 def _draw(simulated: Simulated, directory: Path, manifest: Manifest) -> None:
-    """Write the pictures of a simulation into *directory*.
-
-    Raises:
-        ConfigError: They cannot be written.
-    """
+    """Write the pictures of a simulation into *directory*."""
     from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes half a second
 
     try:

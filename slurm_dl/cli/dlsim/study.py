@@ -97,11 +97,7 @@ def _failures(ran: Iterator[tuple[Cell, object]]) -> tuple[dict[str, str], bool]
 
 
 def _each(words: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """*words*, of which none may be given twice; a number in one way only.
-
-    Raises:
-        ConfigError: One is.
-    """
+    """*words*, of which none may be given twice; a number in one way only."""
     told = []
     for word in words:
         try:

@@ -102,9 +102,6 @@ def _current(
     Args:
         costs: The word of ``--costs``: only a Slurm's runs are left alone for a time.
         has_quanta: Such times are tried.
-
-    Raises:
-        ConfigError: The configuration or the thresholds are wrong, or another policy is in use.
     """
     made = DiscreteLas()
     min_quantum_s = Preemption().min_quantum_s if has_quanta else None

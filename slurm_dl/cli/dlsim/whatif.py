@@ -100,10 +100,6 @@ def asked(
     Args:
         schemes: Each policy runs with each of them; none: GPUs are only counted.
         quanta: It runs with each of these least times of a run as well, seconds.
-
-    Raises:
-        ConfigError: A policy, a parameter or thresholds are wrong.
-        UsageError: There is nothing to compare, or too much.
     """
     made = [*policy_words.parse_policies(policies, parse_parameters(parameters))]
     for text in thresholds:
