@@ -10,21 +10,18 @@ docs/evaluate/python.md says what is stable.
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType
 from typing import Any, Final, Literal, TypeAlias
 
-from slurm_dl.experiments import comparison, grid, policy_objects, policy_words
+from slurm_dl.experiments import call_arguments, comparison, grid, policy_words
+from slurm_dl.experiments.call_arguments import WithObjects, check, checked_each
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
 from slurm_dl.experiments.manifest import Manifest, manifest_of
 from slurm_dl.experiments.placement_choice import parse_named
-from slurm_dl.experiments.policy_objects import WithObjects
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.trace import Trace
@@ -95,43 +92,9 @@ class Comparison:
         return "\n".join(lines) + ">"
 
 
-_KINDS: Final[dict[str, tuple[type, ...]]] = {
-    "trace": (str, os.PathLike, Trace), "path": (str, os.PathLike), "format": (str, NoneType),
-    "cluster": (str,), "costs": (str, NoneType), "loads": (Real,), "policies": (object,),
-    "preset": (str, NoneType), "parameters": (Mapping, NoneType), "place": (str, NoneType),
-    "names of parameters": (str,), "library": (str, NoneType), "result": (Simulation, Comparison),
-    "seed": (Integral,), "resamples": (Integral,), "processes": (Integral,),
-}  # fmt: skip
-
-
-def _check(**given: Any) -> None:  # noqa: ANN401 - they may be anything
-    """Raise `TypeError` or `ValueError` with the argument's name if its value is none for it."""
-    for name, value in given.items():
-        kinds = _KINDS[name]
-        if not issubclass(type(value), kinds):
-            words = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
-            msg = f"{name}: must be {words} (got {value!r})"
-            raise TypeError(msg)
-        least = 1 if name == "processes" else 0
-        if kinds == (Integral,) and value < least:
-            msg = f"{name}: must be at least {least} (got {value!r})"
-            raise ValueError(msg)
-
-
-def _each(name: str, values: Any) -> list[Any]:  # noqa: ANN401 - they may be anything
-    """*values*, checked one by one."""
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        msg = f"{name}: must be a list (got {values!r})"
-        raise TypeError(msg)
-    found = list(values)
-    for value in found:
-        _check(**{name: value})
-    return found
-
-
 def read(path: str | Path, format: str | None = None) -> Trace:  # noqa: A002 - the option's name
     """The jobs of a trace file, in any format of ``dlsim traces --formats``."""
-    _check(path=path, format=format)
+    check(path=path, format=format)
     return read_trace(Path(path), format)
 
 
@@ -153,17 +116,17 @@ def simulate(
         TypeError: An argument is of another type.
         ValueError: A number is out of range.
     """
-    _check(
+    check(
         trace=trace, cluster=cluster, costs=costs, preset=preset, parameters=parameters,
         place=place, seed=seed,
     )  # fmt: skip
-    _each("names of parameters", parameters or ())
+    checked_each("names of parameters", parameters or ())
     objects: dict[str, Policy] = {}
     if isinstance(policy, str):
         name, named = policy_file.split(policy)
         spec = PolicySpec(policy=name, preset=preset or named, parameters=dict(parameters or {}))
     else:
-        spec, objects = policy_objects.asked(policy, parameters or {}, preset=preset)
+        spec, objects = call_arguments.asked(policy, parameters or {}, preset=preset)
     spec = dataclasses.replace(spec, place=None if place is None else parse_named("place", place))
     experiment, cell = _experiment(trace, cluster, objects, seed), Cell(policy=spec, costs=costs)
     simulated = experiment.simulate(cell)
@@ -198,16 +161,16 @@ def compare(
         TypeError: An argument is of another type.
         ValueError: A number is out of range.
     """
-    _check(trace=trace, cluster=cluster, resamples=resamples, seed=seed, processes=processes)
-    words = _each("costs", [costs] if costs is None or isinstance(costs, str) else costs)
-    paces = _each("loads", loads)
+    check(trace=trace, cluster=cluster, resamples=resamples, seed=seed, processes=processes)
+    words = checked_each("costs", [costs] if costs is None or isinstance(costs, str) else costs)
+    paces = checked_each("loads", loads)
     specs: list[PolicySpec] = []
     objects: dict[str, Policy] = {}
-    for one in _each("policies", [policies] if isinstance(policies, str) else policies):
+    for one in checked_each("policies", [policies] if isinstance(policies, str) else policies):
         if isinstance(one, str):
             specs += policy_words.parse_policies(one, {})
         else:
-            spec, made = policy_objects.asked(one, {}, elsewhere=processes > 1)
+            spec, made = call_arguments.asked(one, {}, elsewhere=processes > 1)
             specs.append(spec)
             objects |= made
     experiment = _experiment(trace, cluster, objects, seed)
@@ -244,7 +207,10 @@ def to_dataframe(
         ImportError: It is not installed; says what to install.
         TypeError: An argument is of another type.
     """
-    _check(result=result, library=library)
+    check(library=library)
+    if not issubclass(type(result), Simulation | Comparison):
+        msg = f"result: must be Simulation or Comparison (got {result!r})"
+        raise TypeError(msg)
     for name in (library,) if library else ("pandas", "polars"):
         if find_spec(name) is not None:
             return import_module(name).DataFrame(_columns(result))

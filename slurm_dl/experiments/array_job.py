@@ -147,15 +147,13 @@ class Folder:
         content = _read(path / "experiment.json", _Content)
         files = {word: str(path / copy) for word, copy in content.experiment.files.items()}
         experiment = dataclasses.replace(content.experiment, files=files)
-        folder = cls(
+        return cls(
             path=path,
             experiment=experiment,
             cells=content.cells,
             refused={(label, word): why for label, word, why in content.refused},
-            store=Store(path, experiment),
+            store=Store(path, experiment).begin(),
         )
-        folder.store.begin()
-        return folder
 
     def missing(self) -> tuple[Cell, ...]:
         """The cells without a result."""

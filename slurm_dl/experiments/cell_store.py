@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import ConfigDict, ValidationError, create_model
 
@@ -66,7 +66,7 @@ class Store:
     _names: dict[Cell, str] = field(default_factory=dict, repr=False)
     _digests: dict[_Input, str] = field(default_factory=dict, repr=False)
 
-    def begin(self) -> None:
+    def begin(self) -> Self:
         """Make the folder, or check that new figures may stand beside those in it.
 
         Raises:
@@ -88,6 +88,7 @@ class Store:
         elif there != here:
             msg = f"--dir {self.path}: is of {_told(there)}; here are {_told(here)}: name a new one"
             raise ConfigError(msg)
+        return self
 
     def name(self, cell: Cell) -> str:
         """The name of the files of *cell*, without its ending; it begins with words for people.

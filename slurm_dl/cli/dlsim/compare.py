@@ -117,9 +117,7 @@ def compare(
         cells, refused = comparison.planned(experiment, cells, lenient=lenient)
         made = manifest(experiment, cells)
         if where == "local":
-            store = None if directory is None else Store(directory, experiment)
-            if store is not None:
-                store.begin()
+            store = None if directory is None else Store(directory, experiment).begin()
             title = _title(experiment, cells)
             found = run_all(title, experiment, cells, grid.figures_of, processes, store=store)
         else:

@@ -81,9 +81,7 @@ def run(
     )
     cell = Cell(policy=spec, costs=costs)
     made = manifest(experiment, [cell])
-    store = None if directory is None else Store(directory, experiment)
-    if store is not None:
-        store.begin()
+    store = None if directory is None else Store(directory, experiment).begin()
     with progress(f"{safe(jobs.name)}: {safe(spec.short_label, 60)}", 1) as report:
         whole = experiment.simulate(cell, report)
     result, records = whole.result, whole.result.outcome.records
