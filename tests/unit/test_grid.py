@@ -764,7 +764,7 @@ def test_files_of_options_go_with_the_folder(tmp_path: Path) -> None:
     given = tmp_path / "given"
     contents = {"a/cost.yaml": "restart_s: 30\n", "b/cost.yaml": "restart_s: 60\n"}
     contents |= {
-        "rates.json": '{"bert": {"v100": 4, "k80": 1}}',
+        "rates.json": '{"resnet50": {"v100": 4, "k80": 1}}',
         "las.py": "from slurm_dl.policies.las import Las\n",
         "profiles/resnet50.yaml": (PROFILES / "resnet50.yaml").read_text("utf-8"),
         "profiles/notes.txt": "no profile",
@@ -773,11 +773,11 @@ def test_files_of_options_go_with_the_folder(tmp_path: Path) -> None:
         (given / name).parent.mkdir(parents=True, exist_ok=True)
         (given / name).write_text(content, "utf-8")
     costs = [str(given / name) for name in ("a/cost.yaml", "b/cost.yaml")]
-    policies = parse_policies(f"fifo,{given}/las.py:Las", {})
+    policies = parse_policies(f"fifo,{given}/las.py:Las", {"quantum_s": 900.5})
     cells = product(policies, costs=costs)
     foresight = Oracle(rates=str(given / "rates.json"))
     ground = PlacementSetup(profiles=str(given / "profiles"), foresight=foresight)
-    workload = Workload(cluster="1x4:v100,1x4:k80", trace=TRACE)
+    workload = Workload(cluster="1x4:v100,1x4:k80", trace=read_trace(SIXTY))
     experiment = Experiment(workloads={"": workload}, ground=ground)
     here = dict(grid.run(experiment, cells, figures_of))
     manifests = [manifest_of(experiment, cells, "")]
@@ -790,7 +790,8 @@ def test_files_of_options_go_with_the_folder(tmp_path: Path) -> None:
     opened = Folder.open(tmp_path / "moved")
 
     manifests.append(manifest_of(opened.experiment, cells, ""))
-    assert opened.refused == refused
+    assert (opened.cells, opened.refused) == (cells, refused)
+    assert opened.experiment.workloads[""].jobs.format == "tiresias"
     assert timeless(dict(grid.run(opened.experiment, opened.cells, figures_of))) == timeless(here)
     assert [opened.store.name(cell) for cell in cells] == names
     for key in ("profiles", "rates", "policies"):
@@ -859,16 +860,3 @@ def test_what_a_user_typed_is_an_argument_and_never_script(folder: Folder) -> No
     odd = dataclasses.replace(folder, path=Path("a\nb"))
     with pytest.raises(ConfigError, match=r"--dir: .* has a control character"):
         array_job.arguments(odd, [0], ArrayRequest())
-
-
-def test_a_trace_of_another_format_comes_back_whole(tmp_path: Path) -> None:
-    experiment = Experiment(workloads={"": Workload(cluster="4x4", trace=read_trace(SIXTY))})
-    spec = PolicySpec(policy="fifo", parameters={"a": [1, 2.5, "x"], "b": None})
-    cells = (Cell(policy=spec),)
-
-    folder = Folder.create(tmp_path / "sweep", experiment, cells, {})
-
-    again = Folder.open(folder.path)
-    assert again.cells[0].policy == spec
-    jobs = again.experiment.workloads[""].jobs
-    assert (jobs.name, jobs.format, len(jobs)) == ("60_job", "tiresias", 60)
