@@ -26,7 +26,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
-from slurm_dl.recording.typed_json import to_bytes
+from slurm_dl.recording.typed_json import to_plain
 from slurm_dl.report import export
 from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.simulation.ideal import presets
@@ -106,20 +106,14 @@ class Store:
 
     def _digest(self, cell: Cell) -> str:
         ground, policy = self.experiment.ground_here, cell.policy
-        known = ground.foresight
         plain = dataclasses.replace(
-            policy, name="", policy=policy_file.short(policy.policy),
-            preset=policy.preset or "none", parameters=dict(sorted(policy.parameters.items())),
-        )  # fmt: skip
+            policy, name="", policy=policy_file.short(policy.policy), preset=policy.preset or "none"
+        )
         own = dataclasses.replace(cell, workload="", costs=None, policy=plain)
+        known = dataclasses.replace(ground.foresight, rates=None)
         whole = dataclasses.replace(
             self.experiment, workloads={}, files={}, notes_nodes=False,
-            ground=dataclasses.replace(
-                ground, profiles=None,
-                foresight=dataclasses.replace(
-                    known, rates=None, gpu_speed=dict(sorted(known.gpu_speed.items()))
-                ),
-            ),
+            ground=dataclasses.replace(ground, profiles=None, foresight=known),
         )  # fmt: skip
         costs = self.experiment.costs_of(cell)
         if costs is None and not presets.find(policy.preset or "none").is_of_its_own:
@@ -129,9 +123,9 @@ class Store:
             self._once(("costs", costs), _costs_digest),
             self._once(("policy", self.experiment.policy_of(cell)), _policy_digest),
             self._once(("profiles", ground.profiles), _file_digest),
-            self._once(("rates", known.rates), _file_digest),
-            self._once(("experiment", ""), lambda _: _hash(to_bytes(whole, Experiment))),
-            _hash(to_bytes(own, Cell)),
+            self._once(("rates", ground.foresight.rates), _file_digest),
+            self._once(("experiment", ""), lambda _: _digest_of(whole, Experiment)),
+            _digest_of(own, Cell),
         )
         return _hash(" ".join(parts).encode())
 
@@ -219,6 +213,11 @@ def _policy_digest(name: str) -> str:
 
 def _file_digest(path: str | None) -> str:
     return "none" if path is None else file_sha256(Path(path), "*.yaml")
+
+
+def _digest_of(value: object, kind: object) -> str:
+    # The order of parameters and of speeds by GPU type changes no figure.
+    return _hash(json.dumps(to_plain(value, kind), sort_keys=True).encode())
 
 
 def _hash(content: bytes) -> str:
