@@ -21,6 +21,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.policies.base import Policy
+from slurm_dl.text import shown
 
 _KINDS: Final[dict[str, tuple[type, ...]]] = {
     "trace": (str, os.PathLike, Trace), "path": (str, os.PathLike), "format": (str, NoneType),
@@ -37,18 +38,18 @@ def check(**given: Any) -> None:  # noqa: ANN401 - they may be anything
         kinds = _KINDS[name]
         if not issubclass(type(value), kinds):
             words = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
-            msg = f"{name}: must be {words} (got {value!r})"
+            msg = f"{name}: must be {words} (got {shown(value)})"
             raise TypeError(msg)
         least = 1 if name == "processes" else 0
         if kinds == (Integral,) and value < least:
-            msg = f"{name}: must be at least {least} (got {value!r})"
+            msg = f"{name}: must be at least {least} (got {shown(value)})"
             raise ValueError(msg)
 
 
 def checked_each(name: str, values: Any) -> list[Any]:  # noqa: ANN401 - they may be anything
     """*values*, checked one by one."""
     if isinstance(values, str) or not isinstance(values, Iterable):
-        msg = f"{name}: must be a list (got {values!r})"
+        msg = f"{name}: must be a list (got {shown(values)})"
         raise TypeError(msg)
     found = list(values)
     for value in found:

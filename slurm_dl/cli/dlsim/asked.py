@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
+_DAY_S = 86_400.0
+
 
 def run_each(
     title: str,
@@ -157,15 +159,12 @@ def report(told: dict[str, object], json_path: Path | None, text: Iterator[Rende
         export.write_json(json_path, told)
 
 
-_S_PER_DAY = 86400.0
-
-
 def read_lines(trace: Trace) -> Iterator[str]:
     """What was read, and what was left out and why."""
     summary = summarize(trace)
     yield (
         f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "
-        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / _S_PER_DAY:.1f} days"
+        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / _DAY_S:.1f} days"
     )
     for kind in summary.left_out:
         yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"

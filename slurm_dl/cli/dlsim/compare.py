@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 _A_DAY_S = 86_400.0
 _MOST_TOLD = 20
+_DRAWN: Final = 28
+_BARS: Final = ("avg_jct_s", "p95_jct_s", "max_rho")
 _IN_FOLDER = (
     "trace", "format_name", "parameters", "places", "rules", "cluster", "costs", "policies",
     "profiles", "widths", "contention", "loads", "resamples", "seeds", "seed", "block_days",
@@ -225,10 +227,6 @@ def sweep_cell(*, directory: Path, task: int) -> None:
         click.echo(f"dlsim sweep-cell: {text}", err=True)
     if failed:
         raise SystemExit(EXIT_FAILED)
-
-
-_DRAWN: Final = 28
-_BARS: Final = ("avg_jct_s", "p95_jct_s", "max_rho")
 
 
 def _draw(comparisons: Sequence[Comparison], path: Path, manifest: Manifest) -> None:

@@ -39,7 +39,19 @@ from slurm_dl.report.terminal_table import Column, table
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.text import safe
 
-_MOST_POLICIES = 100
+METHOD: Final = "BCa bootstrap over days (Efron 1987), at least Student's"
+
+_MOST_POLICIES: Final = 100
+_NAME: Final = 26
+_ONE: Final = TimeUnit("", 1.0)
+_SAID: Final = {
+    "first": "what the others are held against",
+    "unfinished": "not compared: under it or under {first} jobs never finished",
+    "too few days": "too few days with jobs to tell it from the first",
+    "no difference shown": "no difference to {first} that this history can show",
+}
+_OF_FATE: Final = ("costs", "notes", "unfinished", "preemptions")
+_OF_ROW: Final = ("verdict", "difference", "change", "better_on", "compared_on", "by_block")
 
 
 def whatif(
@@ -121,20 +133,6 @@ def asked(
         msg = f"{len(found)} policies and thresholds; at most {_MOST_POLICIES}"
         raise click.UsageError(msg)
     return found
-
-
-METHOD: Final = "BCa bootstrap over days (Efron 1987), at least Student's"
-
-_NAME: Final = 26
-_ONE: Final = TimeUnit("", 1.0)
-_SAID: Final = {
-    "first": "what the others are held against",
-    "unfinished": "not compared: under it or under {first} jobs never finished",
-    "too few days": "too few days with jobs to tell it from the first",
-    "no difference shown": "no difference to {first} that this history can show",
-}
-_OF_FATE: Final = ("costs", "notes", "unfinished", "preemptions")
-_OF_ROW: Final = ("verdict", "difference", "change", "better_on", "compared_on", "by_block")
 
 
 def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
