@@ -17,11 +17,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
-from slurm_dl.experiments import comparison, grid, policy_objects, policy_words, results
+from slurm_dl.experiments import call_arguments, comparison, grid, policy_words
+from slurm_dl.experiments.call_arguments import WithObjects, check, checked_each
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
 from slurm_dl.experiments.manifest import Manifest, manifest_of
 from slurm_dl.experiments.placement_choice import parse_named
-from slurm_dl.experiments.policy_objects import WithObjects
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.trace import Trace
@@ -94,6 +94,7 @@ class Comparison:
 
 def read(path: str | Path, format: str | None = None) -> Trace:  # noqa: A002 - the option's name
     """The jobs of a trace file, in any format of ``dlsim traces --formats``."""
+    check(path=path, format=format)
     return read_trace(Path(path), format)
 
 
@@ -108,19 +109,30 @@ def simulate(
     place: str | None = None,
     seed: int = 0,
 ) -> Simulation:
-    """Run *trace* under *policy*; arguments are as the options of ``dlsim run``."""
+    """Run *trace* under *policy*; arguments are as the options of ``dlsim run``.
+
+    Raises:
+        SlurmDlError: An argument is wrong, or the policy stops time.
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range.
+    """
+    check(
+        trace=trace, cluster=cluster, costs=costs, preset=preset, parameters=parameters,
+        place=place, seed=seed,
+    )  # fmt: skip
+    checked_each("names of parameters", parameters or ())
     objects: dict[str, Policy] = {}
     if isinstance(policy, str):
         name, named = policy_file.split(policy)
         spec = PolicySpec(policy=name, preset=preset or named, parameters=dict(parameters or {}))
     else:
-        spec, objects = policy_objects.asked(policy, parameters or {}, preset=preset)
+        spec, objects = call_arguments.asked(policy, parameters or {}, preset=preset)
     spec = dataclasses.replace(spec, place=None if place is None else parse_named("place", place))
     experiment, cell = _experiment(trace, cluster, objects, seed), Cell(policy=spec, costs=costs)
     simulated = experiment.simulate(cell)
     return Simulation(
         label=spec.label,
-        figures={**_manifest(experiment, [cell], "simulate"), **results.as_json(simulated)},
+        figures={**_manifest(experiment, [cell], "simulate"), **grid.simulation_json(simulated)},
         jobs=export.jobs_columns(simulated.result.outcome.records),
     )
 
@@ -146,20 +158,24 @@ def compare(
 
     Raises:
         SlurmDlError: An argument is wrong, or all policies failed; see also ``data["failed"]``.
+        TypeError: An argument is of another type.
+        ValueError: A number is out of range.
     """
+    check(trace=trace, cluster=cluster, resamples=resamples, seed=seed, processes=processes)
+    words = checked_each("costs", [costs] if costs is None or isinstance(costs, str) else costs)
+    paces = checked_each("loads", loads)
     specs: list[PolicySpec] = []
     objects: dict[str, Policy] = {}
-    for one in [policies] if isinstance(policies, str) else policies:
+    for one in checked_each("policies", [policies] if isinstance(policies, str) else policies):
         if isinstance(one, str):
             specs += policy_words.parse_policies(one, {})
         else:
-            spec, made = policy_objects.asked(one, {}, elsewhere=processes > 1)
+            spec, made = call_arguments.asked(one, {}, elsewhere=processes > 1)
             specs.append(spec)
             objects |= made
-    words = [costs] if costs is None or isinstance(costs, str) else costs
     experiment = _experiment(trace, cluster, objects, seed)
     lenient = isinstance(policies, str) and policy_words.names_all(policies)
-    cells = grid.product(specs, costs=words, loads=tuple(loads), resamples=resamples)
+    cells = grid.product(specs, costs=words, loads=tuple(paces), resamples=resamples)
     cells, refused = comparison.planned(experiment, cells, lenient=lenient)
     ran = dict(grid.run(experiment, cells, grid.figures_of, processes=processes))
     whole = comparison.compared(experiment, {cell: ran[cell] for cell in cells}, refused)
@@ -189,7 +205,12 @@ def to_dataframe(
 
     Raises:
         ImportError: It is not installed; says what to install.
+        TypeError: An argument is of another type.
     """
+    check(library=library)
+    if not issubclass(type(result), Simulation | Comparison):
+        msg = f"result: must be Simulation or Comparison (got {result!r})"
+        raise TypeError(msg)
     for name in (library,) if library else ("pandas", "polars"):
         if find_spec(name) is not None:
             return import_module(name).DataFrame(_columns(result))

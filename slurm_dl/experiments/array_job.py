@@ -4,7 +4,7 @@
 
     experiment.json  the cells, and all that they share
     versions.json    of what computes, see `cell_store.Store`
-    costs/, policies/, profiles/, rates/  copies of what options named: nobody changes them
+    files/           copies of what options named: nobody changes them
     task.sh          what each task of the array runs
     jobs.json        the arrays that were submitted
     cells/           figures and jobs, see `cell_store.Store`
@@ -123,28 +123,14 @@ class Folder:
             for directory in (path, path / "cells", path / "logs"):
                 directory.mkdir(mode=0o700, exist_ok=True)
             _check_ours(path)
-            words = {cell.costs for cell in cells if cell.costs is not None}
-            named = filter(cluster_presets.is_file, words)
-            costs = _copies({word: word for word in named}, path, "costs")
-            files = {c.policy.policy for c in cells if policy_file.is_file(c.policy.policy)}
-            copied = _copies({word: policy_file.parts(word)[0] for word in files}, path, "policies")
-            policies = {w: f"{copy}:{policy_file.parts(w)[1]}" for w, copy in copied.items()}
-            for copy in policies.values():
-                policy_file.parts(str(path / copy))
-            ground = experiment.ground
-            if ground.profiles is not None:
-                _copy(sorted(Path(ground.profiles).glob("*.yaml")), path / "profiles")
-                ground = dataclasses.replace(ground, profiles="profiles")
-            if (rates := ground.foresight.rates) is not None:
-                _copy([Path(rates)], path / "rates")
-                known = dataclasses.replace(ground.foresight, rates=f"rates/{Path(rates).name}")
-                ground = dataclasses.replace(ground, foresight=known)
+            files = _copies(experiment, cells, path)
         except OSError as err:
             msg = f"--dir {path}: {err.filename or path}: {err.strerror}"
             raise ConfigError(msg) from err
-        whole = dataclasses.replace(experiment, costs=costs, policies=policies, ground=ground)
         content = _Content(
-            experiment=whole, cells=cells, refused=tuple((*k, why) for k, why in refused.items())
+            experiment=dataclasses.replace(experiment, files=files),
+            cells=cells,
+            refused=tuple((*k, why) for k, why in refused.items()),
         )
         # Last, because a folder with it is whole.
         write_whole(path / "experiment.json", to_bytes(content, _Content))
@@ -159,26 +145,15 @@ class Folder:
         """
         path = path.absolute()
         content = _read(path / "experiment.json", _Content)
-        experiment, ground = content.experiment, content.experiment.ground
-        if ground.profiles is not None:
-            ground = dataclasses.replace(ground, profiles=str(path / ground.profiles))
-        if (rates := ground.foresight.rates) is not None:
-            known = dataclasses.replace(ground.foresight, rates=str(path / rates))
-            ground = dataclasses.replace(ground, foresight=known)
-        costs, policies = (
-            {word: str(path / copy) for word, copy in copies.items()}
-            for copies in (experiment.costs, experiment.policies)
-        )
-        experiment = dataclasses.replace(experiment, costs=costs, policies=policies, ground=ground)
-        folder = cls(
+        files = {word: str(path / copy) for word, copy in content.experiment.files.items()}
+        experiment = dataclasses.replace(content.experiment, files=files)
+        return cls(
             path=path,
             experiment=experiment,
             cells=content.cells,
             refused={(label, word): why for label, word, why in content.refused},
-            store=Store(path, experiment),
+            store=Store(path, experiment).begin(),
         )
-        folder.store.begin()
-        return folder
 
     def missing(self) -> tuple[Cell, ...]:
         """The cells without a result."""
@@ -236,19 +211,25 @@ def _read(file: Path, kind: type[_T]) -> _T:
         raise ConfigError(msg) from err
 
 
-def _copies(files: Mapping[str, str], folder: Path, below: str) -> dict[str, str]:
-    """Copy *files*, by word, into *folder*; the copies by word, relative to it."""
-    copies = {}
-    for number, (word, file) in enumerate(sorted(files.items())):
-        copies[word] = f"{below}/{number}/{Path(file).name}"
-        _copy([Path(file)], folder / below / str(number))
-    return copies
-
-
-def _copy(sources: Collection[Path], into: Path) -> None:
-    into.mkdir(mode=0o700, parents=True)
-    for source in sources:
-        write_whole(into / source.name, source.read_bytes())
+def _copies(experiment: Experiment, cells: Collection[Cell], folder: Path) -> dict[str, str]:
+    """Copy what options named into *folder*; the copies by their original, relative to it."""
+    ground = experiment.ground
+    named = {ground.profiles, ground.foresight.rates}
+    for cell in cells:
+        named |= {cluster_presets.file_of(cell.costs), policy_file.path_of(cell.policy.policy)}
+    files = {}
+    for number, path in enumerate(sorted(named - {None}, key=str)):
+        source = Path(str(path))
+        sources = sorted(source.glob("*.yaml")) if source.is_dir() else [source]
+        into = Path("files", str(number), "profiles" if source.is_dir() else "")
+        (folder / into).mkdir(mode=0o700, parents=True)
+        for file in sources:
+            write_whole(folder / into / file.name, file.read_bytes())
+        files[str(path)] = str(into if source.is_dir() else into / source.name)
+    copied = dataclasses.replace(experiment, files={p: f"{folder}/{c}" for p, c in files.items()})
+    for cell in cells:
+        policy_file.path_of(copied.policy_of(cell))
+    return files
 
 
 def arguments(folder: Folder, tasks: Collection[int], request: ArrayRequest) -> tuple[str, ...]:
@@ -316,11 +297,7 @@ def submit(
 
 
 def wait(
-    folder: Folder,
-    environ: Mapping[str, str],
-    *,
-    within_s: float,
-    progress: Callable[[int], None],
+    folder: Folder, environ: Mapping[str, str], *, within_s: float, progress: Callable[[int], None]
 ) -> dict[Cell, Figures]:
     """Wait for all results and read them, in the order of the cells.
 
@@ -376,11 +353,7 @@ def _last_line(log: Path) -> str:
 
 
 def _queued(jobs: Collection[int], slurm: Slurm) -> set[int]:
-    """The tasks of these arrays that wait, run or are just ending.
-
-    Raises:
-        ClusterError: squeue failed or took too long.
-    """
+    """The tasks of these arrays that wait, run or are just ending."""
     said = slurm.run("squeue", "--me", "--array", "--noheader", "--format=%F|%K")
     wanted = {str(job) for job in jobs}
     rows = (line.strip().partition("|") for line in said.splitlines())

@@ -29,21 +29,13 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A figure of a trace and its range.
+    """A figure of a trace and its range."""
 
-    Attributes:
-        value: Of the trace itself; NaN if it does not exist.
-        mean: Of the resamples; *value* if there are none.
-        low: The lower end; NaN where there is no range.
-        high: The upper end.
-        is_outside: The trace's value is none that its resamples have: they are not like it.
-    """
-
-    value: float
-    mean: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    is_outside: bool = False
+    value: float  # Of the trace itself; NaN if it does not exist
+    mean: float = math.nan  # Of the resamples; *value* if there are none
+    low: float = math.nan  # The lower end; NaN where there is no range
+    high: float = math.nan  # The upper end
+    is_outside: bool = False  # The trace's value is none that its resamples have
 
     @property
     def is_known(self) -> bool:

@@ -12,25 +12,42 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
+
+from pydantic import ConfigDict, ValidationError, create_model
 
 from slurm_dl.experiments import cluster_presets, manifest
+from slurm_dl.experiments.comparison import FIGURES
 from slurm_dl.experiments.grid import Cell, Experiment, Figures
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
-from slurm_dl.recording.typed_json import to_bytes
+from slurm_dl.recording.typed_json import to_plain
 from slurm_dl.report import export
 from slurm_dl.report.export import write_whole
 from slurm_dl.simulation.ideal import presets
-from slurm_dl.text import safe, shown
+from slurm_dl.text import safe
+from slurm_dl.traces.file_lines import file_sha256
 
 _LONGEST_NAME: Final = 100
 _MARK: Final = "versions.json"
+
+
+_Input = tuple[str, str | None]
+"""A kind of input, and its name."""
+
+_COUNTS: Final = ("too_large", "jobs", "finished", "completed", "decisions", "events")
+_KINDS: Final[dict[str, Any]] = {
+    "preset": str, "parameters": dict[str, Any], "costs": str, "notes": list[str],
+    "placement": dict[str, float | dict[str, int] | None] | None, "blocks": float, "wall_s": float,
+    **dict.fromkeys(_COUNTS, int), **dict.fromkeys((*FIGURES, "max_jct_s"), float | None),
+}  # fmt: skip
+_Kept: Final = create_model("_Kept", __config__=ConfigDict(strict=True), **_KINDS)
+"""Figures that reports take from a file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +63,10 @@ class Store:
 
     path: Path
     experiment: Experiment
-    _names: dict[Hashable, str] = field(default_factory=dict, repr=False)
+    _names: dict[Cell, str] = field(default_factory=dict, repr=False)
+    _digests: dict[_Input, str] = field(default_factory=dict, repr=False)
 
-    def begin(self) -> None:
+    def begin(self) -> Self:
         """Make the folder, or check that new figures may stand beside those in it.
 
         Raises:
@@ -70,6 +88,7 @@ class Store:
         elif there != here:
             msg = f"--dir {self.path}: is of {_told(there)}; here are {_told(here)}: name a new one"
             raise ConfigError(msg)
+        return self
 
     def name(self, cell: Cell) -> str:
         """The name of the files of *cell*, without its ending; it begins with words for people.
@@ -86,21 +105,15 @@ class Store:
         return name
 
     def _digest(self, cell: Cell) -> str:
-        ground, policy = self.experiment.ground, cell.policy
-        known = ground.foresight
+        ground, policy = self.experiment.ground_here, cell.policy
         plain = dataclasses.replace(
-            policy, name="", policy=policy_file.short(policy.policy),
-            preset=policy.preset or "none", parameters=dict(sorted(policy.parameters.items())),
-        )  # fmt: skip
+            policy, name="", policy=policy_file.short(policy.policy), preset=policy.preset or "none"
+        )
         own = dataclasses.replace(cell, workload="", costs=None, policy=plain)
+        known = dataclasses.replace(ground.foresight, rates=None)
         whole = dataclasses.replace(
-            self.experiment, workloads={}, costs={}, policies={}, notes_nodes=False,
-            ground=dataclasses.replace(
-                ground, profiles=None,
-                foresight=dataclasses.replace(
-                    known, rates=None, gpu_speed=dict(sorted(known.gpu_speed.items()))
-                ),
-            ),
+            self.experiment, workloads={}, files={}, notes_nodes=False,
+            ground=dataclasses.replace(ground, profiles=None, foresight=known),
         )  # fmt: skip
         costs = self.experiment.costs_of(cell)
         if costs is None and not presets.find(policy.preset or "none").is_of_its_own:
@@ -109,17 +122,17 @@ class Store:
             self._once(("jobs", cell.workload), self._workload_digest),
             self._once(("costs", costs), _costs_digest),
             self._once(("policy", self.experiment.policy_of(cell)), _policy_digest),
-            self._once(("profiles", ground.profiles), lambda _: _files(ground.profiles, "*.yaml")),
-            self._once(("rates", known.rates), _files),
-            self._once(("experiment", ""), lambda _: _hash(to_bytes(whole, Experiment))),
-            _hash(to_bytes(own, Cell)),
+            self._once(("profiles", ground.profiles), _file_digest),
+            self._once(("rates", ground.foresight.rates), _file_digest),
+            self._once(("experiment", ""), lambda _: _digest_of(whole, Experiment)),
+            _digest_of(own, Cell),
         )
         return _hash(" ".join(parts).encode())
 
-    def _once(self, key: tuple[str, str | None], digest: Callable[[Any], str]) -> str:
-        found = self._names.get(key)
+    def _once(self, key: _Input, digest: Callable[[Any], str]) -> str:
+        found = self._digests.get(key)
         if found is None:
-            self._names[key] = found = digest(key[1])
+            self._digests[key] = found = digest(key[1])
         return found
 
     def _workload_digest(self, name: str) -> str:
@@ -139,14 +152,19 @@ class Store:
         """
         path = self.path / "cells" / f"{self.name(cell)}.json"
         try:
-            found = json.loads(path.read_bytes())
+            content = path.read_bytes()
+            _Kept.model_validate_json(content)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, RecursionError) as err:
-            found = str(err)
-        if isinstance(found, dict) and {"blocks", "jobs", "wall_s"} <= found.keys():
+        except OSError as err:
+            why = str(err.strerror)
+        except ValidationError as err:
+            first = err.errors(include_url=False)[0]
+            why = ": ".join((*map(str, first["loc"]), first["msg"]))
+        else:
+            found: Figures = json.loads(content)
             return found
-        msg = f"{path}: is no result ({shown(found)}); delete it, and it is computed again"
+        msg = f"{path}: is no result ({safe(why, 200)}); delete it, and it is computed again"
         raise ConfigError(msg)
 
     def put(self, cell: Cell, figures: Figures, records: Records) -> None:
@@ -155,14 +173,18 @@ class Store:
         Raises:
             ConfigError: They cannot be written, or a file that was read is another one by now.
         """
-        if Store(self.path, self.experiment).name(cell) != self.name(cell):
+        name = self.name(cell)
+        jobs = {}
+        if self.experiment.workloads[cell.workload].trace is not None:  # of no file
+            jobs = {key: digest for key, digest in self._digests.items() if key[0] == "jobs"}
+        if Store(self.path, self.experiment, _digests=jobs).name(cell) != name:
             msg = f"{cell}: a file that it reads was changed meanwhile; its figures are not kept"
             raise ConfigError(msg)
-        path = self.path / "cells" / self.name(cell)
-        jobs = gzip.compress(export.jobs_csv(records).encode(), 1, mtime=0)
-        write_whole(path.with_name(f"{path.name}.csv.gz"), jobs)
+        cells = self.path / "cells"
+        table = gzip.compress(export.jobs_csv(records).encode(), 1, mtime=0)
+        write_whole(cells / f"{name}.csv.gz", table)
         # Last, because a cell with figures is done.
-        write_whole(path.with_name(f"{path.name}.json"), f"{json.dumps(figures)}\n".encode())
+        write_whole(cells / f"{name}.json", f"{json.dumps(figures)}\n".encode())
 
 
 def _jobs_digest(trace: Trace) -> str:
@@ -181,24 +203,21 @@ def _costs_digest(word: str | None) -> str:
     if (path := cluster_presets.file_of(word)) is None:
         return f"costs {None if word is None else cluster_presets.plain_word(word)}"
     # Figures have its name.
-    return f"{Path(path).name} {_files(path)}"
+    return f"{Path(path).name} {_file_digest(path)}"
 
 
 def _policy_digest(name: str) -> str:
     path = policy_file.path_of(name)
-    return name if path is None else f"{policy_file.parts(name)[1]} {_files(path)}"
+    return name if path is None else f"{policy_file.parts(name)[1]} {_file_digest(path)}"
 
 
-def _files(path: str | None, pattern: str | None = None) -> str:
-    """A digest of the file *path*, or of the files in it that match *pattern*."""
-    if path is None:
-        return "none"
-    files = [Path(path)] if pattern is None else sorted(Path(path).glob(pattern))
-    try:
-        return _hash(b"".join(_hash(file.read_bytes()).encode() for file in files))
-    except OSError as err:
-        msg = f"{err.filename}: {err.strerror}"
-        raise ConfigError(msg) from err
+def _file_digest(path: str | None) -> str:
+    return "none" if path is None else file_sha256(Path(path), "*.yaml")
+
+
+def _digest_of(value: object, kind: object) -> str:
+    # The order of parameters and of speeds by GPU type changes no figure.
+    return _hash(json.dumps(to_plain(value, kind), sort_keys=True).encode())
 
 
 def _hash(content: bytes) -> str:

@@ -49,17 +49,11 @@ _OF_ROWS: Final = frozenset({"preset", "parameters", "costs", "notes", "too_larg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureComparison:
-    """One figure of a policy at a load.
+    """One figure of a policy at a load."""
 
-    Attributes:
-        own: Of the trace, with its range.
-        difference: To the first policy's, on the same workloads; None for the first itself.
-        ratio: The same as a multiple.
-    """
-
-    own: Range
-    difference: Range | None
-    ratio: Range | None
+    own: Range  # Of the trace, with its range
+    difference: Range | None  # To the first policy's, on the same workloads; None for the first
+    ratio: Range | None  # The same as a multiple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +94,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The policies under one cost model, those of which no simulation failed.
+    """The policies under one cost model, those of which no simulation failed."""
 
-    Attributes:
-        costs: The word of ``--costs``.
-        cells: Simulations and their figures, by load, resample and policy.
-        rows: By load, then policy.
-    """
-
-    costs: str
-    cells: tuple[tuple[Cell, Figures], ...]
-    rows: tuple[Row, ...]
+    costs: str  # The word of ``--costs``
+    cells: tuple[tuple[Cell, Figures], ...]  # Simulations, by load, resample and policy
+    rows: tuple[Row, ...]  # By load, then policy
 
     @property
     def costs_name(self) -> str:
@@ -143,19 +131,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """An experiment that was run.
+    """An experiment that was run."""
 
-    Attributes:
-        experiment: Its one workload has no name.
-        comparisons: By cost model; one under which each policy failed has none.
-        refused: Policies that cannot run under a cost model, as (label, costs), and why.
-        failed: Simulations that failed, and why.
-    """
-
-    experiment: Experiment
-    comparisons: tuple[Comparison, ...]
-    refused: Refused
-    failed: Mapping[Cell, WorkFault]
+    experiment: Experiment  # Its one workload has no name
+    comparisons: tuple[Comparison, ...]  # By cost model; none where each policy failed
+    refused: Refused  # Policies that cannot run under a cost model, and why
+    failed: Mapping[Cell, WorkFault]  # Simulations that failed, and why
 
 
 def planned(
@@ -185,9 +166,7 @@ def planned(
 
 
 def compared(
-    experiment: Experiment,
-    found: Mapping[Cell, Figures | WorkFault],
-    refused: Refused,
+    experiment: Experiment, found: Mapping[Cell, Figures | WorkFault], refused: Refused
 ) -> Compared:
     """Put the cells of an experiment together.
 

@@ -23,6 +23,7 @@ from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec, Res
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
+from slurm_dl.policies import policy_file
 from slurm_dl.report import export, summary_metrics
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.simulation.outcome import SimulationError
@@ -64,21 +65,13 @@ def _read(file: Path, tags: str) -> Trace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One simulation.
-
-    Attributes:
-        workload: Its name in `Experiment.workloads`.
-        costs: A word of ``--costs``; None: what the preset has.
-        load: How many times as fast as in the workload the jobs arrive.
-        resample: 0: the jobs of the workload itself. Above: their resample of this number; see
-            `resampled`.
-    """
+    """One simulation."""
 
     policy: PolicySpec = field(hash=False)
-    workload: str = ""
-    costs: str | None = None
-    load: float = 1.0
-    resample: int = 0
+    workload: str = ""  # Its name in `Experiment.workloads`
+    costs: str | None = None  # A word of ``--costs``; None: what the preset has
+    load: float = 1.0  # How many times as fast as in the workload the jobs arrive
+    resample: int = 0  # 0: the jobs of the workload itself; else the seed of `resampled`
 
     def __str__(self) -> str:
         costs = () if self.costs is None else (f"costs {self.costs}",)
@@ -141,35 +134,38 @@ class Simulated:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Experiment:
-    """Everything that the cells of an experiment share, as plain data.
+    """Everything that the cells of an experiment share, as plain data."""
 
-    Attributes:
-        workloads: By name; a single one has no name.
-        costs: Files of cost models, by the word that cells have for them.
-        policies: Names of policies in copied files, by the name that cells have for them.
-        ground: What goes with the schemes that place jobs.
-        seed: Of all that is drawn for cells of resample 0; that of resample k is k above it.
-        failures: The word of ``--node-failures``; None: nodes do not break.
-        block_days: Of resamples; see `resampled`.
-        notes_nodes: Which nodes each run held is in the records, where there are nodes.
-    """
+    workloads: Mapping[str, Workload]  # By name; a single one has no name
+    files: Mapping[str, str] = field(default_factory=dict)  # Copies, by the original path
+    ground: PlacementSetup = PLAIN  # What goes with the schemes that place jobs
+    seed: int = 0  # Of all that is drawn for resample 0; for resample k it is k above
+    failures: str | None = None  # ``--node-failures``; None: nodes do not break
+    block_days: int | None = None  # Of resamples; see `resampled`
+    notes_nodes: bool = False  # See `Cluster`
 
-    workloads: Mapping[str, Workload]
-    costs: Mapping[str, str] = field(default_factory=dict)
-    policies: Mapping[str, str] = field(default_factory=dict)
-    ground: PlacementSetup = PLAIN
-    seed: int = 0
-    failures: str | None = None
-    block_days: int | None = None
-    notes_nodes: bool = False
+    def file(self, path: str | None) -> str | None:
+        """The copy of *path*, if there is one, else *path*."""
+        return None if path is None else self.files.get(path, path)
 
     def costs_of(self, cell: Cell) -> str | None:
         """Costs of *cell* as `cluster_presets.find` takes them."""
-        return None if cell.costs is None else self.costs.get(cell.costs, cell.costs)
+        path = cluster_presets.file_of(cell.costs)
+        return cell.costs if path is None else self.file(path)
 
     def policy_of(self, cell: Cell) -> str:
         """The policy of *cell* as `registry.find` takes it."""
-        return self.policies.get(cell.policy.policy, cell.policy.policy)
+        name = cell.policy.policy
+        path = policy_file.path_of(name)
+        return name if path is None else f"{self.file(path)}:{policy_file.parts(name)[1]}"
+
+    @property
+    def ground_here(self) -> PlacementSetup:
+        """`ground` with the copies of its files."""
+        known = self.ground.foresight
+        known = dataclasses.replace(known, rates=self.file(known.rates))
+        profiles = self.file(self.ground.profiles)
+        return dataclasses.replace(self.ground, profiles=profiles, foresight=known)
 
     def ready(self, cell: Cell, jobs: Trace | None = None) -> tuple[Chosen, Cluster]:
         """The policy and the cluster of *cell*.
@@ -186,11 +182,12 @@ class Experiment:
         costs = self.costs_of(cell)
         wish = dataclasses.replace(cell.policy, policy=self.policy_of(cell))
         chosen = simulation_run.choose(wish, jobs, on_slurm=cluster_presets.is_slurm(costs))
-        cluster = cluster_presets.find(costs, chosen.preset, jobs, cell.policy.place, self.ground)
+        ground = self.ground_here
+        cluster = cluster_presets.find(costs, chosen.preset, jobs, cell.policy.place, ground)
         cluster = cluster_presets.with_failures(cluster, self.failures)
-        _, speeds = cluster.ground.foresight.speeds(jobs, shape, cluster.placement.profiles)
+        rates, speeds = cluster.ground.foresight.speeds(jobs, shape, cluster.placement.profiles)
         chosen = dataclasses.replace(chosen, notes=(*chosen.notes, *speeds))
-        return chosen, dataclasses.replace(cluster, notes_nodes=self.notes_nodes)
+        return chosen, dataclasses.replace(cluster, rates=rates, notes_nodes=self.notes_nodes)
 
     def simulate(self, cell: Cell, progress: Callable[[float], None] = lambda _: None) -> Simulated:
         """Run one simulation.
@@ -226,8 +223,8 @@ def refusals(experiment: Experiment, cells: Sequence[Cell]) -> dict[tuple[str, s
     """
     for cluster in {experiment.workloads[cell.workload].cluster for cell in cells}:
         parse_shape(cluster)
-    for word in {cell.costs for cell in cells}:
-        cluster_presets.is_slurm(experiment.costs.get(word or "", word))
+    for costs in {experiment.costs_of(cell) for cell in cells}:
+        cluster_presets.is_slurm(costs)
     whys = {}
     for cell in {(cell.policy.short_label, cell.costs): cell for cell in reversed(cells)}.values():
         try:
@@ -333,6 +330,32 @@ def figures_of(simulated: Simulated) -> Figures:
         "decisions": outcome.decisions,
         "events": outcome.events,
         "wall_s": result.wall_s,
+    }
+
+
+GROUPS: Final = {"size": summary_metrics.by_size, "user": summary_metrics.by_user}
+"""By the words of ``--by``."""
+
+
+def simulation_json(simulated: Simulated, by: tuple[str, ...] = ()) -> dict[str, object]:
+    """One simulation as plain values; the keys are those of `docs/evaluate/simulator.md`."""
+    trace, shape, result = simulated.jobs, simulated.shape, simulated.result
+    records = result.outcome.records
+    figures = figures_of(simulated)
+    del figures["too_large"], figures["blocks"]
+    return {
+        "trace": trace.name,
+        "format": trace.format,
+        "cluster": str(shape),
+        "policy": result.chosen.wish.policy,
+        "place": result.place,
+        "seed": result.seed,
+        **figures,
+        **{
+            f"by_{word}": export.groups_json(group(records, gpus=shape.gpus))
+            for word, group in GROUPS.items()
+            if word in by
+        },
     }
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 import slurm_dl
 from slurm_dl.experiments import cluster_presets, simulation_run
-from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import policy_file
 from slurm_dl.report import export
 from slurm_dl.traces.file_lines import file_sha256
@@ -45,7 +44,8 @@ def manifest_of(experiment: Experiment, cells: Sequence[Cell], command: str) -> 
     Raises:
         ConfigError: A cell cannot run.
     """
-    ground, foresight = experiment.ground, experiment.ground.foresight
+    ground = experiment.ground_here
+    foresight = ground.foresight
     unlike = {(cell.policy.short_label, cell.costs): cell for cell in reversed(cells)}
     ready = [(cell, *experiment.ready(cell)) for cell in reversed(unlike.values())]
     return {
@@ -87,11 +87,7 @@ def manifest_of(experiment: Experiment, cells: Sequence[Cell], command: str) -> 
 def _file(path: str | None) -> dict[str, str] | None:
     if path is None:
         return None
-    try:
-        return {"file": Path(path).name, "sha256": file_sha256(Path(path))}
-    except OSError as err:
-        msg = f"{path}: {err.strerror}"
-        raise ConfigError(msg) from err
+    return {"file": Path(path).name, "sha256": file_sha256(Path(path), "*.yaml")}
 
 
 def _workload(workload: Workload) -> dict[str, object]:

@@ -32,28 +32,21 @@ _LARGEST_SIGMA: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """What is known beforehand, as somebody asked for it.
+    """What is known beforehand, as somebody asked for it."""
 
-    Attributes:
-        gpu_speed: Relative speed by GPU type, above 0; 1 for those that are not named.
-        error: Standard deviation of the logarithm of foreseen / true run time; 0: known exactly.
-        due_share: Share of the jobs that are due, 0 to 1.
-        due_after: These are due so many times their run time after their submission, 1 or more.
-        rates: A file of speeds by model and GPU type, as `read_rates` takes it; None: none.
-        by_profile: GPU types differ by the profiles of models, even without *gpu_speed* or *rates*.
-    """
+    gpu_speed: Mapping[str, float] = field(default_factory=dict)  # By type, above 0; of others 1
+    error: float = 0.0  # Standard deviation of log(foreseen / true run time); 0: known exactly
+    due_share: float = 0.0  # Share of the jobs that are due, 0 to 1
+    due_after: float = 2.0  # So many times their run time after their submission, 1 or more
+    rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
+    by_profile: bool = False  # Types differ by profiles, even without *gpu_speed* or *rates*
 
-    gpu_speed: Mapping[str, float] = field(default_factory=dict)
-    error: float = 0.0
-    due_share: float = 0.0
-    due_after: float = 2.0
-    rates: str | None = None
-    by_profile: bool = False
+    def of(self, trace: Trace, rates: F64 | None, seed: int) -> TraceKnowledge:
+        """What is known of the jobs of *trace*; what is drawn depends on *seed* alone.
 
-    def of(
-        self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile], seed: int
-    ) -> TraceKnowledge:
-        """What is known of the jobs of *trace*; what is drawn depends on *seed* alone."""
+        Args:
+            rates: Their `speeds`.
+        """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
         foreseen_s = due_s = None
@@ -62,7 +55,6 @@ class Oracle:
         if self.due_share:
             due = random.random(n) < self.due_share
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
-        rates, _ = self.speeds(trace, shape, profiles)
         return TraceKnowledge(rates=rates, due_s=due_s, foreseen_s=foreseen_s)
 
     def speeds(
@@ -162,9 +154,6 @@ def _of_table(
     """Speeds of *model* on the nearest number of GPUs, as shares of that on its first type.
 
     None where the table lacks the model.
-
-    Raises:
-        ConfigError: It has the model and not a type.
     """
     if model not in table:
         return None

@@ -47,21 +47,13 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSetup:
-    """What is the same for all schemes of an experiment.
+    """What is the same for all schemes of an experiment."""
 
-    Attributes:
-        rules: Where jobs may not, or had better not be.
-        profiles: A directory of profiles that stand before those that come with the project.
-        widths: On how many nodes users let their jobs lie.
-        contention: What jobs share on a node.
-        foresight: What is known of the jobs beforehand.
-    """
-
-    rules: tuple[Named, ...] = ()
-    profiles: str | None = None
-    widths: Widths = "any"
-    contention: ContentionSpeed = field(default_factory=ContentionSpeed)
-    foresight: Oracle = field(default_factory=Oracle)
+    rules: tuple[Named, ...] = ()  # Where jobs may not, or had better not be
+    profiles: str | None = None  # A directory of profiles that stand before those of the project
+    widths: Widths = "any"  # On how many nodes users let their jobs lie
+    contention: ContentionSpeed = field(default_factory=ContentionSpeed)  # Shared on a node
+    foresight: Oracle = field(default_factory=Oracle)  # What is known beforehand
 
     def placement(self, scheme: Named | None) -> Placement:
         """What *scheme* places jobs by; with profiles alone where only speeds need them.

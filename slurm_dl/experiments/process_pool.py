@@ -16,14 +16,13 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import resource_tracker, spawn, util
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.own_python import ISOLATED
 
 P = TypeVar("P")
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 
 _OPTIONS: Final = "_args_from_interpreter_flags"
 _PREPARE: Final = "get_preparation_data"
@@ -47,21 +46,15 @@ class WorkFault:
         return f"{self.why}\n{self.details}".strip()
 
 
-class Run(Protocol[P, R_co]):
-    """Does pieces of work."""
+Run: TypeAlias = Callable[..., Iterator[tuple[int, R | WorkFault]]]
+"""Gives the result of each of the pieces, with its number, as soon as it is known.
 
-    def __call__(
-        self, pieces: Sequence[P], /, *, begin: Callable[[P], None] = ...
-    ) -> Iterator[tuple[int, R_co | WorkFault]]:
-        """The result of each piece, with its number, as soon as it is known.
-
-        Args:
-            begin: Told each piece when it begins.
-        """
+It takes the pieces, and ``begin``, which is called with each piece when it begins.
+"""
 
 
 @contextlib.contextmanager
-def process_pool(work: Callable[[P], R], processes: int) -> Iterator[Run[P, R]]:
+def process_pool(work: Callable[[P], R], processes: int) -> Iterator[Run[R]]:
     """What does *work*, so many pieces at a time; no process is left when the context ends.
 
     If a process is killed, the pieces that are not done by then end with a fault.

@@ -43,50 +43,31 @@ CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cluster:
-    """A simulated cluster: that of the papers, or a Slurm with dlschedd beside it or alone.
+    """A simulated cluster: that of the papers, or a Slurm with dlschedd beside it or alone."""
 
-    Attributes:
-        costs: What starting costs on the papers' cluster, or every cost of a Slurm.
-        name: The cost model as reports name it.
-        clockwork: When the papers' cluster decides.
-        placement: By what it puts jobs on nodes; without a scheme GPUs are only counted.
-        place: Scheme and rules as reports name them; empty if there is no scheme.
-        ground: What goes with them, and what is known of the jobs.
-        failures: When nodes of a Slurm break; None: never.
-        notes_nodes: Which nodes each run held is in the records, where there are nodes.
-    """
-
-    costs: Costs | SlurmCosts
-    name: str
-    clockwork: DecisionTimes = AT_EVENTS
-    placement: Placement = field(default_factory=Placement)
-    place: str = ""
-    ground: PlacementSetup = PLAIN
-    failures: NodeFailures | None = None
-    notes_nodes: bool = False
+    costs: Costs | SlurmCosts  # Of starting on the papers' cluster, or every cost of a Slurm
+    name: str  # The cost model as reports name it
+    clockwork: DecisionTimes = AT_EVENTS  # When the papers' cluster decides
+    placement: Placement = field(default_factory=Placement)  # Without a scheme GPUs are counted
+    place: str = ""  # Scheme and rules as reports name them; empty if there is no scheme
+    ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
+    rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
+    failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
+    notes_nodes: bool = False  # Records have the nodes of each run, where there are nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """A policy as somebody asked for it.
+    """A policy as somebody asked for it."""
 
-    Attributes:
-        policy: Its name in the registry, `SLURM_ALONE`, or ``FILE.py:CLASS``.
-        preset: A name in `presets.PRESETS`; None: ``none``.
-        parameters: What was set of it.
-        place: The scheme that puts its jobs on nodes; None: GPUs are only counted.
-        min_quantum_s: A run is left alone for this long, seconds; None: the daemon's default.
-        name: As reports call it; empty: made of the others.
-    """
-
-    policy: str
-    preset: str | None = None
-    parameters: Mapping[str, object] = field(default_factory=dict)
-    place: Named | None = None
-    min_quantum_s: float | None = None
-    name: str = ""
+    policy: str  # A name in the registry, `SLURM_ALONE`, or ``FILE.py:CLASS``
+    preset: str | None = None  # A name in `presets.PRESETS`; None: ``none``
+    parameters: Mapping[str, object] = field(default_factory=dict)  # What was set of it
+    place: Named | None = None  # Scheme that puts its jobs on nodes; None: GPUs are only counted
+    min_quantum_s: float | None = None  # A run is left alone so long; None: the daemon's default
+    name: str = ""  # As reports call it; empty: made of the others
 
     @property
     def short_label(self) -> str:
@@ -183,7 +164,7 @@ def run(
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    known = cluster.ground.foresight.of(trace, shape, cluster.placement.profiles, seed)
+    known = cluster.ground.foresight.of(trace, cluster.rates, seed)
     journal = NodeJournal() if cluster.notes_nodes else None
     if isinstance(cluster.costs, SlurmCosts):
         if known.rates is not None:

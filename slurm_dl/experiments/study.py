@@ -213,22 +213,13 @@ def experiment_of(keys: Sequence[StudyKey], traces: Path) -> Experiment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow:
-    """A policy on a trace under a cost model.
-
-    Attributes:
-        workloads: How many were asked for.
-        done: On how many it ran.
-        unfinished: Jobs that did not come to an end, all workloads together.
-        means: ``preemptions``; ``jct``: mean JCT over that of `BEST` at no cost, on the workloads
-            where both ran; ``p99``, ``largest`` (JCT) and ``preempted``: over those of `USUAL`
-            under the same costs.
-    """
+    """A policy on a trace under a cost model."""
 
     key: StudyKey
-    workloads: int
-    done: int
-    unfinished: int
-    means: Mapping[str, Range]
+    workloads: int  # How many were asked for
+    done: int  # On how many it ran
+    unfinished: int  # Jobs that did not come to an end, all workloads together
+    means: Mapping[str, Range]  # See `row_of`
 
     def as_json(self) -> dict[str, object]:
         """As plain values."""
@@ -249,7 +240,12 @@ Found = Mapping[tuple[StudyKey, int], Figures]
 
 
 def row_of(key: StudyKey, resamples: int, found: Found) -> StudyRow:
-    """The row of *key*."""
+    """The row of *key*.
+
+    Its means are ``preemptions``; ``jct``: mean JCT over that of `BEST` at no cost, on the
+    workloads where both ran; ``p99``, ``largest`` (JCT) and ``preempted``: over those of `USUAL`
+    under the same costs.
+    """
     ran = {k: found[key, k] for k in range(1 + resamples) if (key, k) in found}
     blocks = float(ran[0]["blocks"]) if 0 in ran else 0.0
     unknown = Range(math.nan)

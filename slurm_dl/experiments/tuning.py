@@ -42,20 +42,12 @@ _APART: Final = 2.0
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """Parameters that could stand in the configuration.
+    """Parameters that could stand in the configuration."""
 
-    Attributes:
-        thresholds_gpu_s: As of the policy.
-        promote_knob: As of the policy.
-        min_quantum_s: ``preemption.min_quantum_s``; None, in all that are held against each other:
-            the simulated cluster knows none.
-        dimensions: As of the policy; that in use.
-    """
-
-    thresholds_gpu_s: tuple[float, ...]
-    promote_knob: float = 0.0
-    min_quantum_s: float | None = None
-    dimensions: int = 2
+    thresholds_gpu_s: tuple[float, ...]  # As of the policy
+    promote_knob: float = 0.0  # As of the policy
+    min_quantum_s: float | None = None  # ``preemption.min_quantum_s``; None: not simulated
+    dimensions: int = 2  # As of the policy; that in use
 
     def __str__(self) -> str:
         words = [", ".join(f"{edge:g}" for edge in self.thresholds_gpu_s)]
@@ -152,27 +144,17 @@ def halves(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TuningResult:
-    """The best of the candidates, and how it does on the later days.
-
-    Attributes:
-        steps: Candidates and their figure on the days chosen on, the best first; those of the
-            promotion and of the least time of a run, if there are any, last.
-        chosen: The figures of what is in use and of the winner on those days.
-        later: The same on the days held out; NaN if jobs did not finish.
-        held: The winner's figure on the days held out, against that of what is in use.
-        resamples: How many for the ranges of it.
-        costs: The cost model.
-    """
+    """The best of the candidates, and how it does on the later days."""
 
     halves: Halves
     current: Candidate
-    steps: tuple[tuple[tuple[Candidate, float], ...], ...]
+    steps: tuple[tuple[tuple[Candidate, float], ...], ...]  # Candidates and figures, the best first
     winner: Candidate
-    chosen: tuple[float, float]
-    later: tuple[float, float]
-    held: PairedFigure
-    resamples: int
-    costs: str
+    chosen: tuple[float, float]  # Figures of *current* and *winner* on the days chosen on
+    later: tuple[float, float]  # The same on the days held out; NaN if jobs did not finish
+    held: PairedFigure  # The winner's figure on the days held out, against that in use
+    resamples: int  # How many for its ranges
+    costs: str  # The cost model
 
     @property
     def is_recommended(self) -> bool:

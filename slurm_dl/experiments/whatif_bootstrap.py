@@ -61,17 +61,11 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PairedFigure:
-    """A figure held against the first on the same days.
+    """A figure held against the first on the same days."""
 
-    Attributes:
-        own: The figure, with its 95 % interval.
-        difference: It less the first.
-        change: The same as a share of the first, at least -1; None where that may be 0.
-    """
-
-    own: Interval
-    difference: Interval
-    change: Interval | None
+    own: Interval  # The figure, with its 95 % interval
+    difference: Interval  # It less the first
+    change: Interval | None  # The same as a share, at least -1; None where the first may be 0
 
     @property
     def judged(self) -> Interval:
@@ -184,31 +178,17 @@ def _values(figures: Sequence[Figure], drawn: I64, days: int) -> F64:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedPolicy:
-    """One policy.
+    """One policy."""
 
-    Attributes:
-        label: The policy as it was asked for.
-        fate: What became of the jobs.
-        own: The figure by which policies are ranked, with its 95 % interval.
-        difference: It less that of the first policy, with an interval of Holm's correction; None
-            for the first.
-        change: The same as a share of the first's figure; None also where that may be 0.
-        by_block: ``(blocks,)`` the figure of each block of days by itself; NaN without jobs.
-        better_on: Blocks on which it is less than the first's by more than rounding; None for the
-            first.
-        compared_on: Blocks on which both have the figure.
-        verdict: What the history shows.
-    """
-
-    label: str
-    fate: Fate
-    own: Interval
-    difference: Interval | None
-    change: Interval | None
-    by_block: tuple[float, ...]
-    better_on: int | None
-    compared_on: int
-    verdict: Verdict
+    label: str  # The policy as it was asked for
+    fate: Fate  # What became of the jobs
+    own: Interval  # The figure by which policies are ranked, with its 95 % interval
+    difference: Interval | None  # It less the first's, by Holm's correction; None for the first
+    change: Interval | None  # The same as a share; None also where the first may be 0
+    by_block: tuple[float, ...]  # Of each block of days by itself; NaN without jobs
+    better_on: int | None  # Blocks on which it is less by more than rounding
+    compared_on: int  # Blocks on which both have the figure
+    verdict: Verdict  # What the history shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,29 +128,17 @@ KINDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DailyHistory:
-    """The jobs that are simulated, and on which day each is counted.
+    """The jobs that are simulated, and on which day each is counted."""
 
-    Attributes:
-        trace: The jobs that the cluster can hold.
-        block: ``(n,)`` the block of days that the job is counted in, from 0; -1: it is not counted.
-        blocks: How many there are.
-        block_days: Days in each; the last may have up to twice as many less one.
-        first_s: Midnight of the first day that is counted, seconds.
-        days: All days, those not counted as well.
-        warm_up: Days at the beginning that are not counted.
-        cool_down: Days at the end that are not counted.
-        too_large: Jobs left out because they ask for more GPUs than there are.
-    """
-
-    trace: Trace
-    block: I64
-    blocks: int
-    block_days: int
-    first_s: float
-    days: int
-    warm_up: int
-    cool_down: int
-    too_large: int
+    trace: Trace  # The jobs that the cluster can hold
+    block: I64  # ``(n,)`` block of days of each job, from 0; -1: it is not counted
+    blocks: int  # How many there are
+    block_days: int  # Days in each; the last may have up to twice as many less one
+    first_s: float  # Midnight of the first day that is counted, seconds
+    days: int  # All days, those not counted as well
+    warm_up: int  # Days at the beginning that are not counted
+    cool_down: int  # Days at the end that are not counted
+    too_large: int  # Jobs left out because they ask for more GPUs than there are
 
     @property
     def counted_days(self) -> int:

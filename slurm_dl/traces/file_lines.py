@@ -37,17 +37,24 @@ class Head:
         return next((line for line in self.text.splitlines() if line.strip()), "")
 
 
-def file_sha256(path: Path) -> str:
-    """SHA-256 of *path* as it is stored, in hexadecimal; of a directory that of its files' by name.
+def file_sha256(path: Path, pattern: str = "*") -> str:
+    """SHA-256 of *path* as it is stored, in hexadecimal.
+
+    Args:
+        pattern: Of a directory it is that of the files which match this, by their order.
 
     Raises:
-        OSError: It cannot be read.
+        ConfigError: It cannot be read.
     """
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.is_file())
+        files = sorted(file for file in path.glob(pattern) if file.is_file())
         return hashlib.sha256(" ".join(map(file_sha256, files)).encode()).hexdigest()
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as err:
+        msg = f"{path}: {err.strerror}"
+        raise ConfigError(msg) from err
 
 
 def words(header: str, delimiter: str) -> list[str]:

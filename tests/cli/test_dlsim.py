@@ -80,11 +80,14 @@ def timeless(value: Any) -> Any:  # noqa: ANN401
     return [timeless(v) for v in value] if isinstance(value, list) else value
 
 
+COMMANDS = ("run", "compare", "traces", "generate", "policies", "whatif", "tune", "history")
+
+
 def test_every_command_is_listed_and_has_help_with_an_example() -> None:
     """But the one that is for the tasks of an array."""
     listed = dlsim("--help").stdout
     assert "sweep-cell" not in listed
-    for command in ("run", "compare", "traces", "generate", "policies"):
+    for command in COMMANDS:
         assert f"\n  {command} " in listed
         result = dlsim(command, "--help")
         assert result.exit_code == 0
@@ -193,6 +196,13 @@ def profiles_in(folder: Path, text: str, names: str) -> Path:
         ),
         (f"{PLACED}best_fit --profiles /nonexistent", "does not exist"),
         ("run --policy fifo_skip --place best_fit --costs slurm", "--place: "),
+        ("run --policy las --min-quantum 300", "needs --costs slurm"),
+        ("run --policy slurm --costs slurm --min-quantum 3", "nothing to set"),
+        ("run --policy las --min-quantum -1", "--min-quantum"),
+        ("run --policy las --costs slurm --min-quantum nan", "nan is not a number of seconds"),
+        ("whatif --min-quantum 300", "needs --costs slurm"),
+        ("whatif --costs slurm --min-quantum soon", "--min-quantum 'soon'"),
+        ("whatif --costs slurm --min-quantum 1e9", "at most 2592000 seconds"),
         ("compare --policies nope", "no policy 'nope'"),
         ("compare --policies fifo --place nope", "--place nope: must be one of"),
         ("compare --policies fifo --place best_fit --place best_fit", "is given twice"),
@@ -516,26 +526,6 @@ def test_a_sweep_on_slurm_is_gathered_from_its_folder(
     assert "holds a sweep already" in dlsim(*words, "--on", "slurm", "--dir", folder).stderr
 
     assert swept(folder, 4).stdout == dlsim(*words).stdout
-
-
-def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever becomes of the profiles; --resume takes nothing else."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    folder, profiles = tmp_path / "sweep", profiles_in(tmp_path / "mine", "skew: 0.9", "vgg16")
-    words = [
-        *("compare", SIXTY, "--cluster", "4x4@2", "--policies", "discrete_las"),
-        *("--place", "none", "--place", "consolidate:skew_threshold=0.5"),
-        *("--rule", "small_apart", "--profiles", profiles, "--contention", "100:200"),
-        *("--widths", "any"),
-    ]
-    expected = dlsim(*words)
-    assert expected.exit_code == 0, expected.stderr
-    dlsim(*words, "--on", "slurm", "--dir", folder)
-    (profiles / "vgg16.yaml").write_text("name: vgg16\nskew: 0.1\n", "utf-8")
-
-    assert swept(folder, 2).stdout == expected.stdout
     for option, value in (("--place", "best_fit"), ("--seed", "7"), ("--seeds", "2")):
         again = dlsim(*ON_SLURM, folder, "--resume", option, value)
         assert again.exit_code == 2

@@ -162,15 +162,6 @@ def test_mistakes_are_named(site: Path, words: str, said: str) -> None:
     assert not (site / "x").exists()
 
 
-@pytest.mark.parametrize("name", ["whatif", "tune", "history"])
-def test_help_has_an_example(name: str) -> None:
-    done = dlsim(name, "--help")
-
-    assert done.exit_code == 0
-    assert f"dlsim {name} " in done.stdout
-    assert "--from-sacct" in done.stdout
-
-
 def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
     """Standard error is a terminal here, standard output a file."""
     ours, theirs = pty.openpty()

@@ -73,8 +73,7 @@ def test_names_tell_the_parameters() -> None:
 
 
 @given(
-    table=st.lists(st.floats(0, 100), min_size=2, max_size=20).map(sorted),
-    seed=st.integers(0, 99),
+    table=st.lists(st.floats(0, 100), min_size=2, max_size=20).map(sorted), seed=st.integers(0, 99)
 )
 def test_draws_come_from_the_table(table: list[float], seed: int) -> None:
     """Every draw is between the least and the most; the first start is free."""

@@ -55,10 +55,7 @@ PAIRS: dict[str, tuple[Policy, Callable[[], slow.Rule]]] = {
         DiscreteLas(thresholds_gpu_s=(4, 12), promote_knob=2, dimensions=1),
         lambda: slow.Queues((4, 12), knob=2, two_dimensions=False),
     ),
-    "las": (
-        Las(quantum_s=0.25),
-        lambda: slow.LeastServed(Fraction(1, 4), two_dimensions=True),
-    ),
+    "las": (Las(quantum_s=0.25), lambda: slow.LeastServed(Fraction(1, 4), two_dimensions=True)),
     "las, 1D": (
         Las(quantum_s=3, dimensions=1),
         lambda: slow.LeastServed(Fraction(3), two_dimensions=False),
@@ -188,8 +185,7 @@ def test_ticks_equal_the_slow_simulator(name: str, trace: Trace, tick_s: int) ->
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf", "discrete_las"],
+    "name", ["fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf", "discrete_las"]
 )
 @EXACT
 @given(seed=st.integers(0, 10_000), zero_s=st.sampled_from([0.0, 1e6]))

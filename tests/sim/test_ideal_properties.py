@@ -25,11 +25,7 @@ SIZES: Final = (3.0, 7.0, 20.0, 21.0, 64.0)
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {
     "discrete_las": {"thresholds_gpu_s": (8.0, 24.0), "promote_knob": 1.5},
     "list_las": {"thresholds_gpu_s": (8.0, 24.0), "promote_knob": 2.0},
-    "list_gittins": {
-        "thresholds_gpu_s": (8.0, 24.0),
-        "sizes_gpu_s": SIZES,
-        "quantum_gpu_s": 8.0,
-    },
+    "list_gittins": {"thresholds_gpu_s": (8.0, 24.0), "sizes_gpu_s": SIZES, "quantum_gpu_s": 8.0},
     "las": {"quantum_s": 2.0},
     "gittins": {"quantum_s": 2.0, "sizes_gpu_s": SIZES},
 }

@@ -486,8 +486,7 @@ def test_types_of_gpus_are_measured_apart() -> None:
         return Speed(shape=Shape(nodes, 2 // nodes), steps_per_s=rate, gpu_type=kind)
 
     both = Profile(
-        name="even",
-        speeds=(at(1, 8, "v100"), at(2, 2, "v100"), at(1, 4, "k80"), at(2, 4, "k80")),
+        name="even", speeds=(at(1, 8, "v100"), at(2, 2, "v100"), at(1, 4, "k80"), at(2, 4, "k80"))
     )
     trace = with_models(make_trace([0, 0], [8, 8], [2, 2]), [1, 1])
 

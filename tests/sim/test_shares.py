@@ -87,9 +87,7 @@ def test_runs_end_with_leases_or_with_their_jobs() -> None:
     """Restarts are what shares cost; between the ends of leases nobody is stopped."""
     policy = Fixed(shares=((0.5,), (0.5,), (0.5,), (0.5,)))
     outcome = simulate(
-        trace_of([1000, 1300, 700, 900], [1, 1, 1, 1], [0, 30, 60, 250]),
-        parse_shape("1x2"),
-        policy,
+        trace_of([1000, 1300, 700, 900], [1, 1, 1, 1], [0, 30, 60, 250]), parse_shape("1x2"), policy
     )
 
     runs = outcome.records.runs

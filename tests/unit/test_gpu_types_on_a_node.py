@@ -28,6 +28,7 @@ from slurm_dl.policies.arithmetic.supply import gpus_by_type
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
 
 TWO_TYPES = "gpu:a100:2,gpu:h100:2"
 MIG = "gpu:a100:2(S:0),gpu:a100_1g.10gb:4(S:0)"
@@ -230,9 +231,11 @@ def simulated(policy: str, shape: str) -> list[float]:
         gpus=draw.choice([1.0, 2.0, 4.0], 40).tolist(),
     )
     there = parse_shape(shape)
-    known = Oracle(gpu_speed={"a100": 1.0, "v100": 0.5}).of(trace, there, {}, seed=0)
+    rates, _ = Oracle(gpu_speed={"a100": 1.0, "v100": 0.5}).speeds(trace, there, {})
     made = Config.model_validate({"manage": {"partitions": ["gpu"]}, "policy": {"order": policy}})
-    return simulate(trace, there, made.policy.make(), known=known).records.end_s.tolist()
+    return simulate(
+        trace, there, made.policy.make(), known=TraceKnowledge(rates=rates)
+    ).records.end_s.tolist()
 
 
 @pytest.mark.parametrize("how", [["--costs", "slurm"], ["--place", "consolidate"]])

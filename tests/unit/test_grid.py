@@ -34,6 +34,7 @@ from slurm_dl.experiments.grid import (
     figures_of,
     product,
 )
+from slurm_dl.experiments.manifest import manifest_of
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
 from slurm_dl.experiments.policy_words import names_all, parse_loads, parse_policies
@@ -77,6 +78,7 @@ def made(jobs: int, seed: int = 5) -> Trace:
 TRACE = made(40)
 WORKLOAD = Workload(cluster="2x4", trace=TRACE)
 EXPERIMENT = Experiment(workloads={"": WORKLOAD})
+PROFILES = Path(__file__).parents[2] / "profiles" / "models"
 SIXTY = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
 POLICIES = parse_policies("fifo,las,discrete_las:voda", {"quantum_s": 100})
 CELLS = product(POLICIES, loads=(1.0, 2.0), resamples=2)
@@ -617,7 +619,12 @@ def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
     path = store.path / "cells" / f"{store.name(CELLS[0])}.json"
     jobs = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode()
     assert jobs == jobs_csv(EXPERIMENT.simulate(CELLS[0]).result.outcome.records)
-    for content in ("{{", "null", "[]", '{"preset": 1}'):
+    told = first[CELLS[0]]
+    assert isinstance(told, dict)
+    less = {name: value for name, value in told.items() if name != "max_jct_s"}
+    odd = ({"avg_jct_s": "1"}, {"notes": None}, {"placement": {"mean_nodes": "2"}}, {"jobs": 1.5})
+    wrong = (json.dumps(one) for one in (less, *(told | one for one in odd)))
+    for content in ("{{", "null", "[]", '{"preset": 1}', *wrong):
         path.write_text(content, "utf-8")
         with pytest.raises(ConfigError, match=r"fifo.*\.json: is no result.*delete it"):
             store.get(CELLS[0])
@@ -752,25 +759,44 @@ def test_a_folder_gives_back_what_was_put_in_it(folder: Folder, found: dict[Cell
     assert [len(cells) for cells in large.tasks_of(large.cells).values()] == [2] * 44 + [1] * 212
 
 
-def test_tables_of_costs_go_with_the_folder(tmp_path: Path) -> None:
+def test_files_of_options_go_with_the_folder(tmp_path: Path) -> None:
     """Its own copies count, two of one name as well; the first ones may go, and it may be moved."""
-    files = [tmp_path / name / "cost.yaml" for name in ("a", "b")]
-    for seconds, file in zip((30, 60), files, strict=True):
-        file.parent.mkdir()
-        file.write_text(f"restart_s: {seconds}\n", "utf-8")
-    cells = product(POLICIES[:2], costs=[str(file) for file in files])
-    here = ran(cells)
+    given = tmp_path / "given"
+    contents = {"a/cost.yaml": "restart_s: 30\n", "b/cost.yaml": "restart_s: 60\n"}
+    contents |= {
+        "rates.json": '{"resnet50": {"v100": 4, "k80": 1}}',
+        "las.py": "from slurm_dl.policies.las import Las\n",
+        "profiles/resnet50.yaml": (PROFILES / "resnet50.yaml").read_text("utf-8"),
+        "profiles/notes.txt": "no profile",
+    }
+    for name, content in contents.items():
+        (given / name).parent.mkdir(parents=True, exist_ok=True)
+        (given / name).write_text(content, "utf-8")
+    costs = [str(given / name) for name in ("a/cost.yaml", "b/cost.yaml")]
+    policies = parse_policies(f"fifo,{given}/las.py:Las", {"quantum_s": 900.5})
+    cells = product(policies, costs=costs)
+    foresight = Oracle(rates=str(given / "rates.json"))
+    ground = PlacementSetup(profiles=str(given / "profiles"), foresight=foresight)
+    workload = Workload(cluster="1x4:v100,1x4:k80", trace=read_trace(SIXTY))
+    experiment = Experiment(workloads={"": workload}, ground=ground)
+    here = dict(grid.run(experiment, cells, figures_of))
+    manifests = [manifest_of(experiment, cells, "")]
+    names = [Store(tmp_path, experiment).name(cell) for cell in cells]
     refused = {("srtf:muri", "slurm"): "it cannot", ("x", None): "nor this"}
-    Folder.create(tmp_path / "sweep", EXPERIMENT, cells, refused)
-    for file in files:
-        file.unlink()
+    Folder.create(tmp_path / "sweep", experiment, cells, refused)
+    given.rename(tmp_path / "gone")
     (tmp_path / "sweep").rename(tmp_path / "moved")
 
     opened = Folder.open(tmp_path / "moved")
 
-    assert opened.refused == refused
-
+    manifests.append(manifest_of(opened.experiment, cells, ""))
+    assert (opened.cells, opened.refused) == (cells, refused)
+    assert opened.experiment.workloads[""].jobs.format == "tiresias"
     assert timeless(dict(grid.run(opened.experiment, opened.cells, figures_of))) == timeless(here)
+    assert [opened.store.name(cell) for cell in cells] == names
+    for key in ("profiles", "rates", "policies"):
+        assert manifests[0][key] == manifests[1][key]
+    assert "jobs by --rates" in grid.all_of(here)[cells[0]]["notes"][0]
     costs = [value["costs"] for value in here.values() if not isinstance(value, WorkFault)]
     assert costs[0].startswith("restart 30 s")
     assert costs[-1].startswith("restart 60 s")
@@ -834,16 +860,3 @@ def test_what_a_user_typed_is_an_argument_and_never_script(folder: Folder) -> No
     odd = dataclasses.replace(folder, path=Path("a\nb"))
     with pytest.raises(ConfigError, match=r"--dir: .* has a control character"):
         array_job.arguments(odd, [0], ArrayRequest())
-
-
-def test_a_trace_of_another_format_comes_back_whole(tmp_path: Path) -> None:
-    experiment = Experiment(workloads={"": Workload(cluster="4x4", trace=read_trace(SIXTY))})
-    spec = PolicySpec(policy="fifo", parameters={"a": [1, 2.5, "x"], "b": None})
-    cells = (Cell(policy=spec),)
-
-    folder = Folder.create(tmp_path / "sweep", experiment, cells, {})
-
-    again = Folder.open(folder.path)
-    assert again.cells[0].policy == spec
-    jobs = again.experiment.workloads[""].jobs
-    assert (jobs.name, jobs.format, len(jobs)) == ("60_job", "tiresias", 60)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import inspect
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from slurm_dl import sim
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.policies import registry
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.las import Las
 
 SIXTY = ROOT / "traces" / "tiresias" / "60_job.csv"
 SMALL = f"{EXAMPLE}/small_first.py:SmallFirst"
@@ -96,6 +98,41 @@ def test_the_seed_of_compare_is_that_of_simulate() -> None:
     assert f"avg_jct_s {own:.4g}" in repr(drawn)
 
 
+def test_a_class_and_its_name_have_the_same_notes() -> None:
+    """Which speeds of GPU types were used stands there."""
+    types = "2x8:v100,2x8:k80"
+    notes = [sim.simulate(SIXTY, one, types).figures["notes"] for one in ("las", Las)]
+
+    assert notes[0] == notes[1] != []
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "kind"),
+    [
+        (sim.read, {"path": 3}, TypeError),
+        (sim.simulate, {"trace": 5}, TypeError),
+        (sim.simulate, {"cluster": 44}, TypeError),
+        (sim.simulate, {"costs": 180}, TypeError),
+        (sim.simulate, {"parameters": {1: 2}}, TypeError),
+        (sim.simulate, {"seed": -1}, ValueError),
+        (sim.compare, {"policies": 5}, TypeError),
+        (sim.compare, {"costs": ["none", 5]}, TypeError),
+        (sim.compare, {"loads": "1"}, TypeError),
+        (sim.compare, {"loads": 1}, TypeError),
+        (sim.compare, {"resamples": 1.5}, TypeError),
+        (sim.compare, {"processes": 0}, ValueError),
+        (sim.to_dataframe, {"result": 5}, TypeError),
+    ],
+)
+def test_an_odd_argument_is_named(
+    call: Callable[..., object], given: dict[str, object], kind: type[Exception]
+) -> None:
+    usual = {"trace": SIXTY, "cluster": "4x4", "policy": "fifo", "policies": "fifo"}
+    names = inspect.signature(call).parameters
+    with pytest.raises(kind, match=rf"{next(iter(given))}: must be "):
+        call(**{name: value for name, value in usual.items() if name in names} | given)
+
+
 SCRIPT = """
 from slurm_dl import sim
 from slurm_dl.policies.fifo import FifoSkip
@@ -124,11 +161,7 @@ def test_a_plain_script_may_use_processes(
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(guard=guard, policy=policy, trace=str(SIXTY)), "utf-8")
     done = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=60 * PATIENCE,
-        check=False,
+        [sys.executable, script], capture_output=True, text=True, timeout=60 * PATIENCE, check=False
     )
 
     assert end in done.stdout + done.stderr

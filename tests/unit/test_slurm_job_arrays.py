@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import tracemalloc
@@ -286,7 +287,7 @@ def test_texts_of_a_huge_array_are_held_once(tmp_path: Path) -> None:
         (tmp_path / tool).chmod(0o755)
     slurm = Slurm(bin_dir=tmp_path)
     tracemalloc.start()
-    began_s = time.monotonic()
+    began_s, computed_s = time.monotonic(), os.times().children_user
     try:
         table = CliQueue(slurm).table(JobReader(ClaimReader(max_grace_s=9)), site(OLDER), now_s=5.0)
         peak = tracemalloc.get_traced_memory()[1]
@@ -296,7 +297,9 @@ def test_texts_of_a_huge_array_are_held_once(tmp_path: Path) -> None:
     assert (table.job_id, table.tasks) == ([6], [30_000])
     assert table.texts[JobId(6)].label == "6_[0-29999]"
     assert peak < 16 * 2**20  # All of it is 60 MB.
-    assert slurm.spent_s < (time.monotonic() - began_s) / 2
+    # A busy machine makes the whole longer, not what the tool computes.
+    computed_s = os.times().children_user - computed_s
+    assert slurm.spent_s < time.monotonic() - began_s - computed_s / 2
 
 
 def test_folded_listing_is_matched_by_id() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.cli.dlsim import tune_text
+from slurm_dl.cli.dlsim import tune as tune_command
 from slurm_dl.config.loading import load
 from slurm_dl.experiments import grid, tuning
 from slurm_dl.experiments.grid import Cell
@@ -92,7 +92,7 @@ def test_a_planted_threshold_is_found(planted: TuningResult) -> None:
     assert list(planted.later) == later
     first = planted.winner.thresholds_gpu_s[0]
     assert 500 <= first <= 2000
-    text = "\n".join(tune_text.lines(history(26, range(26)), planted))
+    text = "\n".join(tune_command.lines(history(26, range(26)), planted))
     assert "of the gain is left there" in text
     assert "thresholds_gpu_s: [" in text
 
@@ -118,12 +118,12 @@ def test_nothing_is_changed_where_nothing_helps() -> None:
     found = tuned(trace, AS_FIFO)
     assert found.winner == AS_FIFO
     assert (found.gain, found.gain_left, found.is_recommended) == (0, 0, False)
-    assert "nothing was better than what is in use" in "\n".join(tune_text.lines(trace, found))
+    assert "nothing was better than what is in use" in "\n".join(tune_command.lines(trace, found))
 
     few = history(8, range(8))
     found = tuned(few, AS_FIFO)
     assert not found.is_recommended
-    assert "too few to judge" in "\n".join(tune_text.lines(few, found))
+    assert "too few to judge" in "\n".join(tune_command.lines(few, found))
     with pytest.raises(ConfigError, match="3 days"):
         tuned(history(3, range(3)), AS_FIFO)
 
@@ -139,7 +139,7 @@ def test_what_helped_only_on_the_days_chosen_on_is_not_recommended(planted: Tuni
     assert found.gain > 0.5
     assert found.winner != AS_FIFO
     assert not found.is_recommended
-    text = "\n".join(tune_text.lines(trace, found))
+    text = "\n".join(tune_command.lines(trace, found))
     assert "Leave it as it is" in text
     assert "thresholds_gpu_s:" not in text
     assert found.steps == planted.steps
@@ -155,7 +155,7 @@ def test_the_promotion_knob_is_tried_where_it_is_in_use() -> None:
 
     assert {one.promote_knob for one, _ in found.steps[-1]} == {2.0, 4.0, 8.0}
     assert {one.promote_knob for one, _ in found.steps[-2]} == {4.0}
-    assert "promote_knob: " in tune_text.yaml_lines(found.winner, current)
+    assert "promote_knob: " in tune_command.yaml_lines(found.winner, current)
     given = tuned(history(12, range(12)), AS_FIFO, knobs=(0.0, 3.0))
     assert {one.promote_knob for one, _ in given.steps[-1]} == {0.0, 3.0}
 
@@ -163,7 +163,7 @@ def test_the_promotion_knob_is_tried_where_it_is_in_use() -> None:
 def test_the_lines_give_what_was_promised(planted: TuningResult, tmp_path: Path) -> None:
     """The loader's policy of these lines, run by itself on the days held out, has that figure."""
     path = tmp_path / "tuned.yaml"
-    lines = tune_text.yaml_lines(planted.winner, planted.current)
+    lines = tune_command.yaml_lines(planted.winner, planted.current)
     path.write_text(f"manage: {{partitions: [gpu]}}\n{lines}", "utf-8")
     held_out = planted.halves.days[HELD_OUT]
     outcome = outcome_of(held_out.trace, "1x1", load(path).policy.make())
@@ -177,9 +177,9 @@ def test_the_lines_give_what_was_promised(planted: TuningResult, tmp_path: Path)
 def test_the_result_does_not_depend_on_the_processes(planted: TuningResult) -> None:
     """It is plain JSON."""
     trace = history(26, range(26))
-    told = tune_text.as_json(trace, planted)
+    told = tune_command.as_json(trace, planted)
 
-    assert tune_text.as_json(trace, tuned(trace, AS_FIFO, processes=2)) == told
+    assert tune_command.as_json(trace, tuned(trace, AS_FIFO, processes=2)) == told
     again = json.loads(json.dumps(told, allow_nan=False))
     assert again["recommended"] is True
     assert again["found"]["thresholds_gpu_s"] == list(planted.winner.thresholds_gpu_s)
@@ -232,7 +232,7 @@ def test_the_lines_are_the_policy_again(
     path = tmp_path_factory.getbasetemp() / "tuned.yaml"
     current = Candidate((1.0,), dimensions=dimensions)
     site = "manage: {partitions: [gpu]}\n"
-    path.write_text(site + tune_text.yaml_lines(winner, current), "utf-8")
+    path.write_text(site + tune_command.yaml_lines(winner, current), "utf-8")
 
     assert load(path).policy.make() == DiscreteLas(
         thresholds_gpu_s=winner.thresholds_gpu_s,

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.cli.dlsim.asked import parse_thresholds
 from slurm_dl.cli.dlsim.simulation_options import FIGURES
-from slurm_dl.cli.dlsim.whatif import asked
-from slurm_dl.cli.dlsim.whatif_text import as_json
+from slurm_dl.cli.dlsim.whatif import as_json, asked
 from slurm_dl.experiments import grid
 from slurm_dl.experiments.grid import Experiment, Workload
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup

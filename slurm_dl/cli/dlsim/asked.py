@@ -32,11 +32,14 @@ from slurm_dl.report.terminal_table import console, progress
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.history_dump import read_dump
+from slurm_dl.traces.summary import summarize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 M = TypeVar("M")
+
+_DAY_S = 86_400.0
 
 
 def run_each(
@@ -97,12 +100,7 @@ class PlacementOptions(TypedDict):
 def placement_of(
     **given: Unpack[PlacementOptions],
 ) -> tuple[tuple[Named | None, ...], PlacementSetup]:
-    """Schemes, and all that goes with them.
-
-    Raises:
-        ConfigError: One of the options is no such thing.
-        UsageError: Something goes with ``--place``, and there is no scheme.
-    """
+    """Schemes, and all that goes with them."""
     places = given["places"]
     words = (places,) if isinstance(places, str) else places or ()
     schemes = tuple(None if w.strip() == NOWHERE else parse_named("--place", w) for w in words)
@@ -130,11 +128,7 @@ def placement_of(
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Raise before the work, not after it, if a result could not be written; ``-`` always can.
-
-    Raises:
-        UsageError: A directory is not there, or two results would go into one file.
-    """
+    """Raise before the work, not after it, if a result could not be written; ``-`` always can."""
     given = [path for path in paths if path is not None and not is_printed(path)]
     for path in given:
         if not path.absolute().parent.is_dir():
@@ -165,13 +159,19 @@ def report(told: dict[str, object], json_path: Path | None, text: Iterator[Rende
         export.write_json(json_path, told)
 
 
-def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:
-    """The jobs of a trace, or of a dump of accounting.
+def read_lines(trace: Trace) -> Iterator[str]:
+    """What was read, and what was left out and why."""
+    summary = summarize(trace)
+    yield (
+        f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "
+        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / _DAY_S:.1f} days"
+    )
+    for kind in summary.left_out:
+        yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"
 
-    Raises:
-        UsageError: It is neither or both.
-        ConfigError: It cannot be read.
-    """
+
+def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:
+    """The jobs of a trace, or of a dump of accounting."""
     if (trace is None) == (dump is None):
         msg = "give a TRACE or --from-sacct DUMP"
         raise click.UsageError(msg)
@@ -185,11 +185,7 @@ def read_history(trace: Path | None, dump: Path | None, format_name: str | None)
 
 
 def parse_thresholds(text: str) -> tuple[float, ...]:
-    """Thresholds from ``3600,36000``, GPU-seconds.
-
-    Raises:
-        ConfigError: They cut no service into queues.
-    """
+    """Thresholds from ``3600,36000``, GPU-seconds."""
     form = "one or more numbers above 0 that increase, in GPU-seconds, such as 3600,36000"
     return numbers(
         "--thresholds", text, form, lambda *edges: DiscreteLas(thresholds_gpu_s=edges)
@@ -197,11 +193,7 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
 
 
 def parse_quanta(text: str | None) -> tuple[float, ...]:
-    """Least times of a run from ``300,900``, seconds, each once; none if nobody said.
-
-    Raises:
-        ConfigError: One is none.
-    """
+    """Least times of a run from ``300,900``, seconds, each once; none if nobody said."""
     if text is None:
         return ()
     form = f"numbers of 0 or more, such as 300,900; at most {LONGEST_QUANTUM_S:.0f} seconds"

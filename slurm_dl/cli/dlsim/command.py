@@ -10,54 +10,39 @@ import click
 from slurm_dl.cli import commandline
 from slurm_dl.cli.lazy_group import LazyGroup
 
-_COMMANDS = {
-    "compare": (
-        "slurm_dl.cli.dlsim.experiment_commands:compare_command",
-        "Run TRACE under several policies and lay the figures side by side.",
-    ),
+_HELP = {
+    "compare": "Run TRACE under several policies and lay the figures side by side.",
     "generate": (
-        "slurm_dl.cli.dlsim.generate:generate_command",
-        "Write a trace of made jobs, with statistics of a real one, and say how well they fit.",
+        "Write a trace of made jobs, with statistics of a real one, and say how well they fit."
     ),
-    "history": (
-        "slurm_dl.cli.dlsim.history:history_command",
-        "Write the site's own history to OUT, for 'dlsim run' and 'dlsim compare'.",
-    ),
-    "policies": (
-        "slurm_dl.cli.dlsim.listing:policies_command",
-        "List the policies with their parameters, and the presets with what they set.",
-    ),
-    "replay": (
-        "slurm_dl.cli.dlsim.replay:replay_command",
-        "Decide once more on every snapshot of a recording.",
-    ),
-    "report": (
-        "slurm_dl.cli.dlsim.experiment_commands:report_command",
-        "Draw what becomes of TRACE under one or more policies, as one page for a browser.",
-    ),
-    "run": (
-        "slurm_dl.cli.dlsim.experiment_commands:run_command",
-        "Run TRACE under a policy and say what became of the jobs.",
-    ),
-    "study": (
-        "slurm_dl.cli.dlsim.experiment_commands:study_command",
-        "Run the studies that the documents have figures of.",
-    ),
-    "sweep-cell": ("slurm_dl.cli.dlsim.experiment_commands:sweep_cell_command", ""),
-    "traces": (
-        "slurm_dl.cli.dlsim.listing:traces_command",
-        "Say what is in TRACE, and what was left out of it and why.",
-    ),
+    "history": "Write the site's own history to OUT, for 'dlsim run' and 'dlsim compare'.",
+    "policies": "List the policies with their parameters, and the presets with what they set.",
+    "replay": "Decide once more on every snapshot of a recording.",
+    "report": "Draw what becomes of TRACE under one or more policies, as one page for a browser.",
+    "run": "Run TRACE under a policy and say what became of the jobs.",
+    "study": "Run the studies that the documents have figures of.",
+    "sweep-cell": "",
+    "traces": "Say what is in TRACE, and what was left out of it and why.",
     "tune": (
-        "slurm_dl.cli.dlsim.experiment_commands:tune_command",
-        "Search thresholds of discrete_las on the first half of a history; judge on the second.",
+        "Search thresholds of discrete_las on the first half of a history; judge on the second."
     ),
-    "whatif": (
-        "slurm_dl.cli.dlsim.experiment_commands:whatif_command",
-        "Rank policies on a site's own history, and say which differences its days can show.",
-    ),
+    "whatif": "Rank policies on a site's own history, and say which differences its days can show.",
 }
-"""Where each command is, and its line in the help."""
+"""The line of each command in the help: the first one of its own."""
+
+_MODULES = {
+    **{name: name for name in ("generate", "history", "replay")},
+    **dict.fromkeys(("policies", "traces"), "listing"),
+}
+"""Where a command is, if not in `experiment_commands`."""
+
+
+def _place(name: str) -> str:
+    module = _MODULES.get(name, "experiment_commands")
+    return f"slurm_dl.cli.dlsim.{module}:{name.replace('-', '_')}_command"
+
+
+_COMMANDS = {name: (_place(name), text) for name, text in _HELP.items()}
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

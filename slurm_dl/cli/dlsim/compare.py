@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim import comparison_plot, comparison_text
+from slurm_dl.cli.dlsim import comparison_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
@@ -20,20 +22,27 @@ from slurm_dl.cli.dlsim.asked import (
 from slurm_dl.experiments import array_job, comparison, grid, policy_words
 from slurm_dl.experiments.array_job import ArrayRequest, Folder
 from slurm_dl.experiments.cell_store import Store
-from slurm_dl.experiments.comparison import Compared, Refused
+from slurm_dl.experiments.comparison import Compared, Comparison, Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
 from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
+from slurm_dl.report.number_format import unit_of
 from slurm_dl.report.terminal_table import progress
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _A_DAY_S = 86_400.0
 _MOST_TOLD = 20
+_DRAWN: Final = 28
+_BARS: Final = ("avg_jct_s", "p95_jct_s", "max_rho")
 _IN_FOLDER = (
     "trace", "format_name", "parameters", "places", "rules", "cluster", "costs", "policies",
     "profiles", "widths", "contention", "loads", "resamples", "seeds", "seed", "block_days",
@@ -73,7 +82,7 @@ def compare(
     _check_where(where, directory)
     check_outputs(json_path, csv_path, plot_path)
     if plot_path:
-        comparison_plot.check_picture(plot_path)
+        _check_picture(plot_path)
         if len(costs) > 1 and "," in loads:
             msg = "--plot: several --costs and several --loads are too much for one picture"
             raise click.UsageError(msg)
@@ -110,9 +119,7 @@ def compare(
         cells, refused = comparison.planned(experiment, cells, lenient=lenient)
         made = manifest(experiment, cells)
         if where == "local":
-            store = None if directory is None else Store(directory, experiment)
-            if store is not None:
-                store.begin()
+            store = None if directory is None else Store(directory, experiment).begin()
             title = _title(experiment, cells)
             found = run_all(title, experiment, cells, grid.figures_of, processes, store=store)
         else:
@@ -141,7 +148,7 @@ def _report(
     if csv_path:
         export.write_csv(csv_path, comparison.as_csv(ran), made)
     if plot_path:
-        comparison_plot.draw(ran.comparisons, plot_path, made)
+        _draw(ran.comparisons, plot_path, made)
     _end(ran)
 
 
@@ -150,11 +157,7 @@ def _title(experiment: Experiment, cells: tuple[Cell, ...]) -> str:
 
 
 def _check_where(where: str, directory: Path | None) -> None:
-    """Refuse options that belong to the other place, or whose values a folder holds.
-
-    Raises:
-        UsageError: One does.
-    """
+    """Refuse options that belong to the other place, or whose values a folder holds."""
     context = click.get_current_context()
     names = {option.name: option for option in context.command.params}
     given = {
@@ -224,3 +227,101 @@ def sweep_cell(*, directory: Path, task: int) -> None:
         click.echo(f"dlsim sweep-cell: {text}", err=True)
     if failed:
         raise SystemExit(EXIT_FAILED)
+
+
+def _draw(comparisons: Sequence[Comparison], path: Path, manifest: Manifest) -> None:
+    """Write one picture to *path*.
+
+    Args:
+        comparisons: Under different cost models; with several loads only the first is drawn.
+    """
+    from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes 0.5 s
+
+    first = comparisons[0]
+    if len(first.loads) > 1:
+        style.save(_over_loads(first), path, manifest)
+        return
+    names = _drawn_names([policy.short_label for c in comparisons for policy in c.policies])
+    runs = {
+        one.costs_name: {
+            names[row.label]: {
+                "jobs": row.jobs,
+                "finished": row.jobs - row.unfinished,
+                **{name: row.figures[name].own.value for name in _BARS},
+            }
+            for row in one.best_first(one.loads[0])
+        }
+        for one in comparisons
+    }
+    style.save(plots.ranking(runs), path, manifest)
+
+
+def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
+    """Names of policies in a picture: of a name that is cut there the preset alone."""
+    presets = {label: label.partition(":")[2] for label in labels}
+    drawn = list(presets.values())
+    return {
+        label: preset if len(label) > _DRAWN and drawn.count(preset) == 1 else label
+        for label, preset in presets.items()
+    }
+
+
+def _check_picture(path: Path) -> None:
+    """Raise before the work is done if the name is no picture's."""
+    endings = (".png", ".svg", ".pdf")
+    if path.suffix.lower() not in endings:
+        msg = f"--plot {path}: name a file that ends with one of {', '.join(endings)}"
+        raise ConfigError(msg)
+
+
+def _over_loads(comparison: Comparison) -> Figure:
+    """Mean JCT against the load, with the ranges as bands where there are resamples."""
+    import numpy as np  # noqa: PLC0415 - with matplotlib, for pictures alone
+    from matplotlib.ticker import (  # noqa: PLC0415
+        FixedLocator,
+        FuncFormatter,
+        LogLocator,
+        NullFormatter,
+        NullLocator,
+    )
+
+    from slurm_dl.report import style  # noqa: PLC0415
+
+    loads = np.array(sorted(comparison.loads))
+    means_s = [row.mean_jct_s for row in comparison.rows]
+    unit = unit_of(means_s)
+    with style.styled():
+        figure = style.canvas(height=4.2)
+        axes = figure.add_subplot()
+        axes.set_title("Mean job completion time")
+        axes.set_xlabel("load, times the trace's arrival rate (log scale)")
+        axes.set_ylabel(f"mean JCT ({unit.sign}, log scale)")
+        if not any(math.isfinite(m) for m in means_s):
+            style.nothing(axes, "no job finished")
+            return figure
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        lines = []
+        labels = [policy.short_label for policy in comparison.policies]
+        names = _drawn_names(labels)
+        for i, label in enumerate(labels):
+            rows = sorted((r for r in comparison.rows if r.label == label), key=lambda r: r.load)
+            own = [row.figures["avg_jct_s"].own for row in rows]
+            low, at, high = (
+                np.array([getattr(one, end) for one in own]) / unit.in_s
+                for end in ("low", "value", "high")
+            )
+            line = style.line(axes, loads, at, i)
+            line.set(marker="o", markersize=4)
+            if own[0].is_known:
+                axes.fill_between(loads, low, high, color=style.colour(i), alpha=0.15, lw=0)
+            lines.append((style.label_of(names[label]), line))
+        axes.xaxis.set_major_locator(FixedLocator(loads.tolist()))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.grid(visible=True, axis="y")
+        style.key_below(figure, lines)
+        return figure

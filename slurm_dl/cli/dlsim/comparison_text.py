@@ -15,10 +15,10 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
+from slurm_dl.cli.dlsim.asked import read_lines
 from slurm_dl.experiments import comparison
 from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.comparison import Compared, Comparison, Row
-from slurm_dl.experiments.results import read_lines
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.number_format import NONE, number, percent, unit_of
 from slurm_dl.report.terminal_table import Column, console, laid_out, table

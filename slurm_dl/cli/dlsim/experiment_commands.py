@@ -244,9 +244,7 @@ def whatif_command() -> None:
         help="Sets of thresholds to try.",
     ),
     click.option(
-        "--out",
-        type=_FILE,
-        help="Write the lines for slurm_dl.yaml here, if they are recommended.",
+        "--out", type=_FILE, help="Write the lines for slurm_dl.yaml here, if they are recommended."
     ),
     *option.place_options(several=False),
     option.PROCESSES,

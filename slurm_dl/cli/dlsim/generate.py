@@ -12,7 +12,7 @@ import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlsim.listing import summary_json, summary_lines
-from slurm_dl.cli.dlsim.simulation_options import cluster_option, format_options
+from slurm_dl.cli.dlsim.simulation_options import SEED, cluster_option, format_options
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.traces import workload_fit as fits
@@ -57,7 +57,7 @@ _ARRIVALS: Final = ("poisson", "diurnal")
     show_default=True,
     help="At an even rate, or at one that follows the hours of the day.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn.")
+@SEED
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -127,32 +127,21 @@ def generate_command(
 
 def fit_json(fit: Fit) -> dict[str, object]:
     """How good a fit is, as plain values."""
-    return {
-        "origin": fit.origin,
-        "jobs": fit.jobs,
-        "mean_gpu_s_data": fit.mean_gpu_s_data,
-        "mean_gpu_s_fit": fit.mean_gpu_s_fit,
-        "interarrival_cv": fit.interarrival_cv,
-        "classes": [
-            {
-                "low_gpus": part.low_gpus,
-                "high_gpus": part.high_gpus,
-                "jobs": part.jobs,
-                "components": len(part.durations.weight),
-                "ks": part.ks,
-                "quantiles": [quantile.model_dump() for quantile in part.quantiles],
-            }
-            for part in fit.classes
-        ],
-    }
+    names = ("origin", "jobs", "mean_gpu_s_data", "mean_gpu_s_fit", "interarrival_cv")
+    classes = [
+        {
+            **{name: getattr(part, name) for name in ("low_gpus", "high_gpus", "jobs")},
+            "components": len(part.durations.weight),
+            "ks": part.ks,
+            "quantiles": [quantile.model_dump() for quantile in part.quantiles],
+        }
+        for part in fit.classes
+    ]
+    return {**{name: getattr(fit, name) for name in names}, "classes": classes}
 
 
 def _fit(like: str, format_name: str | None) -> Fit:
-    """The fit that ``--like`` means.
-
-    Raises:
-        ConfigError: It is neither a fit of ours nor a file, or the file is neither trace nor fit.
-    """
+    """The fit that ``--like`` means."""
     if like in FITS:
         with importlib.resources.as_file(_ours(like)) as path:
             return fits.read_fit(path)

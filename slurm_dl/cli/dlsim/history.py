@@ -17,8 +17,7 @@ from typing import IO, cast
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import check_outputs
-from slurm_dl.experiments.results import read_lines
+from slurm_dl.cli.dlsim.asked import check_outputs, read_lines
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import progress
@@ -115,11 +114,7 @@ def history_command(
 
 
 def _new(out: Path | None, *, force: bool) -> Path:
-    """Where the history goes.
-
-    Raises:
-        UsageError: Nobody said where, or something is there.
-    """
+    """Where the history goes."""
     if out is None:
         msg = "Missing argument 'OUT'"
         raise click.UsageError(msg)
@@ -185,11 +180,7 @@ def _jobs(out: Path) -> None:
 
 
 def _write(out: Path, lines: Iterable[str], tally: FetchTally, *, nothing: str) -> None:
-    """Write the history, whole or not at all.
-
-    Raises:
-        ClickException: It cannot be written, or there is no run.
-    """
+    """Write the history, whole or not at all."""
     try:
         with _whole(out) as file, progress("history", _STEPS) as report:
             file.write(f"{HEADER}\n".encode())

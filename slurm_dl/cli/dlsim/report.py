@@ -92,11 +92,7 @@ def report(
 
 
 def _real_schedule(path: Path, real: RecordedSchedule | None) -> Schedule:
-    """What really happened, as a schedule.
-
-    Raises:
-        ConfigError: The trace does not tell.
-    """
+    """What really happened, as a schedule."""
     if real is None:
         msg = (
             f"--recorded: {path} does not tell when jobs really ran; "
@@ -115,11 +111,7 @@ def _result_of(simulated: Simulated) -> Result:
 
 
 def _write(
-    path: Path,
-    jobs: Trace,
-    shape: ClusterShape,
-    schedules: Sequence[Schedule],
-    made: Manifest,
+    path: Path, jobs: Trace, shape: ClusterShape, schedules: Sequence[Schedule], made: Manifest
 ) -> str:
     """Write the page; says how large it is."""
     names = [jobs.models[m] if m >= 0 else "" for m in jobs.model.tolist()]

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import click
+from rich.text import Text
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim.asked import PlacementOptions, check_outputs, manifest, placement_of
-from slurm_dl.experiments import grid, results
+from slurm_dl.cli.dlsim.asked import (
+    PlacementOptions,
+    check_outputs,
+    manifest,
+    placement_of,
+    read_lines,
+)
+from slurm_dl.experiments import grid
 from slurm_dl.experiments.cell_store import Store
-from slurm_dl.experiments.grid import Cell, Experiment, Workload
+from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
+from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
-from slurm_dl.report import export
+from slurm_dl.policies import policy_file
+from slurm_dl.report import export, summary_metrics
+from slurm_dl.report.number_format import number, percent
+from slurm_dl.report.tables import run_tables, sizes_table, users_table
 from slurm_dl.report.terminal_table import console, progress
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
+from slurm_dl.simulation.outcome import Lay
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_PLACE = 60
+_TABLES = {"size": sizes_table, "user": users_table}
+_RUNGS = {"skew": "by skew"}
 
 
 def run(
@@ -60,20 +81,18 @@ def run(
     )
     cell = Cell(policy=spec, costs=costs)
     made = manifest(experiment, [cell])
-    store = None if directory is None else Store(directory, experiment)
-    if store is not None:
-        store.begin()
+    store = None if directory is None else Store(directory, experiment).begin()
     with progress(f"{safe(jobs.name)}: {safe(spec.short_label, 60)}", 1) as report:
         whole = experiment.simulate(cell, report)
     result, records = whole.result, whole.result.outcome.records
     if not quiet:
         _show(jobs, shape, result, by)
     if json_path:
-        export.write_json(json_path, {"manifest": made, **results.as_json(whole, by)})
+        export.write_json(json_path, {"manifest": made, **grid.simulation_json(whole, by)})
     if csv_path:
         export.write_csv(csv_path, export.jobs_csv(records), made)
     if plots_dir:
-        results.draw(whole, plots_dir, made)
+        _draw(whole, plots_dir, made)
     if store is not None:
         store.put(cell, grid.figures_of(whole), records)
     unfinished = int((~records.finished).sum())
@@ -85,9 +104,9 @@ def run(
 
 def _show(trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...]) -> None:
     out = console()
-    for line in results.read_lines(trace):
+    for line in read_lines(trace):
         out.print(line, markup=False, highlight=False)
-    for table in results.tables(shape, result, by):
+    for table in _tables(shape, result, by):
         out.print()
         out.print(table)
 
@@ -102,3 +121,50 @@ def _why(trace: Trace, shape: ClusterShape, result: Result) -> str:
     passes = result.chosen.made is None or result.chosen.made.skips
     others = "" if passes else "; this policy passes nobody by, so those behind wait for ever"
     return f"{asks} for more than the {shape.gpus} GPUs there are{others}"
+
+
+def _draw(simulated: Simulated, directory: Path, manifest: Manifest) -> None:
+    """Write the pictures of a simulation into *directory*."""
+    from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes half a second
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        msg = f"--plots {directory}: {err.strerror}; name a directory that can be made"
+        raise ConfigError(msg) from err
+    records = {simulated.cell.policy.label: simulated.result.outcome.records}
+    style.save(plots.jct_distribution(records), directory / "jct.png", manifest)
+    over_time = plots.over_time(records, gpus=simulated.shape.gpus)
+    style.save(over_time, directory / "over_time.png", manifest)
+
+
+def _tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator[RenderableType]:
+    """The figures of one simulation."""
+    records = result.outcome.records
+    chosen = result.chosen
+    policy = policy_file.short(chosen.wish.policy)
+    title = f"{policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
+    yield run_tables(summary_metrics.summarise(records, gpus=shape.gpus), title=title)
+    if result.outcome.lay is not None:
+        yield _lay_lines(result.place, result.outcome.lay)
+    yield (
+        f"{result.outcome.decisions:,} decisions at {result.outcome.events:,} instants in "
+        f"{result.wall_s:.2f} s"
+    )
+    yield from chosen.notes
+    for word, table in _TABLES.items():
+        if word in by:
+            yield table(grid.GROUPS[word](records, gpus=shape.gpus))
+
+
+def _lay_lines(place: str, lay: Lay) -> Text:
+    lines = [
+        f"placed by {safe(place, _PLACE)}",
+        f"  nodes of a job       {number(lay.mean_nodes)} on average",
+        f"  skewed jobs spread   {percent(lay.skewed_spread_frac)}",
+        f"  speed of a job       {percent(lay.mean_speed)} of its best place's, on average",
+    ]
+    if lay.rungs:
+        counts = ", ".join(f"{n:,} {_RUNGS.get(rung, rung)}" for rung, n in lay.rungs.items())
+        lines.append(f"  speeds of jobs that were spread: {counts}")
+    return Text("\n".join(lines))

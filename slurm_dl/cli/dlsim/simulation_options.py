@@ -109,10 +109,7 @@ def trace_options(*, required: bool = True) -> tuple[Option, ...]:
     Args:
         required: The jobs cannot come from elsewhere.
     """
-    return (
-        click.argument("trace", type=_file(exists=True), required=required),
-        *format_options(),
-    )
+    return (click.argument("trace", type=_file(exists=True), required=required), *format_options())
 
 
 def policies_option(text: str, *, default: str | None = None) -> Option:

@@ -57,8 +57,7 @@ def study(
         parse_sd(word)
     keys = studies.keys_of(_traces(traces), _policies(policies), costs, _each(tags, "--tags"))
     experiment = studies.experiment_of(keys, traces_dir)
-    store = Store(directory, experiment)
-    store.begin()
+    store = Store(directory, experiment).begin()
     # A policy can run on all of the traces, or on none.
     refused = grid.refusals(experiment, [key.cell(0) for key in keys])
     if refused and policies not in (None, policy_words.ALL):
@@ -97,11 +96,7 @@ def _failures(ran: Iterator[tuple[Cell, object]]) -> tuple[dict[str, str], bool]
 
 
 def _each(words: tuple[str, ...], option: str) -> tuple[str, ...]:
-    """*words*, of which none may be given twice; a number in one way only.
-
-    Raises:
-        ConfigError: One is.
-    """
+    """*words*, of which none may be given twice; a number in one way only."""
     told = []
     for word in words:
         try:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import Final, Unpack
 
 import click
+from rich.console import RenderableType
 
 from slurm_dl.cli.commandline import EXIT_FAILED
-from slurm_dl.cli.dlsim import whatif_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
@@ -20,6 +21,7 @@ from slurm_dl.cli.dlsim.asked import (
     parse_thresholds,
     placement_of,
     read_history,
+    read_lines,
     report,
     run_all,
 )
@@ -28,10 +30,28 @@ from slurm_dl.experiments.grid import Experiment, Workload
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
-from slurm_dl.experiments.whatif_bootstrap import rank
-from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, Ranking, rank
+from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
+from slurm_dl.model.trace import Trace
+from slurm_dl.report import export
+from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
+from slurm_dl.report.terminal_table import Column, table
+from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
+from slurm_dl.text import safe
 
-_MOST_POLICIES = 100
+METHOD: Final = "BCa bootstrap over days (Efron 1987), at least Student's"
+
+_MOST_POLICIES: Final = 100
+_NAME: Final = 26
+_ONE: Final = TimeUnit("", 1.0)
+_SAID: Final = {
+    "first": "what the others are held against",
+    "unfinished": "not compared: under it or under {first} jobs never finished",
+    "too few days": "too few days with jobs to tell it from the first",
+    "no difference shown": "no difference to {first} that this history can show",
+}
+_OF_FATE: Final = ("costs", "notes", "unfinished", "preemptions")
+_OF_ROW: Final = ("verdict", "difference", "change", "better_on", "compared_on", "by_block")
 
 
 def whatif(
@@ -74,8 +94,8 @@ def whatif(
     fates = [(cell.policy.short_label, fate) for cell, fate in found.items()]
     ranking = rank(fates, by=by, seed=seed)
     told = (jobs, history, shape, ranking)
-    made = {"manifest": written, **whatif_text.as_json(*told)}
-    report(made, json_path, whatif_text.lines(*told))
+    made = {"manifest": written, **as_json(*told)}
+    report(made, json_path, lines(*told))
     if any(row.fate.unfinished for row in ranking.rows):
         raise SystemExit(EXIT_FAILED)
 
@@ -92,10 +112,6 @@ def asked(
     Args:
         schemes: Each policy runs with each of them; none: GPUs are only counted.
         quanta: It runs with each of these least times of a run as well, seconds.
-
-    Raises:
-        ConfigError: A policy, a parameter or thresholds are wrong.
-        UsageError: There is nothing to compare, or too much.
     """
     made = [*policy_words.parse_policies(policies, parse_parameters(parameters))]
     for text in thresholds:
@@ -117,3 +133,144 @@ def asked(
         msg = f"{len(found)} policies and thresholds; at most {_MOST_POLICIES}"
         raise click.UsageError(msg)
     return found
+
+
+def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
+    """What was read, and what is left out of it."""
+    yield from read_lines(trace)
+    if too_large:
+        yield (
+            f"left out {too_large:,} jobs that ask for more than the {shape.gpus} GPUs of the "
+            "cluster"
+        )
+
+
+def lines(
+    trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
+) -> Iterator[RenderableType]:
+    """All of it for people."""
+    costs = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
+    yield from read_lines_of(trace, shape, history.too_large)
+    yield f"on {shape}, costs {costs}"
+    yield (
+        f"{history.jobs_counted:,} jobs of {history.counted_days} days count; those of the first "
+        f"{history.warm_up} and the last {history.cool_down} are simulated beside them"
+    )
+    if costs == "none":
+        yield (
+            "starting and stopping costs nothing here, which favours policies that preempt: "
+            "see --costs"
+        )
+    notes = ((row.label, note) for row in ranking.rows for note in row.fate.notes)
+    yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(notes))
+    yield ""
+    yield _ranked_table(ranking)
+    yield ""
+    yield from _verdict_lines(ranking, history)
+
+
+def _ranked_table(ranking: Ranking) -> RenderableType:
+    """Policies in their order, 80 columns wide."""
+    kind = KINDS[ranking.by]
+    unit = unit_of(row.own.value for row in ranking.rows) if kind.is_time else _ONE
+    titles = (
+        f"{kind.title} {unit.sign}".rstrip(),
+        "95 % range",
+        "to the\nfirst",
+        "range of the\ndifference",
+        "less\non",
+    )
+    columns = (Column(title=title, right=True, folds=True) for title in titles)
+    in_unit: Callable[[float], str] = lambda value: number(value / unit.in_s)  # noqa: E731
+    rows = [
+        (
+            safe(row.label, 2 * _NAME),
+            in_unit(row.own.value),
+            ends(row.own, in_unit),
+            signed(row.change.value if row.change else math.nan),
+            ends(row.change, signed),
+            NONE if row.better_on is None else f"{row.better_on}/{row.compared_on}",
+        )
+        for row in ranking.rows
+    ]
+    return table((Column(title="policy", folds=True), *columns), rows)
+
+
+def _verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
+    """What the history shows, a sentence for each policy, and what the ranges are."""
+    first = safe(ranking.first, _NAME)
+    for row in ranking.rows:
+        said = _SAID.get(row.verdict, "").format(first=first)
+        if row.difference and not said:
+            by, write = (row.change, percent) if row.change else (row.difference, number)
+            word = "less" if row.verdict == "better" else "more"
+            size = f"{KINDS[ranking.by].title} {write(abs(by.value))}"
+            said = f"{row.verdict}: {size} {word} than {first}"
+        yield f"{safe(row.label, 2 * _NAME)}: {said}"
+    days = "days" if history.block_days == 1 else f"blocks of {history.block_days} days"
+    yield ""
+    yield f"ranges: {METHOD},"
+    yield (
+        f"{ranking.resamples:,} resamples of {history.blocks} {days}, seed {ranking.seed}; those "
+        "of the differences are paired by day"
+    )
+    if len(ranking.rows) > 2:  # noqa: PLR2004 - the first, and several others
+        yield "and judged with Holm's correction (1979): by chance one is shown in 5 % at most"
+    if history.blocks < FEWEST_DAYS:
+        yield f"fewer than {FEWEST_DAYS} {days} can show nothing"
+
+
+def ends(found: Interval | None, write: Callable[[float], str]) -> str:
+    """The ends of an interval."""
+    if found is None or not found.is_known:
+        return NONE
+    return f"{write(found.low)} to {write(found.high)}"
+
+
+def signed(share: float) -> str:
+    """A change as a percentage with its sign."""
+    return NONE if math.isnan(share) else f"{100 * share:+.1f}%"
+
+
+def as_json(
+    trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
+) -> dict[str, object]:
+    """All of it as plain values; the keys are those of `docs/evaluate/what-if.md`."""
+    told: dict[str, object] = export.plain({
+        "trace": trace.name,
+        "format": trace.format,
+        "cluster": str(shape),
+        **days_json(history),
+        "by": ranking.by,
+        "first": ranking.first,
+        "method": METHOD,
+        "resamples": ranking.resamples,
+        "seed": ranking.seed,
+        "level_of_differences": ranking.level,
+        "policies": [
+            {
+                "policy": row.label,
+                **{name: getattr(row.fate, name) for name in _OF_FATE},
+                "figure": row.own,
+                **{name: getattr(row, name) for name in _OF_ROW},
+                "figures": row.fate.values(),
+            }
+            for row in ranking.rows
+        ],
+        "block_from": [str(history.date_of(block)) for block in range(history.blocks)],
+    })  # fmt: skip
+    return told
+
+
+def days_json(history: DailyHistory) -> dict[str, object]:
+    """The days and jobs of a history."""
+    return {
+        "jobs": len(history.trace),
+        "jobs_counted": history.jobs_counted,
+        "jobs_too_large": history.too_large,
+        "days": history.days,
+        "warm_up_days": history.warm_up,
+        "cool_down_days": history.cool_down,
+        "blocks": history.blocks,
+        "block_days": history.block_days,
+    }

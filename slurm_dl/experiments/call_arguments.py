@@ -1,13 +1,16 @@
-"""Policies that a program has as objects, in place of names."""
+"""Arguments of `slurm_dl.sim`: their types, and policies that are objects in place of names."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any
+from numbers import Integral, Real
+from types import NoneType
+from typing import Any, Final
 
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.experiments import simulation_run
@@ -18,6 +21,40 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.policies.base import Policy
+from slurm_dl.text import shown
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "trace": (str, os.PathLike, Trace), "path": (str, os.PathLike), "format": (str, NoneType),
+    "cluster": (str,), "costs": (str, NoneType), "loads": (Real,), "policies": (object,),
+    "preset": (str, NoneType), "parameters": (Mapping, NoneType), "place": (str, NoneType),
+    "names of parameters": (str,), "library": (str, NoneType),
+    "seed": (Integral,), "resamples": (Integral,), "processes": (Integral,),
+}  # fmt: skip
+
+
+def check(**given: Any) -> None:  # noqa: ANN401 - they may be anything
+    """Raise `TypeError` or `ValueError` with the argument's name if its value is none for it."""
+    for name, value in given.items():
+        kinds = _KINDS[name]
+        if not issubclass(type(value), kinds):
+            words = " or ".join("None" if kind is NoneType else kind.__name__ for kind in kinds)
+            msg = f"{name}: must be {words} (got {shown(value)})"
+            raise TypeError(msg)
+        least = 1 if name == "processes" else 0
+        if kinds == (Integral,) and value < least:
+            msg = f"{name}: must be at least {least} (got {shown(value)})"
+            raise ValueError(msg)
+
+
+def checked_each(name: str, values: Any) -> list[Any]:  # noqa: ANN401 - they may be anything
+    """*values*, checked one by one."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        msg = f"{name}: must be a list (got {shown(values)})"
+        raise TypeError(msg)
+    found = list(values)
+    for value in found:
+        check(**{name: value})
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,8 +70,8 @@ class WithObjects(Experiment):
             return Experiment.ready(self, cell, jobs)
         # The cluster is the same for all policies that have no preset.
         other = dataclasses.replace(cell.policy, policy="fifo")
-        _, cluster = Experiment.ready(self, dataclasses.replace(cell, policy=other), jobs)
-        return Chosen(cell.policy, policy), cluster
+        chosen, cluster = Experiment.ready(self, dataclasses.replace(cell, policy=other), jobs)
+        return dataclasses.replace(chosen, wish=cell.policy, made=policy), cluster
 
 
 def asked(
