@@ -37,7 +37,7 @@ class Oracle:
     Attributes:
         gpu_speed: Relative speed by GPU type, above 0; 1 for those that are not named.
         error: Standard deviation of the logarithm of foreseen / true run time; 0: known exactly.
-        due_share: Share of the jobs that are due, 0 to 1.
+        due_share: Share of the jobs that are due, 0 to 1; 0: those that are due in the trace.
         due_after: These are due so many times their run time after their submission, 1 or more.
         rates: A file of speeds by model and GPU type, as `read_rates` takes it; None: none.
         by_profile: GPU types differ by the profiles of models, even without *gpu_speed* or *rates*.
@@ -56,7 +56,7 @@ class Oracle:
         """What is known of the jobs of *trace*; what is drawn depends on *seed* alone."""
         random = np.random.default_rng([seed, 2])
         n = len(trace)
-        foreseen_s = due_s = None
+        foreseen_s, due_s = None, trace.due_s
         if self.error:
             foreseen_s = trace.duration_s * np.exp(random.normal(0.0, self.error, n))
         if self.due_share:
