@@ -28,6 +28,7 @@ _MOST_NAME_BYTES = 128
 _MOST_LEAD_S = 65535  # sbatch's own limit
 _MOST_GRACE_S = 24 * 3600
 _MOST_STATUS = 255
+_LONGEST_AHEAD_S = 366 * 86400
 
 _AHEAD = re.compile(r"(?:now)?\+(\d{1,9}) ?([a-z]*)", re.ASCII)
 _CLOCK = re.compile(
@@ -197,10 +198,10 @@ def deadline_s(value: str, now_s: float) -> int:
         now_s: The present, epoch seconds.
 
     Returns:
-        Epoch seconds, after *now_s*.
+        Epoch seconds, after *now_s* by a year at most.
 
     Raises:
-        ConfigError: It is no such time, or has passed.
+        ConfigError: It is no such time, has passed, or is farther ahead.
     """
     try:
         at_s = _moment_s(value, now_s)
@@ -210,8 +211,9 @@ def deadline_s(value: str, now_s: float) -> int:
             " 2026-12-01T18:00"
         )
         raise ConfigError(msg) from None
-    if at_s <= now_s:
-        msg = f"--by: {shown(value)} has passed"
+    if not now_s < at_s <= now_s + _LONGEST_AHEAD_S:
+        passed = "has passed" if at_s <= now_s else "is more than a year ahead"
+        msg = f"--by: {shown(value)} {passed}"
         raise ConfigError(msg)
     return math.ceil(at_s)
 
