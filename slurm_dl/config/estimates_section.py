@@ -60,7 +60,7 @@ Share = Annotated[float, NumberUnit("share"), Field(gt=0, le=1)]
 
 
 class DeadlinesSection(Section):
-    """The deadlines of jobs (`dlsubmit --by`) that count for policies that go by deadlines.
+    """The deadlines of jobs (`dlsubmit --by TIME`) that count for policies that go by deadlines.
 
     The others are as if they had not been given; `dlqueue why` shows the reason.
     """

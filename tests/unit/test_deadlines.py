@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import build
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl import sim
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.deadlines import counted_deadlines
@@ -208,3 +210,20 @@ def test_the_daemon_lets_policies_go_by_what_jobs_claim() -> None:
     assert Karuna(margin_s=1000.0).order(snap).tier.tolist() == [0, 1, 1]
     assert Karuna(margin_s=900.0).order(snap).tier.tolist() == [last, 1, 1]
     assert Karuna(margin_s=1000.0).order(silent).tier.tolist() == [1, 1, 1]
+
+
+def test_policies_go_by_the_deadlines_of_a_trace(tmp_path: Path) -> None:
+    """Two GPUs: a job of both for 1000 s, due in 2200 s, and six of one; with and without costs."""
+    path = tmp_path / "due.csv"
+    path.write_text("submit_s,duration_s,gpus,due_s\n7,1000,2,2207\n" + "7,1000,1,\n" * 6)
+
+    end_s = {
+        name: sim.simulate(path, name, "1x2").jobs["end_s"][0]
+        for name in ("gavel_cost", "gavel_cost_slo", "karuna")
+    }
+
+    assert end_s["gavel_cost"] == 4007
+    assert end_s["gavel_cost_slo"] <= 2207
+    assert end_s["karuna"] == pytest.approx(2207 - 300)
+    on_slurm = sim.simulate(path, "karuna", "1x2", costs="slurm").jobs["end_s"]
+    assert 1900 < on_slurm[0] <= 2207 < max(on_slurm[1:])
