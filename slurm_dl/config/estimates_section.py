@@ -74,7 +74,10 @@ class DeadlinesSection(Section):
     )
     account_share: Share = Field(
         default=0.25,
-        description="Share of these GPUs that the jobs of one account with deadlines may ask for.",
+        description=(
+            "Share of these GPUs that jobs of one account with deadlines may ask for. Users "
+            "without an account are bound each."
+        ),
     )
     qos: Annotated[tuple[OptionalName, ...], Field(strict=False)] = Field(
         default=(), description="QOS whose jobs may have deadlines. Empty: all."

@@ -7,6 +7,7 @@ job that is submitted later never costs an earlier one its deadline.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping
@@ -20,8 +21,6 @@ from slurm_dl.engine.target import SLACK_GPUS, pools
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64
 from slurm_dl.model.snapshot import JobText, Snapshot
-
-NATIVE = "Slurm itself preempts here (preemption.mode is native)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,32 +51,19 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
     live = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.is_managed()
     rows = np.flatnonzero(live & np.isin(jobs.job_id, list(asked)))
     rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
-    shares = _Shares(snap, rules) if rules else None
+    if rules is None:
+        native = "Slurm itself preempts here (preemption.mode is native)"
+        return CountedDeadlines(None, dict.fromkeys(map(JobId, jobs.job_id[rows].tolist()), native))
+    shares = _Shares(snap, rules)
     due_s, refused = np.full(len(jobs), np.inf), dict[JobId, str]()
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         text = snap.seen.texts.get(job_id) or JobText(label=str(job_id))
-        if rules is None or shares is None:
-            why = NATIVE
-        else:
-            why = _outside(rules, asked[job_id] - snap.now_s, text.qos)
-            why = why or shares.take(row, text.account)
-        if why:
+        if why := shares.refusal(row, text, asked[job_id] - snap.now_s):
             refused[job_id] = why
         else:
             due_s[row] = asked[job_id]
     return CountedDeadlines(due_s if np.isfinite(due_s).any() else None, refused)
-
-
-def _outside(rules: Deadlines, ahead_s: float, qos: str) -> str:
-    """The rule that the job breaks by itself; empty if none."""
-    if rules.qos and qos not in rules.qos:
-        return f"jobs of QOS {qos} may have none" if qos else "jobs without a QOS may have none"
-    if ahead_s <= 0:
-        return "it has passed"
-    if ahead_s > rules.longest_ahead_s:
-        return f"it is more than {span(rules.longest_ahead_s)} ahead"
-    return ""
 
 
 class _Shares:
@@ -86,27 +72,31 @@ class _Shares:
     def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
         self._jobs, self._rules = snap.jobs, rules
         self._pools = [(pool.jobs, pool.gpus(snap)) for pool in pools(snap)]
-        self._used: defaultdict[tuple[int, str | None], float] = defaultdict(float)
+        self._used: defaultdict[tuple[int, str], float] = defaultdict(float)
 
-    def take(self, row: int, account: str) -> str:
-        """Count the job at *row*; the share that this would exceed, as a clause, if it would."""
+    def refusal(self, row: int, text: JobText, ahead_s: float) -> str:
+        """Count the job at *row*; if a bound forbids that, the bound as a clause, else empty."""
+        rules = self._rules
+        if rules.qos and text.qos not in rules.qos:
+            return f"jobs of QOS {text.qos or '(none)'} may have none"
+        if ahead_s <= 0:
+            return "it has passed"
+        if ahead_s > rules.longest_ahead_s:
+            return f"it is more than {span(rules.longest_ahead_s)} ahead"
+        owner = f"account {text.account}" if text.account else f"user {self._jobs.uid[row]}"
+        return self._exceeded(row, f"{owner} has")
+
+    def _exceeded(self, row: int, owner: str) -> str:
         gpus = float(self._jobs.gpus[row] * self._jobs.tasks[row])
-        own = f"account {account} has" if account else "its account has"
-        bounds = (
-            (account, self._rules.account_share, own),
-            (None, self._rules.share, "all accounts have"),
-        )
+        bounds = {owner: self._rules.account_share, "all accounts have": self._rules.share}
         places = [i for i, (inside, _) in enumerate(self._pools) if inside is None or inside[row]]
         for pool in places:
             there = self._pools[pool][1]
-            for owner, share, has in bounds:
-                used, most = self._used[pool, owner], share * there + SLACK_GPUS
+            for has, share in bounds.items():
+                used, most = self._used[pool, has], share * there + SLACK_GPUS
                 if used + gpus > most:
-                    return (
-                        f"{has} deadlines on {used:g} of {there:g} GPUs and may have them on "
-                        f"{math.floor(most)}"
-                    )
-        for pool in places:
-            self._used[pool, account] += gpus
-            self._used[pool, None] += gpus
+                    on = f"on {used:g} of {there:g} GPUs and may have them on {math.floor(most)}"
+                    return f"{has} deadlines {on}"
+        for pool, has in itertools.product(places, bounds):
+            self._used[pool, has] += gpus
         return ""

@@ -30,19 +30,15 @@ _MOST_GRACE_S = 24 * 3600
 _MOST_STATUS = 255
 _LONGEST_AHEAD_S = 366 * 86400
 
-_AHEAD = re.compile(r"(?:now)?\+(\d{1,9}) ?([a-z]*)", re.ASCII)
-_CLOCK = re.compile(
-    r"(?:(\d{4}-\d\d-\d\d)[T ]|([A-Z][a-z]+) )?(\d\d?):(\d\d)(?::(\d\d))?", re.ASCII
+_AHEAD = re.compile(
+    r"(?:now)?\+(\d{1,9}) ?(|s(?:econds?)?|m(?:in(?:utes?)?)?|h(?:ours?)?|d(?:ays?)?|w(?:eeks?)?)",
+    re.ASCII,
 )
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-_UNITS_S = {
-    **dict.fromkeys(("", "s", "second", "seconds"), 1),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), 60),
-    **dict.fromkeys(("h", "hour", "hours"), 3600),
-    **dict.fromkeys(("d", "day", "days"), 86400),
-    **dict.fromkeys(("w", "week", "weeks"), 7 * 86400),
-}
-"""Slurm's own words, and the usual short ones; a number alone is seconds, as in sbatch."""
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_CLOCK = re.compile(
+    rf"(?:(\d{{4}}-\d\d-\d\d)[T ]|({'|'.join(_DAYS)})[a-z]* )?(\d\d?):(\d\d)(?::(\d\d))?", re.ASCII
+)
 
 
 def clean_text(value: str, what: str, *, most_bytes: int = _MOST_BYTES) -> str:
@@ -220,9 +216,7 @@ def deadline_s(value: str, now_s: float) -> int:
 
 def _moment_s(value: str, now_s: float) -> float:
     if ahead := _AHEAD.fullmatch(value):
-        if ahead[2] not in _UNITS_S:
-            raise ValueError
-        return now_s + int(ahead[1]) * _UNITS_S[ahead[2]]
+        return now_s + int(ahead[1]) * _UNIT_S[ahead[2][:1]]
     clock = _CLOCK.fullmatch(value)
     if clock is None:
         raise ValueError
@@ -233,10 +227,7 @@ def _moment_s(value: str, now_s: float) -> float:
     at = datetime.fromisoformat(date) if date else now
     at = at.replace(hour=hour, minute=minute, second=second, microsecond=0)
     if day:
-        if day not in (*_DAYS, *(name[:3] for name in _DAYS)):
-            raise ValueError
-        place = [name[:3] for name in _DAYS].index(day[:3])
-        at += timedelta(days=(place - at.weekday()) % 7)
+        at += timedelta(days=(_DAYS.index(day) - at.weekday()) % 7)
     if not date and at <= now:
         at += timedelta(days=7 if day else 1)
     return at.timestamp()

@@ -76,7 +76,7 @@ ALL = Deadlines(share=1.0, account_share=1.0)
         ([("a", 2, SOON_S), ("a", 1, SOON_S)], Deadlines(), [1], "account a has deadlines on 2 of"),
         ([("a", 3, SOON_S), ("a", 1, SOON_S)], Deadlines(), [2], "on 0 of 8 GPUs and may have"),
         ([(c, 2, SOON_S) for c in "abc"], Deadlines(), [1, 2], "all accounts have deadlines on 4"),
-        ([("", 9, SOON_S)], ALL, [], "its account has"),
+        ([("", 9, SOON_S)], ALL, [], "user 0 has"),
         ([("a", 1, NOW_S)], ALL, [], "it has passed"),
         ([("a", 1, NOW_S + 14 * DAY_S)], ALL, [1], ""),
         ([("a", 1, NOW_S + 14 * DAY_S + 1)], ALL, [], "it is more than 14 d ahead"),

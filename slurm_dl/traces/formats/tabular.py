@@ -133,7 +133,8 @@ def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
         worth = [amount(text, "expect_value_list") for text in values.split("-")]
         if len(times) != len(worth):
             raise BadValue(Reason.FIELDS, f"{len(times)} deadlines, but {len(worth)} values")
-        due_s = submit_s + min(zip(times, worth, strict=True), key=_best_first)[0] * _MINUTE_S
+        _, ahead_min = max((value, -time) for time, value in zip(times, worth, strict=True))
+        due_s = submit_s - ahead_min * _MINUTE_S
     return JobLine(
         job_id=job_id(given_id),
         submit_s=submit_s,
@@ -145,24 +146,14 @@ def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
     )
 
 
-def _best_first(deadline: tuple[float, float]) -> tuple[float, float]:
-    time, value = deadline
-    return -value, time
-
-
+_CHRONUS: Final = (
+    "job_id", "user", "num_gpu", "submit_time", "duration", "expect_time_list",
+    "expect_value_list", "best_effort",
+)  # fmt: skip
 CHRONUS: Final = TableFormat(
     name="chronus",
     about="S-Lab-System-Group/ChronusArtifact: deadlines as expect_time_list,expect_value_list",
-    columns=(
-        ("job_id",),
-        ("user",),
-        ("num_gpu",),
-        ("submit_time",),
-        ("duration",),
-        ("expect_time_list",),
-        ("expect_value_list",),
-        ("best_effort",),
-    ),
+    columns=tuple((column,) for column in _CHRONUS),
     optional=(("model_name",),),
     job=_chronus_job,
 )
