@@ -9,6 +9,7 @@ from types import MappingProxyType
 from slurm_dl.config.tree import Config
 from slurm_dl.engine.settings import (
     Breakers,
+    Deadlines,
     Defragment,
     External,
     Native,
@@ -69,12 +70,21 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
             pass_s=config.ranking.pass_s,
         ),
         hold=config.ranking.hold,
+        deadlines=deadlines_of(config),
         preemption=limits,
         mode=native or External(),
         placement=_placement_of(config, profiles),
         defragment=Defragment(**config.defragment.model_dump()),
         breakers=Breakers(**config.breakers.model_dump()),
     )
+
+
+def deadlines_of(config: Config) -> Deadlines | None:
+    """The bounds on deadlines; None in native mode, where Slurm itself would preempt for them."""
+    if config.preemption.mode == "native":
+        return None
+    section = config.deadlines.model_dump()
+    return Deadlines(**section | {"qos": tuple(name.lower() for name in section["qos"])})
 
 
 def with_sure_saves(settings: Settings) -> Settings:

@@ -1,4 +1,4 @@
-"""The section ``estimates``: from where it is known beforehand how long and how fast jobs run."""
+"""The sections of what is known beforehand: ``estimates``, ``deadlines`` and ``forecasts``."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from pydantic import Field, field_validator
 from slurm_dl.config.value_types import (
     ByGpuType,
     NumberUnit,
+    OptionalName,
     Seconds,
     Section,
     Whole,
+    distinct,
     refuse,
 )
 from slurm_dl.text import number
@@ -52,6 +54,42 @@ class EstimatesSection(Section):
             "models without scaling in their profile."
         ),
     )
+
+
+Share = Annotated[float, NumberUnit("share"), Field(gt=0, le=1)]
+
+
+class DeadlinesSection(Section):
+    """The deadlines of jobs (`dlsubmit --by TIME`) that count for policies that go by deadlines.
+
+    The others are as if they had not been given; `dlqueue why` shows the reason.
+    """
+
+    share: Share = Field(
+        default=0.5,
+        description=(
+            "Share of the GPUs of partitions with common nodes that jobs with deadlines may ask "
+            "for together, first submitted first. With ranking.overdue_share it is 1 at most."
+        ),
+    )
+    account_share: Share = Field(
+        default=0.25,
+        description=(
+            "Share of these GPUs that jobs of one account with deadlines may ask for. Users "
+            "without an account are bound each."
+        ),
+    )
+    qos: Annotated[tuple[OptionalName, ...], Field(strict=False)] = Field(
+        default=(), description="QOS whose jobs may have deadlines. Empty: all."
+    )
+    longest_ahead_s: Seconds = Field(
+        default=14 * 86400,
+        gt=0,
+        le=366 * 86400,
+        description="A deadline that is further ahead does not count yet.",
+    )
+
+    _check_distinct = field_validator("qos")(distinct)
 
 
 # The section ``forecasts``: what it may cost to know how good they are.

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from slurm_dl.config.breakers_section import BreakersSection
 from slurm_dl.config.daemon_section import DaemonSection, MetricsSection, TakeoverSection
-from slurm_dl.config.estimates_section import EstimatesSection, ForecastsSection
+from slurm_dl.config.estimates_section import DeadlinesSection, EstimatesSection, ForecastsSection
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
 from slurm_dl.config.preemption_section import PreemptionSection
@@ -307,6 +307,7 @@ class Config(Section):
     placement: PlacementSection = PlacementSection()
     defragment: DefragmentSection = DefragmentSection()
     estimates: EstimatesSection = EstimatesSection()
+    deadlines: DeadlinesSection = DeadlinesSection()
     forecasts: ForecastsSection = ForecastsSection()
     writes: WritesSection = WritesSection()
     control: ControlSection = ControlSection()
@@ -367,6 +368,28 @@ class Config(Section):
             key = "enabled" if defragment.enabled else "free_nodes"
             refuse_key(key, getattr(defragment, key), text, (("preemption", "mode"),))
         return defragment
+
+    @field_validator("deadlines")
+    @classmethod
+    def _check_bounds(cls, deadlines: DeadlinesSection, info: ValidationInfo) -> DeadlinesSection:
+        policy: PolicySection | None = info.data.get("policy")
+        ranking: RankingSection | None = info.data.get("ranking")
+        preemption: PreemptionSection | None = info.data.get("preemption")
+        if policy is None or ranking is None or preemption is None:
+            return deadlines
+        if "due_s" not in policy.make().about.needs:
+            return deadlines
+        if preemption.mode == "native":
+            for key in sorted(deadlines.model_fields_set):
+                text = "no deadline counts where Slurm itself preempts (preemption.mode is native)"
+                refuse_key(key, getattr(deadlines, key), text, (("preemption", "mode"),))
+        elif deadlines.share + ranking.overdue_share > 1:
+            text = (
+                "with ranking.overdue_share it must be 1 at most (got "
+                f"{number(deadlines.share)} and {number(ranking.overdue_share)})"
+            )
+            refuse_key("share", deadlines.share, text, (("ranking", "overdue_share"),))
+        return deadlines
 
     @field_validator("placement")
     @classmethod

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_dl import logging_setup
-from slurm_dl.config.engine_settings import NO_PROFILES, profiles_of, settings_of
+from slurm_dl.config.engine_settings import NO_PROFILES, deadlines_of, profiles_of, settings_of
 from slurm_dl.config.tree import Config
 from slurm_dl.daemon.components import Components
 from slurm_dl.daemon.enrich import Enricher, learn_on_one_core
@@ -69,6 +69,7 @@ def knowledge_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) 
         profiles=profiles,
         site=site,
         checkpoint_cost_s=config.preemption.checkpoint_cost_s,
+        deadlines=deadlines_of(config),
     )
 
 

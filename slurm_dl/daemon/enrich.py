@@ -1,7 +1,7 @@
 """Estimates about jobs, added to the ledger's snapshot before each decision.
 
-How far jobs say they are, how long jobs like them took, how fast their models are on which GPUs;
-each with where it is from, so that a policy can tell a measurement from a guess.
+How far jobs say they are, when they are due, how long jobs like them took, how fast their models
+are on which GPUs; each with where it is from, so that a policy can tell a measurement from a guess.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 
 from slurm_dl.daemon.history_cache import HistoryCache
+from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.preemption.setup_cost import setup_s
-from slurm_dl.engine.settings import Preemption
+from slurm_dl.engine.settings import Deadlines, Preemption
 from slurm_dl.estimates.job_features import asked
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import tagged_s
@@ -24,6 +26,8 @@ from slurm_dl.model.jobs import COMPLETING, F64
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
+
+_USUAL: Final = Deadlines()
 
 
 def learn_on_one_core() -> None:
@@ -40,6 +44,7 @@ class Enricher:
         profiles: What is known of models, by name.
         site: What the admin says of GPUs.
         checkpoint_cost_s: Save and restore of a job whose model's profile does not tell, seconds.
+        deadlines: Bounds on the deadlines of jobs; None: none counts.
     """
 
     def __init__(
@@ -50,15 +55,17 @@ class Enricher:
         profiles: Mapping[str, Profile],
         site: SitePriors,
         checkpoint_cost_s: float = Preemption().checkpoint_cost_s,
+        deadlines: Deadlines | None = _USUAL,
     ) -> None:
         self._history = history
         self._policy = policy
         self._profiles = profiles
         self._site = site
         self._checkpoint_cost_s = checkpoint_cost_s
+        self._deadlines = deadlines
 
     def __call__(self, snap: Snapshot) -> Snapshot:
-        """*snap* with what is known: `left_s`, `progress`, `rates`, `setup_s` and `past`."""
+        """*snap* with what is known: `left_s`, `progress`, `due_s`, `rates`, `setup_s`, `past`."""
         past = NO_PAST
         if self._history is not None:
             past = self._history.look(lambda fresh: self._prepare(fresh, snap))
@@ -69,6 +76,7 @@ class Enricher:
             snap,
             left_s=left.seconds,
             left_from=left.origin,
+            due_s=counted_deadlines(snap, self._deadlines).due_s,
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
             setup_s=self._setup_s(snap),

@@ -233,6 +233,7 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "reason": text.reason,
         "ending": text.ending.lower(),
         "preemptible": seen.claim(job_id).contract is not None,
+        "due_s": seen.claim(job_id).due_s,
         "note": plan.notes.get(job_id, ""),
     }
 

@@ -146,6 +146,16 @@ NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Bounds on the deadlines of jobs, see `engine.deadlines`."""
+
+    share: float = 0.5  # Share of a pool's GPUs that jobs with deadlines ask for together, above 0
+    account_share: float = 0.25  # Share that those of one account ask for, above 0
+    qos: tuple[str, ...] = ()  # QOS whose jobs may have one, in small letters; empty: all
+    longest_ahead_s: float = 1_209_600.0  # A deadline further ahead does not count yet, seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where waiting jobs should go, and whether they are made to.
 
@@ -198,6 +208,7 @@ class Settings:
         defragment: When running jobs are moved together.
         breakers: When to stop taking GPUs back altogether.
         overdue: When a job has waited for so long that it comes first.
+        deadlines: Bounds on the deadlines of jobs; None: none counts.
         equals: Who decides between jobs that the policy does not tell apart otherwise than by the
             time of their submission: that time, or the site's own priority weights.
         hold: Whether jobs that the policy bars are put off.
@@ -214,6 +225,7 @@ class Settings:
     defragment: Defragment = Defragment()
     breakers: Breakers = Breakers()
     overdue: Overdue = Overdue()
+    deadlines: Deadlines | None = Deadlines()
     equals: Literal["submission", "site"] = "submission"
     hold: bool = True
     lease_window: float = 0.25

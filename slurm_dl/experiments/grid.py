@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
+import numpy as np
+
 from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
@@ -364,4 +366,5 @@ def faster(trace: Trace, load: float) -> Trace:
     if load == 1 or not len(trace):
         return trace
     first_s = trace.submit_s[0]
-    return dataclasses.replace(trace, submit_s=first_s + (trace.submit_s - first_s) / load)
+    arrives_s = first_s + (trace.submit_s - first_s) / load
+    return trace.of_jobs(np.arange(len(trace)), submit_s=arrives_s)

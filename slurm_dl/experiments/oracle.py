@@ -36,7 +36,7 @@ class Oracle:
 
     gpu_speed: Mapping[str, float] = field(default_factory=dict)  # By type, above 0; of others 1
     error: float = 0.0  # Standard deviation of log(foreseen / true run time); 0: known exactly
-    due_share: float = 0.0  # Share of the jobs that are due, 0 to 1
+    due_share: float = 0.0  # Share of the jobs that are due, 0 to 1; 0: as the trace has it
     due_after: float = 2.0  # So many times their run time after their submission, 1 or more
     rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
     by_profile: bool = False  # Types differ by profiles, even without *gpu_speed* or *rates*
@@ -49,7 +49,7 @@ class Oracle:
         """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
-        foreseen_s = due_s = None
+        foreseen_s, due_s = None, trace.due_s
         if self.error:
             foreseen_s = trace.duration_s * np.exp(random.normal(0.0, self.error, n))
         if self.due_share:

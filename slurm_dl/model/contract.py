@@ -19,6 +19,10 @@ Requeuer = Literal["daemon", "job"]
 """Who puts the job back: the daemon, or the job itself as submitit and Lightning do."""
 
 
+OrElse = Literal["run", "cancel"]
+"""Fate of a job whose deadline cannot be promised."""
+
+
 DEFAULT_GRACE_S = 120.0
 """Grace of a job that does not say another, seconds; dlsubmit's default too."""
 
@@ -77,6 +81,10 @@ class Claim:
             `LEAST_UNTIL` to 1; None if it says nothing of that.
         saved_s: When its last checkpoint was complete, epoch seconds, as dlrun reported it; None if
             none was reported. It may lie anywhere: whoever reads it puts it into the present run.
+        due_s: Its deadline, epoch seconds; None if it has none. It may lie anywhere, and counts as
+            far as `engine.deadlines` lets it.
+        or_else: Its fate if the deadline cannot be promised; None if it says none. No effect yet.
+        bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -97,6 +105,9 @@ class Claim:
     preempted_run: int | None = None
     until: float | None = None
     saved_s: int | None = None
+    due_s: int | None = None
+    or_else: OrElse | None = None
+    bid: int | None = None
     unreadable: bool = False
 
 

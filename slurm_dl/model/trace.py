@@ -53,6 +53,8 @@ class Trace:
         ending: ``(n,)`` int8, an `Ending`.
         account: ``(n,)`` int32, index into `accounts`, -1 for a job without; None if the trace
             tells none of any job.
+        due_s: ``(n,)`` deadline, seconds, inf for a job without; None if the trace tells none of
+            any job.
         users: Names of users, or of virtual clusters where the trace knows no users.
         models: Names of models.
         accounts: Names of accounts, or of virtual clusters.
@@ -70,6 +72,7 @@ class Trace:
     model: I32
     ending: I8
     account: I32 | None = None
+    due_s: F64 | None = None
     users: tuple[str, ...] = ("",)
     models: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
@@ -96,6 +99,9 @@ class Trace:
         ):
             msg = f"trace {self.name}: unsorted, or a duration or a number of GPUs is not above 0"
             raise ValueError(msg)
+        if self.due_s is not None and np.isnan(self.due_s).any():
+            msg = f"trace {self.name}: a deadline is no time"
+            raise ValueError(msg)
         if len(set(self.job_id)) != len(self.job_id):
             msg = f"trace {self.name}: two jobs have one id"
             raise ValueError(msg)
@@ -107,7 +113,8 @@ class Trace:
         """This trace with what belongs to the jobs *at*, ``(k,)`` rows, in that order.
 
         Args:
-            columns: Fields that are not theirs, such as other ids or submit times.
+            columns: Fields that are not theirs, such as other ids or submit times, with which their
+                deadlines move.
         """
         theirs: dict[str, object] = {"job_id": tuple(self.job_id[i] for i in at.tolist())}
         for one in dataclasses.fields(self):
@@ -115,6 +122,8 @@ class Trace:
             if isinstance(column, np.ndarray):
                 theirs[one.name] = column[at]
         changes: dict[str, Any] = theirs | columns
+        if self.due_s is not None and "submit_s" in columns:
+            changes["due_s"] = self.due_s[at] + (changes["submit_s"] - self.submit_s[at])
         return dataclasses.replace(self, **changes)
 
     @property

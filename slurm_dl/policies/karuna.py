@@ -69,6 +69,7 @@ class Karuna:
             "they are served as if they had none; a job that asks for many GPUs, while smaller "
             "ones come"
         ),
+        trusts=("its deadline",),
     )
     interpretation: ClassVar[str] = (
         "A gang runs at its rate or not at all, so the least rate becomes the latest start. "

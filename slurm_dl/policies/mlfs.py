@@ -69,7 +69,10 @@ class Mlfs:
             "a job without a deadline and of little urgency, while more urgent ones come; a job "
             "that asks for many GPUs, while smaller ones come"
         ),
-        trusts=("progress: a job that reports little progress is in an early iteration",),
+        trusts=(
+            "its deadline",
+            "progress: a job that reports little progress is in an early iteration",
+        ),
     )
     interpretation: ClassVar[str] = (
         "The order is per job, not per task: Slurm sees no tasks, so model partitions and the "

@@ -19,7 +19,7 @@ LEVELS: Final[Mapping[str, str]] = {
 NEEDS: Final[Mapping[str, str]] = {
     "left_s": "how long each job will still run",
     "progress": "the share of its work that each job has done",
-    "due_s": "deadlines of jobs, set by the site",
+    "due_s": "deadlines of jobs",
     "rates": "the speed of each job on each GPU type",
     "credit_s": "GPU time that jobs are owed of their shares",
     "setup_s": "the cost of a stop and a new start of each job",

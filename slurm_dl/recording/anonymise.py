@@ -81,7 +81,11 @@ class Anonymous:
         scheme = placement.scheme and self._chosen(placement.scheme, kept)
         rules = tuple(self._chosen(rule, kept) for rule in placement.rules)
         placement = dataclasses.replace(placement, scheme=scheme, rules=rules)
-        settings = dataclasses.replace(setup.settings, placement=placement)
+        deadlines = setup.settings.deadlines
+        if deadlines is not None:
+            qos = tuple(self._stand_in("qos", name) for name in deadlines.qos)
+            deadlines = dataclasses.replace(deadlines, qos=qos)
+        settings = dataclasses.replace(setup.settings, placement=placement, deadlines=deadlines)
         parameters = {
             name: self._table("qos" if "qos" in name else "account", value, kept)
             for name, value in setup.parameters.items()

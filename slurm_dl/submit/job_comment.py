@@ -25,6 +25,7 @@ def comment(
     contract: Contract | None,
     model: str | None,
     most_nodes: int | None = None,
+    due_s: int | None = None,
 ) -> str:
     """The value of ``--comment``: compact ASCII JSON, less than 512 bytes.
 
@@ -34,6 +35,7 @@ def comment(
         contract: How the job may be preempted; None if it may not.
         model: Name of the model's profile.
         most_nodes: The job may lie on so many nodes; None if on as many as it asks for.
+        due_s: Its deadline, epoch seconds; None if it has none.
 
     Raises:
         ConfigError: The user's comment has our key, or all of it is too long.
@@ -51,6 +53,8 @@ def comment(
         ours["model"] = model
     if most_nodes is not None:
         ours["nodes"] = most_nodes
+    if due_s is not None:
+        ours["due"] = due_s
     try:
         theirs = {} if user_comment is None else _read(clean_text(user_comment, "--comment"))
         text = json.dumps({KEY: ours, **theirs}, separators=(",", ":"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -42,6 +43,7 @@ class SubmitOptions:
     name: str | None = None
     partition: str | None = None
     time: str | None = None
+    by: str | None = None
     array: str | None = None
     output: str | None = None
     run_dir: str | None = None
@@ -72,6 +74,7 @@ class JobRequest:
         output: Pattern of the log file.
         time: Time limit in Slurm's words; None for the partition's own.
         comment: The whole comment, with the job's metadata.
+        due_s: Its deadline, epoch seconds; None if it has none.
         signal: Checkpoint signal, without ``SIG``.
         lead_s: Seconds before the time limit at which Slurm itself sends it.
         grace_s: Seconds that a checkpoint may take.
@@ -112,6 +115,7 @@ class JobRequest:
     stops_with: str = ""
     share: bool = False
     cpus: int | Literal["auto", "none"] = "auto"
+    due_s: int | None = None
 
 
 def check(
@@ -148,6 +152,7 @@ def check(
     array = None if typed.array is None else option_values.array_spec(typed.array)
     model = None if typed.model is None else option_values.model_name(typed.model)
     template = launcher if typed.template is None else _template(typed.template)
+    due_s = None if typed.by is None else option_values.deadline_s(typed.by, time.time())
     return JobRequest(
         gpus=gpus,
         gpu_type=_gpu_type(gpu_type, typed.gpu_type),
@@ -168,7 +173,9 @@ def check(
             contract=_contract(typed, signal, grace_s),
             model=model,
             most_nodes=most_nodes,
+            due_s=due_s,
         ),
+        due_s=due_s,
         signal=signal,
         lead_s=lead_s,
         grace_s=grace_s,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime, timedelta
 from typing import Literal
 
 from slurm_dl.model.errors import ConfigError
@@ -27,6 +28,17 @@ _MOST_NAME_BYTES = 128
 _MOST_LEAD_S = 65535  # sbatch's own limit
 _MOST_GRACE_S = 24 * 3600
 _MOST_STATUS = 255
+_LONGEST_AHEAD_S = 366 * 86400
+
+_AHEAD = re.compile(
+    r"(?:now)?\+(\d{1,9}) ?(|s(?:econds?)?|m(?:in(?:utes?)?)?|h(?:ours?)?|d(?:ays?)?|w(?:eeks?)?)",
+    re.ASCII,
+)
+_UNIT_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_CLOCK = re.compile(
+    rf"(?:(\d{{4}}-\d\d-\d\d)[T ]|({'|'.join(_DAYS)})[a-z]* )?(\d\d?):(\d\d)(?::(\d\d))?", re.ASCII
+)
 
 
 def clean_text(value: str, what: str, *, most_bytes: int = _MOST_BYTES) -> str:
@@ -171,3 +183,51 @@ def time_limit_s(value: str) -> float:
         raise ConfigError(msg)
     # Slurm counts limits in minutes, rounded up; 0 asks for no limit.
     return math.ceil(seconds / 60) * 60.0 if seconds else math.inf
+
+
+def deadline_s(value: str, now_s: float) -> int:
+    """The moment of ``+3h``, ``now+3hours``, ``18:00``, ``Fri 18:00`` or ``2026-12-01T18:00``.
+
+    Times are local; without a date the next such time is meant.
+
+    Args:
+        now_s: The present, epoch seconds.
+
+    Returns:
+        Epoch seconds, after *now_s* by a year at most.
+
+    Raises:
+        ConfigError: It is no such time, has passed, or is farther ahead.
+    """
+    try:
+        at_s = _moment_s(value, now_s)
+    except (ValueError, OverflowError):
+        msg = (
+            f"--by: {shown(value)} is not a time such as +3h, 18:00, 'Fri 18:00' or"
+            " 2026-12-01T18:00"
+        )
+        raise ConfigError(msg) from None
+    if not now_s < at_s <= now_s + _LONGEST_AHEAD_S:
+        passed = "has passed" if at_s <= now_s else "is more than a year ahead"
+        msg = f"--by: {shown(value)} {passed}"
+        raise ConfigError(msg)
+    return math.ceil(at_s)
+
+
+def _moment_s(value: str, now_s: float) -> float:
+    if ahead := _AHEAD.fullmatch(value):
+        return now_s + int(ahead[1]) * _UNIT_S[ahead[2][:1]]
+    clock = _CLOCK.fullmatch(value)
+    if clock is None:
+        raise ValueError
+    date, day = clock[1], clock[2]
+    hour, minute, second = (int(part or 0) for part in clock.groups()[2:])
+    # Without a zone, so that a day later is the same time on the clock.
+    now = datetime.fromtimestamp(now_s)  # noqa: DTZ006
+    at = datetime.fromisoformat(date) if date else now
+    at = at.replace(hour=hour, minute=minute, second=second, microsecond=0)
+    if day:
+        at += timedelta(days=(_DAYS.index(day) - at.weekday()) % 7)
+    if not date and at <= now:
+        at += timedelta(days=7 if day else 1)
+    return at.timestamp()

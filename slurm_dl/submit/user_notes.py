@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from slurm_dl.submit import job_environment, job_shape, option_values, site_settings
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
@@ -32,6 +34,9 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
         notes.append("it is put beside another job only if its model is known: give --model")
     if request.array is not None and "%a" not in request.output:
         notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
+    if request.due_s is not None:
+        at = time.strftime("%a %Y-%m-%d %H:%M", time.localtime(request.due_s))
+        notes.append(f"due {at}; nothing is promised, the site's policy may go by it or not")
     return notes
 
 

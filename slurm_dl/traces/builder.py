@@ -6,6 +6,7 @@ finite and in bounds, jobs are sorted by submission.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -50,6 +51,7 @@ class JobLine(NamedTuple):
     account: str = ""  # Its account or virtual cluster; empty if the trace does not say
     model: str = ""  # What it trains; empty if the trace does not say
     ending: Ending = Ending.COMPLETED  # How it ended
+    due_s: float = math.inf  # Its deadline on the clock of `submit_s`; inf if it has none
 
 
 class Gathering:
@@ -105,6 +107,7 @@ class Gathering:
         users, user = _numbered([job.user for job in jobs])
         models, model = _numbered([job.model for job in jobs], nothing="")
         accounts, account = _numbered([job.account for job in jobs], nothing="")
+        due_s = np.array([job.due_s for job in jobs])
         return Trace(
             name=name,
             format=format_name,
@@ -116,6 +119,7 @@ class Gathering:
             model=model,
             ending=np.array([job.ending for job in jobs], dtype=np.int8),
             account=account if accounts else None,
+            due_s=due_s if np.isfinite(due_s).any() else None,
             users=users,
             models=models,
             accounts=accounts,
@@ -139,6 +143,9 @@ def _check(job: JobLine) -> None:
         kind = Reason.OUT_OF_RANGE if job.submit_s > 0 else Reason.NEGATIVE
         msg = f"submitted at {job.submit_s:g} s"
         raise BadValue(kind, msg)
+    if not (abs(job.due_s) <= MAX_SUBMIT_S or job.due_s == math.inf):
+        msg = f"due at {job.due_s:g} s"
+        raise BadValue(Reason.OUT_OF_RANGE, msg)
 
 
 def _numbered(names: list[str], nothing: str | None = None) -> tuple[tuple[str, ...], I32]:

@@ -21,7 +21,7 @@ from slurm_dl.traces.formats.pai import PAI
 from slurm_dl.traces.formats.philly_json import PHILLY_JSON
 from slurm_dl.traces.formats.slurm_dl_csv import SLURM_DL, with_columns
 from slurm_dl.traces.formats.synergy_deploy import SYNERGY
-from slurm_dl.traces.formats.tabular import HELIOS, ITP, MURI, PHILLY, TIRESIAS
+from slurm_dl.traces.formats.tabular import CHRONUS, HELIOS, ITP, MURI, PHILLY, TIRESIAS
 from slurm_dl.traces.slurm.sacct import SACCT
 from slurm_dl.traces.table_format import Columns
 
@@ -51,6 +51,7 @@ _ALL: Final[tuple[Format, ...]] = (
     PHILLY_JSON,
     ITP,
     HELIOS,
+    CHRONUS,
     PAI,
     TIRESIAS,
     MURI,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
-from slurm_dl.traces.formats.slurm_dl_csv import ACCOUNT, COLUMNS
+from slurm_dl.traces.formats.slurm_dl_csv import ACCOUNT, COLUMNS, DUE
 
 
 def write_trace(trace: Trace, path: Path) -> None:
@@ -20,13 +21,17 @@ def write_trace(trace: Trace, path: Path) -> None:
         ConfigError: The file cannot be written.
     """
     accounts = trace.account_names
+    times = None if trace.due_s is None else trace.due_s.tolist()
+    due = times and ["" if math.isinf(at_s) else at_s for at_s in times]
     try:
         with path.open("w", encoding="utf-8", newline="") as stream:
             out = csv.writer(stream, lineterminator="\n")
-            out.writerow(COLUMNS if accounts is None else (*COLUMNS, ACCOUNT))
+            more = {ACCOUNT: accounts, DUE: due}
+            columns = {name: column for name, column in more.items() if column is not None}
+            out.writerow((*COLUMNS, *columns))
             out.writerows(
-                (*row, trace.users[user], model, Ending(ending).name, *account)
-                for *row, user, model, ending, account in zip(
+                (*row, trace.users[user], model, Ending(ending).name, *rest)
+                for *row, user, model, ending, rest in zip(
                     trace.job_id,
                     trace.submit_s.tolist(),
                     trace.duration_s.tolist(),
@@ -34,7 +39,7 @@ def write_trace(trace: Trace, path: Path) -> None:
                     trace.user.tolist(),
                     ["" if m < 0 else trace.models[m] for m in trace.model.tolist()],
                     trace.ending.tolist(),
-                    [()] * len(trace) if accounts is None else [(name,) for name in accounts],
+                    zip(*columns.values(), strict=True) if columns else [()] * len(trace),
                     strict=True,
                 )
             )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import gzip
 import json
+import math
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.experiments.grid import faster
 from slurm_dl.experiments.resampling import resampled
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
@@ -43,6 +46,7 @@ OF_FORMAT = {
     "philly": TRACES / "philly" / "philly.csv.gz",
     "philly-json": SAMPLES / "philly_job_log.json",
     "helios": SAMPLES / "helios.csv",
+    "chronus": SAMPLES / "chronus.csv",
     "pai": SAMPLES / "pai",
     "gavel": TRACES / "gavel" / "max_min_fairness.trace",
     "synergy": TRACES / "synergy" / "srtf.log",
@@ -105,6 +109,42 @@ def test_tables_of_jobs_and_models_are_read_whole(path: Path, form: str, submit:
         (r["job_id"], *(float(r[name]) for name in numbers), "", r["model_name"], 0)
         for r in dicts(path)
     )
+    due = {r["job_id"]: float(r.get("deadline") or r.get("ddl") or "inf") for r in dicts(path)}
+    assert due == dict(zip(trace.job_id, deadlines(trace), strict=True))
+
+
+def deadlines(trace: Trace) -> list[float]:
+    """The deadline of each job; inf for one without."""
+    return [math.inf] * len(trace) if trace.due_s is None else trace.due_s.tolist()
+
+
+def test_chronus_counts_in_minutes_and_its_best_deadline_is_taken() -> None:
+    """The earliest of the highest value; none for best effort. Jobs without GPUs are counted."""
+    trace = read_trace(OF_FORMAT["chronus"])
+
+    assert trace.job_id == ("1", "0", "3")
+    assert (trace.submit_s / 60).tolist() == [5, 10, 20]
+    assert (trace.duration_s / 60).tolist() == [106, 96, 30]
+    assert [at_s / 60 for at_s in deadlines(trace)] == [240, 199, math.inf]
+    assert reasons(trace) == {Reason.NO_GPU: 1, Reason.FIELDS: 1}
+
+
+def test_a_table_may_call_it_deadline_and_a_deadline_moves_with_its_job(tmp_path: Path) -> None:
+    """At twice the load and in a resample a job has as long as before."""
+    path = tmp_path / "own.csv"
+    path.write_text(
+        "submit_s,duration_s,gpus,Deadline\n0,5,1,90\n1e5,5,1,\n3e5,5,1,1970-01-04T12:00:00\n"
+    )
+    trace = read_trace(path)
+
+    assert trace.format == "slurm_dl"
+    assert deadlines(trace) == [90, math.inf, 302_400]
+    for other in (faster(trace, 2.0), resampled(trace, 3)):
+        assert other.due_s is not None
+        ahead_s = (other.due_s - other.submit_s).tolist()
+        assert set(ahead_s) <= {90.0, math.inf, 2400.0}
+    with pytest.raises(ValueError, match="a deadline is no time"):
+        dataclasses.replace(trace, due_s=np.full(3, np.nan))
 
 
 @pytest.mark.parametrize("name", ["trace1", "trace1_pr", "trace3", "trace3_pr"])
@@ -520,6 +560,9 @@ HEADERS = {
     "itp": "job_id,submission_time,duration,num_gpu,model_name",
     "philly": "timestamp,duration,num_gpus,cluster",
     "helios": "job_id,user,gpu_num,state,submit_time,duration",
+    "chronus": (
+        "job_id,user,num_gpu,submit_time,duration,expect_time_list,expect_value_list,best_effort"
+    ),
     "slurm_dl": "job_id,submit_s,duration_s,gpus,user,model,ending",
     "sacct": "JobID|Submit|State|ElapsedRaw|AllocTRES|User|Account",
     "synergy": "0,alexnet,0,5,1",
@@ -614,6 +657,7 @@ def traces(draw: st.DrawFn) -> Trace:
     models = tuple(draw(st.lists(NAMES.filter(bool), max_size=3, unique=True)))
     accounts = tuple(draw(st.lists(NAMES.filter(bool), max_size=3, unique=True)))
     account = np.array(column(st.integers(-1, len(accounts) - 1)), dtype=np.int32)
+    due_s = np.array(column(st.just(math.inf) | st.floats(-1e11, 1e11)))
     return Trace(
         name="drawn",
         format="generated",
@@ -625,6 +669,7 @@ def traces(draw: st.DrawFn) -> Trace:
         model=np.array(column(st.integers(-1, len(models) - 1)), dtype=np.int32),
         ending=np.array(column(st.sampled_from([0, 1, 2])), dtype=np.int8),
         account=account if (account >= 0).any() else None,
+        due_s=due_s if np.isfinite(due_s).any() else None,
         users=users,
         models=models,
         accounts=accounts,
@@ -644,6 +689,7 @@ def test_what_is_written_is_read_back_exactly(
     assert back.format == "slurm_dl"
     assert columns(back) == columns(trace)
     assert back.account_names == trace.account_names
+    assert deadlines(back) == deadlines(trace)
 
 
 @pytest.mark.parametrize("name", ["tiresias", "muri", "philly-json", "helios", "pai", "sacct"])
@@ -654,6 +700,7 @@ def test_a_read_trace_is_written_and_read_back_the_same(name: str, tmp_path: Pat
 
     assert columns(back) == columns(trace)
     assert back.account_names == trace.account_names
+    assert deadlines(back) == deadlines(trace)
     assert (back.users, back.models) == (trace.users, trace.models)
     assert back.accounts == trace.accounts
 

@@ -14,6 +14,7 @@ from slurm_dl.model.errors import ConfigError
 
 MINIMAL = "manage:\n  partitions: [gpu]\n"
 MANY_TIERS = f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 65))}}}}}\n"
+KARUNA = "policy: {order: karuna}\n"
 NATIVE = "preemption: {mode: native, qos: a}\n"
 
 Write = Callable[[str], Path]
@@ -116,6 +117,12 @@ def test_a_file_without_partitions_is_refused(
             *("5: breakers.gpus_per_hour", "limit is 8"),
         ),
         ("placement:\n  settle_s: 30\n", "4: placement.settle_s", "daemon.poll_s is 30"),
+        ("deadlines:\n  share: 0\n", "4: deadlines.share", "greater than 0"),
+        ("deadlines: {account_share: 1.01}\n", "3: deadlines.account_share", "at most 1"),
+        ("deadlines: {qos: [a, a]}\n", "3: deadlines.qos", "names a twice"),
+        (f"{KARUNA}deadlines:\n  share: 0.76\n", "5: deadlines.share", "0.76 and 0.25"),
+        (f"{KARUNA}ranking: {{overdue_share: 0.6}}\n", "4: deadlines.share", "0.5 and 0.6"),
+        (f"{KARUNA}{NATIVE}deadlines:\n  qos: [a]\n", "6: deadlines.qos", "Slurm itself preempts"),
         ("placement:\n  settle_s: 40\ndaemon:\n  poll_s: 50\n", "4: placement.settle_s", "is 50"),
         ("placement:\n  gpu_mem_mb: {a100: 0}\n", "4: placement.gpu_mem_mb.a100", "than 0"),
         ("placement:\n  pack: true\n", "4: placement.pack", "no effect"),

@@ -26,7 +26,7 @@ from streams import STREAMS, Stream, fake_cluster, steered_cluster
 
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.engine.settings import Deadlines, Placement, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, Restart
@@ -721,13 +721,17 @@ def test_accounts_in_parameters_are_those_of_the_jobs(stream: Stream) -> None:
         cells={"speech": {"node": 2}, "vision": {"node": 1}}, by_type={snap.seen.gpu_types[0]: 7}
     )
     settings = dataclasses.replace(
-        stream.settings, placement=Placement(scheme=scheme, rules=(scheme,))
+        stream.settings,
+        placement=Placement(scheme=scheme, rules=(scheme,)),
+        deadlines=Deadlines(qos=("secret",)),
     )
     anonymous = Anonymous()
     account = anonymous(snap).seen.texts[job_id].account
 
-    kept = anonymous.setup(Setup.of(Fifo(), settings), snap).settings.placement
+    anonymised = anonymous.setup(Setup.of(Fifo(), settings), snap).settings
+    kept = anonymised.placement
 
+    assert anonymised.deadlines == Deadlines(qos=("qos-1",))
     assert kept.scheme == Owned(
         cells={"account-2": {"node": 2}, account: {"node": 1}}, by_type={snap.seen.gpu_types[0]: 7}
     )

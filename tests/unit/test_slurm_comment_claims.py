@@ -36,6 +36,9 @@ def test_whole_claim_is_read() -> None:
         final=1,
         preempted=[3, 1],
         saved=1_790_000_000,
+        due=1_790_090_000,
+        or_else="cancel",
+        bid=0,
     )
     comment["theirs"] = [1]
 
@@ -50,6 +53,9 @@ def test_whole_claim_is_read() -> None:
         final_run=1,
         preempted_run=1,
         saved_s=1_790_000_000,
+        due_s=1_790_090_000,
+        or_else="cancel",
+        bid=0,
     )
 
 
@@ -88,6 +94,19 @@ def test_submitits_jobs_are_known_by_their_wckey(
     assert (until and until * limit_min) == (until_min and pytest.approx(until_min))
     assert with_wckey(NO_CLAIM, wckey, limit_min * 60) == NO_CLAIM
     assert with_wckey(read(ours()), "submitit", float("inf")).until == 0.8
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        *(("due", value) for value in (-1, 0, 1e9, 1e300, 10**13, "Fri 18:00", True, None, [1])),
+        *(("due", float(word)) for word in ("nan", "inf", "-inf")),
+        *(("bid", value) for value in (-1, 0.5, 10**13, "5", True, None, {})),
+        *(("or_else", value) for value in ("", "RUN", "hold", 1, None, ["run"])),
+    ],
+)
+def test_a_wrong_deadline_or_bid_is_none_and_loses_nothing_else(key: str, wrong: object) -> None:
+    assert read(ours(model="m", **{key: wrong})) == Claim(contract=Contract(), model="m")
 
 
 @pytest.mark.parametrize(("max_grace_s", "grace_s"), [(0.5, 0.5), (1, 1), (600, 90), (60, 60)])

@@ -40,6 +40,8 @@ def test_the_metadata_is_compact_json(
     text = comment(None, contract=contract, model=model, most_nodes=most_nodes)
 
     assert text == f'{{"slurm_dl":{{"v":1,{expected}}}}}'
+    due = comment(None, contract=contract, model=model, most_nodes=most_nodes, due_s=1_790_090_000)
+    assert due == f'{{"slurm_dl":{{"v":1,{expected},"due":1790090000}}}}'
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ def test_defaults() -> None:
     assert request.run_base == "/home/ann/slurm_dl_runs"
     assert request.template == "plain"
     assert json.loads(request.comment)["slurm_dl"]["by"] == "daemon"
+    assert request.due_s is None
+    due = checked(replace(TYPED, by="+1h"))
+    assert json.loads(due.comment)["slurm_dl"]["due"] == due.due_s
 
 
 @pytest.mark.parametrize(
@@ -58,6 +61,8 @@ def test_defaults() -> None:
         ({"time": "soon"}, "--time"),
         ({"time": "1"}, "the signal would come as the job starts"),
         ({"time": "5", "signal": "USR1@300"}, "the signal would come as the job starts"),
+        ({"by": "soon"}, "--by: 'soon' is not a time"),
+        ({"by": "2020-01-01T00:00"}, "--by: '2020-01-01T00:00' has passed"),
         ({"array": "0-9%x"}, "--array"),
         ({"output": "a\nb"}, "--output"),
         ({"output": ""}, "--output"),

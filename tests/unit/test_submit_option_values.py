@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -134,3 +135,70 @@ def test_a_job_may_name_every_model_that_a_profile_may_be_of(value: str) -> None
     assert option_values.model_name(value) == value
     assert re.fullmatch(NAME, value)
     assert option_values._MODEL.pattern == NAME
+
+
+@pytest.mark.parametrize(
+    ("value", "moment"),
+    [
+        # Now is Wednesday 2026-12-02 12:00:30 in Berlin.
+        ("+90", "2026-12-02 12:02:00"),
+        ("now+3hours", "2026-12-02 15:00:30"),
+        ("+3h", "2026-12-02 15:00:30"),
+        ("+30 min", "2026-12-02 12:30:30"),
+        ("now+2days", "2026-12-04 12:00:30"),
+        ("+1w", "2026-12-09 12:00:30"),
+        ("18:00", "2026-12-02 18:00:00"),
+        ("9:05", "2026-12-03 09:05:00"),
+        ("12:00:30", "2026-12-03 12:00:30"),
+        ("Fri 18:00", "2026-12-04 18:00:00"),
+        ("Friday 18:00", "2026-12-04 18:00:00"),
+        ("Wed 18:00", "2026-12-02 18:00:00"),
+        ("Wed 12:00", "2026-12-09 12:00:00"),
+        ("2026-12-24T08:00", "2026-12-24 08:00:00"),
+        ("2026-12-24 08:00:10", "2026-12-24 08:00:10"),
+        # The clock changes on March 28.
+        ("2027-03-29T12:00", "2027-03-29 12:00:00"),
+    ],
+)
+def test_a_deadline_is_a_local_time_ahead(
+    value: str, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As people write times, and as Slurm writes them."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        at_s = option_values.deadline_s(value, WEDNESDAY_S)
+        assert time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_s)) == moment
+        for wrong in WRONG_TIMES:
+            with pytest.raises(ConfigError, match="--by"):
+                option_values.deadline_s(wrong, WEDNESDAY_S)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+WEDNESDAY_S = 1_796_209_230.0
+WRONG_TIMES = (
+    *(
+        "",
+        "soon",
+        "+",
+        "+-1h",
+        "+1.5h",
+        "+3x",
+        "now",
+        "now-1h",
+        "24:00",
+        "12:60",
+        "Fry 18:00",
+        "Fri",
+    ),
+    *(
+        "fri 18:00",
+        "2026-13-01T00:00",
+        "2026-12-02T12:00",
+        "2026-12-02T12:00:30",
+        "0001-01-01T00:00",
+    ),
+    *("9999-12-31T23:59x", "+999999999w", "1796209231", "+0", "18:00\n", "\u0661\u0668:00"),
+)

@@ -33,6 +33,10 @@ _SEEDS = {
     "philly": b"timestamp,duration,num_gpus,cluster\n2017-10-07 01:07:04,60,2,a\n",
     "philly-json": _JSON,
     "itp": b"job_id,submission_time,duration,num_gpu,model_name\n1,0,60,2,vgg\n",
+    "chronus": (
+        b"job_id,user,num_gpu,submit_time,duration,expect_time_list,expect_value_list,best_effort\n"
+        b"0,a,1,10,96,159-189,10-8,0\n"
+    ),
     "helios": (
         b"job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,"
         b"queue\n1,u,2,8,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:01,"

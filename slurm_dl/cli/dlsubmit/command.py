@@ -123,6 +123,11 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option("--name", "--job-name", "-J", metavar="X", help="Job name; else the script's name.")
 @click.option("--partition", "-p", metavar="P", help="Partition; else the default one.")
 @click.option("--time", "-t", metavar="T", help="Time limit, in sbatch's words.")
+@click.option(
+    "--by",
+    metavar="TIME",
+    help="Deadline, such as 'Fri 18:00' or +3h, for the site's policy; nothing is promised.",
+)
 @click.option("--array", "-a", metavar="SPEC", help="Array of jobs, such as 0-15%4.")
 @click.option(
     "--signal",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.explain.past_reasons import (
     EVERYTHING,
     Sight,
@@ -23,9 +24,10 @@ from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
 from slurm_dl.engine.preemption.start_again import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
-from slurm_dl.engine.settings import External, Native
+from slurm_dl.engine.settings import Deadlines, External, Native
 from slurm_dl.ledger.job_past import PastJob
 from slurm_dl.model.contract import Claim
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.handover import Purpose, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
@@ -73,7 +75,7 @@ def why(
     sentences = [_state(cycle, row, label)]
     if cycle.plan.rank[row] >= 0:
         sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
-        sentences += _next_tier(cycle, policy, row)
+        sentences += [*_next_tier(cycle, policy, row), *_due(cycle, policy, row, job_id)]
     elif snap.jobs.state[row] not in (JobState.COMPLETED, JobState.FAILED):
         sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")
     sentences += _handover(cycle, job_id, sight)
@@ -154,6 +156,29 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
         return []
     more = f"{left_gpu_s / 3600:.2f} more GPU-hours, {span(left_gpu_s / gpus)} of running"
     return [f"It moves to tier {tier + 1} after {more}."]
+
+
+def _due(cycle: Cycle, policy: Policy, row: int, job_id: JobId) -> list[str]:
+    """The deadline of a job, with the time to spare if its remaining time is known."""
+    snap = cycle.snapshot
+    at_s = snap.seen.claim(job_id).due_s
+    if at_s is None:
+        return []
+    due = f"Due {moment(at_s)}"
+    if "due_s" not in policy.about.needs:
+        return [f"{due}, but policy {policy.name} does not go by deadlines."]
+    rules = Deadlines() if cycle.settings is None else cycle.settings.deadlines
+    refused = counted_deadlines(snap, rules).refused.get(job_id)
+    if refused:
+        return [f"{due}; its deadline is not counted: {refused}."]
+    spare_s = at_s - snap.now_s - float(snap.left_s[row])
+    if not math.isfinite(spare_s):
+        return [f"{due}."]
+    # A time limit is an upper bound.
+    limit = snap.left_from is None or snap.left_from[row] == Origin.DECLARED
+    if spare_s >= 0:
+        return [f"{due}, {'at least ' if limit else ''}{span(spare_s)} to spare."]
+    return [f"{due}, {'up to ' if limit else ''}{span(-spare_s)} too late if it ran from now on."]
 
 
 def _handover(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:

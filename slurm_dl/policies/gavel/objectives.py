@@ -259,6 +259,7 @@ class GavelCostSlo(GavelCost):
             f"{FALLBACK}"
         ),
         starves="jobs of many GPUs or of small gain that have no deadline, while others come",
+        trusts=("its deadline",),
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:

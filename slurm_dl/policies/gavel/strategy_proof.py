@@ -194,7 +194,11 @@ class _Problem:
         """
         at = self._value(share, barrier)
         for _ in range(_STEPS):
-            step, gain = self._step(share, barrier)
+            try:
+                step, gain = self._step(share, barrier)
+            except np.linalg.LinAlgError:
+                # As near to a bound as rounding allows: types are alike for the only job.
+                break
             if gain <= _CENTRED * barrier:
                 break
             length = 1.0

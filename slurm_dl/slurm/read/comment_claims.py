@@ -6,7 +6,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
                   "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": [3, 2], "until": 0.8,
-                  "preempted": [3, 2], "saved": 1790000000, "final": 2}}
+                  "preempted": [3, 2], "saved": 1790000000, "final": 2,
+                  "due": 1790090000, "or_else": "run", "bid": 5}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -26,6 +27,7 @@ from slurm_dl.model.contract import (
     SIGNALS,
     Claim,
     Contract,
+    OrElse,
     Requeuer,
     SignalTarget,
 )
@@ -44,6 +46,7 @@ _OPENED = re.compile(r"""[\s"']*\{(.*[\s"'\\{,])?slurm_dl[\s"'\\]*:""", re.DOTAL
 _UNREADABLE = Claim(unreadable=True)
 _TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "full": "full"}
 _REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
+_OR_ELSE: dict[object, OrElse] = {"run": "run", "cancel": "cancel"}
 _MOST_RESTARTS = 2**31 - 1
 _MOST_NODES = 10_000
 _MOST_RATE = 1e9
@@ -104,6 +107,9 @@ class ClaimReader:
             preempted_run=_preempted_run(ours),
             until=_until(ours),
             saved_s=_count(ours, "saved"),
+            due_s=_count(ours, "due"),
+            or_else=_or_else(ours),
+            bid=_count(ours, "bid", least=0),
         )
 
     def _contract(self, ours: dict[object, object]) -> Contract | None:
@@ -190,9 +196,14 @@ def _most_nodes(ours: dict[object, object]) -> int | None:
     return nodes if type(nodes) is int and 1 <= nodes <= _MOST_NODES else None
 
 
-def _count(ours: dict[object, object], key: str) -> int | None:
+def _count(ours: dict[object, object], key: str, *, least: int = 1) -> int | None:
     value = ours.get(key)
-    return value if type(value) is int and 1 <= value <= _HUGE else None
+    return value if type(value) is int and least <= value <= _HUGE else None
+
+
+def _or_else(ours: dict[object, object]) -> OrElse | None:
+    word = ours.get("or_else")
+    return _OR_ELSE.get(word) if isinstance(word, str) else None
 
 
 def _rate(ours: dict[object, object]) -> float | None:

@@ -1,12 +1,13 @@
 """The project's own format: what `write_trace` writes, every column of a `Trace`.
 
 Its delimiter is a comma, a semicolon or a tab. Only the columns of `NEEDED` have to be there; the
-column of accounts is written only where the trace tells any. Other tables are read in the same
-way, with ``--columns`` for the names of their columns.
+columns of accounts and deadlines are written only where the trace tells any. Other tables are read
+in the same way, with ``--columns`` for the names of their columns.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import BinaryIO, Final
@@ -21,12 +22,14 @@ from slurm_dl.traces.table_format import TableFormat, TableRow, split, there_are
 
 COLUMNS: Final = ("job_id", "submit_s", "duration_s", "gpus", "user", "model", "ending")
 ACCOUNT: Final = "account"
+DUE: Final = "due_s"
 NEEDED: Final = ("submit_s", "duration_s", "gpus")
-_OPTIONAL: Final = ("job_id", "user", "model", "ending", ACCOUNT)
+_OPTIONAL: Final = ("job_id", "user", "model", "ending", ACCOUNT, DUE)
+_SPELLINGS: Final = {DUE: (DUE, "deadline")}
 
 
 def _job(line: int, fields: Sequence[str]) -> JobLine:
-    submit_s, duration_s, gpus, given_id, user, model, ending, account = fields
+    submit_s, duration_s, gpus, given_id, user, model, ending, account, due_s = fields
     ending = ending.strip().upper() or Ending.COMPLETED.name
     if ending not in Ending.__members__:
         words = ", ".join(Ending.__members__)
@@ -40,6 +43,7 @@ def _job(line: int, fields: Sequence[str]) -> JobLine:
         account=name(account, ACCOUNT),
         model=name(model, "model"),
         ending=Ending[ending],
+        due_s=moment_s(due_s, DUE) if due_s.strip() else math.inf,
     )
 
 
@@ -57,7 +61,7 @@ SLURM_DL: Final = OwnFormat(
     name="slurm_dl",
     about="this project's own: " + ",".join(COLUMNS),
     columns=tuple((column,) for column in NEEDED),
-    optional=tuple((column,) for column in _OPTIONAL),
+    optional=tuple(_SPELLINGS.get(column, (column,)) for column in _OPTIONAL),
     delimiters=",;\t",
     job=_job,
 )
@@ -92,6 +96,9 @@ def with_columns(text: str) -> OwnFormat:
         SLURM_DL,
         name="columns",
         columns=tuple((given.get(column, column),) for column in NEEDED),
-        optional=tuple((given.get(column, column),) for column in _OPTIONAL),
+        optional=tuple(
+            (given[column],) if column in given else names
+            for column, names in zip(_OPTIONAL, SLURM_DL.optional, strict=True)
+        ),
         required=frozenset(given.values()),
     )

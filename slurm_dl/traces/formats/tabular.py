@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -89,12 +90,13 @@ MURI: Final = TableFormat(
 
 # Microsoft ITP clusters (elasticflow-traces, ASPLOS'23): raw, or enriched with a model.
 #
-# The deadline, batch size and iterations of enriched files were drawn at random by their authors;
-# duration is the one of the real job, and the one that is taken.
+# The deadline, batch size and iterations of enriched files were drawn at random by their authors.
+# The deadline is taken, as there is no other; duration is the one of the real job.
 def _itp_job(_nth: int, fields: Sequence[str]) -> JobLine:
-    given_id, submit_s, duration_s, gpus, model = fields
+    given_id, submit_s, duration_s, gpus, model, due_s = fields
     return JobLine(
         job_id=job_id(given_id),
+        due_s=number(due_s, "deadline") if due_s.strip() else math.inf,
         submit_s=amount(submit_s, "submission_time"),
         duration_s=number(duration_s, "duration"),
         gpus=whole_gpus(gpus, "num_gpu"),
@@ -106,9 +108,54 @@ ITP: Final = TableFormat(
     name="itp",
     about="microsoft/elasticflow-traces, raw or enriched: job_id,submission_time,duration,num_gpu",
     columns=(("job_id",), ("submission_time", "submit_time"), ("duration",), ("num_gpu",)),
-    optional=(("model_name",),),
+    optional=(("model_name",), ("deadline", "ddl")),
     only=frozenset({"submission_time", "ddl", "deadline"}),
     job=_itp_job,
+)
+
+
+# Chronus (SoCC'21): Tiresias' columns, and a deadline or several of decreasing value.
+#
+# The release names no unit. Its simulator has 60 units in an hour, so these are minutes. Of several
+# deadlines the one of the highest value is taken, the earliest.
+_MINUTE_S: Final = 60
+
+
+def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
+    given_id, user, gpu_num, submit_min, duration_min, ahead, values, best_effort, model = fields
+    gpus = whole_gpus(gpu_num, "num_gpu")
+    if not gpus:
+        raise BadValue(Reason.NO_GPU, "num_gpu is 0")
+    submit_s = amount(submit_min, "submit_time") * _MINUTE_S
+    due_s = math.inf
+    if best_effort.strip() != "1":
+        times = [amount(text, "expect_time_list") for text in ahead.split("-")]
+        worth = [amount(text, "expect_value_list") for text in values.split("-")]
+        if len(times) != len(worth):
+            raise BadValue(Reason.FIELDS, f"{len(times)} deadlines, but {len(worth)} values")
+        _, ahead_min = max((value, -time) for time, value in zip(times, worth, strict=True))
+        due_s = submit_s - ahead_min * _MINUTE_S
+    return JobLine(
+        job_id=job_id(given_id),
+        submit_s=submit_s,
+        duration_s=number(duration_min, "duration") * _MINUTE_S,
+        gpus=gpus,
+        user=name(user, "user"),
+        model=name(model, "model_name"),
+        due_s=due_s,
+    )
+
+
+_CHRONUS: Final = (
+    "job_id", "user", "num_gpu", "submit_time", "duration", "expect_time_list",
+    "expect_value_list", "best_effort",
+)  # fmt: skip
+CHRONUS: Final = TableFormat(
+    name="chronus",
+    about="S-Lab-System-Group/ChronusArtifact: deadlines as expect_time_list,expect_value_list",
+    columns=tuple((column,) for column in _CHRONUS),
+    optional=(("model_name",),),
+    job=_chronus_job,
 )
 
 

@@ -1,0 +1,102 @@
+"""Deadlines of jobs that count: those that stay within the site's shares, first submitted first.
+
+A deadline is a claim of a user that can bring a job forward. This bound stands between the claim
+and every policy, so false and greedy deadlines together move no more than a share of the GPUs. A
+job that is submitted later never costs an earlier one its deadline.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.engine.explain.past_reasons import span
+from slurm_dl.engine.settings import Deadlines
+from slurm_dl.engine.target import SLACK_GPUS, pools
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETING, F64
+from slurm_dl.model.snapshot import JobText, Snapshot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CountedDeadlines:
+    """The deadlines that policies go by, and the others.
+
+    Attributes:
+        due_s: ``(n,)`` epoch seconds, inf for jobs without one that counts; None if no job has one.
+        refused: For each job with a deadline that does not count, the reason as a clause.
+    """
+
+    due_s: F64 | None
+    refused: Mapping[JobId, str]
+
+
+def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlines:
+    """The deadlines in the claims of managed jobs that are not over.
+
+    A job counts with the GPUs of all its tasks, in each pool in which it may start.
+
+    Args:
+        rules: The site's bounds; None: no deadline counts.
+    """
+    jobs, claims = snap.jobs, snap.seen.claims
+    asked = {job_id: c.due_s for job_id, c in claims.items() if c.due_s is not None}
+    if not asked:
+        return CountedDeadlines(None, {})
+    live = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.is_managed()
+    rows = np.flatnonzero(live & np.isin(jobs.job_id, list(asked)))
+    rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
+    if rules is None:
+        native = "Slurm itself preempts here (preemption.mode is native)"
+        return CountedDeadlines(None, dict.fromkeys(map(JobId, jobs.job_id[rows].tolist()), native))
+    shares = _Shares(snap, rules)
+    due_s, refused = np.full(len(jobs), np.inf), dict[JobId, str]()
+    for row in rows.tolist():
+        job_id = JobId(int(jobs.job_id[row]))
+        text = snap.seen.texts.get(job_id) or JobText(label=str(job_id))
+        if why := shares.refusal(row, text, asked[job_id] - snap.now_s):
+            refused[job_id] = why
+        else:
+            due_s[row] = asked[job_id]
+    return CountedDeadlines(due_s if np.isfinite(due_s).any() else None, refused)
+
+
+class _Shares:
+    """GPUs of each pool that jobs with counted deadlines ask for, in all and by account."""
+
+    def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
+        self._jobs, self._rules = snap.jobs, rules
+        self._pools = [(pool.jobs, pool.gpus(snap)) for pool in pools(snap)]
+        self._used: defaultdict[tuple[int, str], float] = defaultdict(float)
+
+    def refusal(self, row: int, text: JobText, ahead_s: float) -> str:
+        """Count the job at *row*; if a bound forbids that, the bound as a clause, else empty."""
+        rules = self._rules
+        if rules.qos and text.qos not in rules.qos:
+            return f"jobs of QOS {text.qos or '(none)'} may have none"
+        if ahead_s <= 0:
+            return "it has passed"
+        if ahead_s > rules.longest_ahead_s:
+            return f"it is more than {span(rules.longest_ahead_s)} ahead"
+        owner = f"account {text.account}" if text.account else f"user {self._jobs.uid[row]}"
+        return self._exceeded(row, f"{owner} has")
+
+    def _exceeded(self, row: int, owner: str) -> str:
+        gpus = float(self._jobs.gpus[row] * self._jobs.tasks[row])
+        bounds = {owner: self._rules.account_share, "all accounts have": self._rules.share}
+        places = [i for i, (inside, _) in enumerate(self._pools) if inside is None or inside[row]]
+        for pool in places:
+            there = self._pools[pool][1]
+            for has, share in bounds.items():
+                used, most = self._used[pool, has], share * there + SLACK_GPUS
+                if used + gpus > most:
+                    on = f"on {used:g} of {there:g} GPUs and may have them on {math.floor(most)}"
+                    return f"{has} deadlines {on}"
+        for pool, has in itertools.product(places, bounds):
+            self._used[pool, has] += gpus
+        return ""
