@@ -16,6 +16,7 @@ known size in queues by size, of unknown size ageing through them. There it is n
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.jobs import F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
@@ -49,6 +50,8 @@ class Karuna:
             for restarts, and for decisions that are not taken at once.
         thresholds_gpu_s: Service that separates the queues of the other jobs, GPU-seconds, strictly
             increasing, above 0: attained service, or remaining service where that is known.
+        early: Whether a job may start before its latest start on GPUs that no other job can use.
+            False: it waits while a job without a deadline waits, and is not restarted for it later.
         knows_left: Whether the expected remaining service of the other jobs is used. They are then
             served by it, the least first, where it is finite.
     """
@@ -69,6 +72,7 @@ class Karuna:
             "they are served as if they had none; a job that asks for many GPUs, while smaller "
             "ones come"
         ),
+        idles="only if early is false: a job with a deadline waits for its latest start",
         trusts=("its deadline",),
     )
     interpretation: ClassVar[str] = (
@@ -76,8 +80,8 @@ class Karuna:
         "Deadline jobs that would need all GPUs together start when the sum of them must, first "
         "due first. A job that can no longer meet its deadline is served as if it had none. If "
         "only its time limit shows that, this begins once the deadline is past. Before their "
-        "latest start deadline jobs take GPUs that no other job wants. Queues are by GPU-seconds "
-        "instead of bytes; their thresholds are given, not optimised."
+        "latest start deadline jobs take GPUs that no other job wants, if early is true. Queues "
+        "are by GPU-seconds instead of bytes; their thresholds are given, not optimised."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
@@ -85,6 +89,7 @@ class Karuna:
     due_after_s: tuple[tuple[str, float], ...] = ()
     margin_s: float = 300.0
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
+    early: bool = True
     knows_left: bool = False
 
     def __post_init__(self) -> None:
@@ -120,9 +125,17 @@ class Karuna:
         tier[due.rows] = self.tiers - 1
         tier[due.rows[due.press_s <= snap.now_s + _INSTANT_S]] = 0
         key[due.rows] = due.due_s
-        return Order(
+        order = Order(
             tier=tier, key=key, promote=np.zeros(len(jobs), dtype=np.bool_), tiers=self.tiers
         )
+        others = contenders(snap) & (jobs.state == PENDING)
+        others[due.rows] = False
+        if self.early or not others.any():
+            return order
+        barred = (jobs.state == PENDING) & (tier == self.tiers - 1)
+        start_s = np.full(len(jobs), np.inf)
+        start_s[due.rows] = due.press_s
+        return dataclasses.replace(order, barred=barred, start_s=start_s)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next latest start, missed deadline or demotion; see `Policy`."""

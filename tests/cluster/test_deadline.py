@@ -67,3 +67,37 @@ def test_a_job_with_a_deadline_starts_just_in_time(sandbox: Sandbox, short_direc
         assert epoch_s(place, due, "EndTime") <= due_s
         (opened,) = place.audit(action="open_handover")
         assert str(due) in str(opened)
+
+
+@pytest.mark.parametrize(
+    ("policy", "early"),
+    [
+        ({"order": "karuna", "parameters": {"margin_s": MARGIN_S, "early": False}}, False),
+        ({"order": "fifo", "parameters": {}}, True),
+        ({"order": "discrete_las", "parameters": {}}, True),
+        ({"order": "srsf", "parameters": {}}, True),
+    ],
+    ids=["karuna", "fifo", "discrete_las", "srsf"],
+)
+def test_it_waits_although_there_is_room(
+    sandbox: Sandbox,
+    short_directory: Path,
+    policy: dict[str, Any],
+    early: bool,  # noqa: FBT001
+) -> None:
+    """Eight GPUs are free, and a job on all sixteen waits: other policies start it at once."""
+    with schedd_in(sandbox, short_directory) as place:
+        place.configure(policy=policy, placement={"settle_s": 5}, ranking={"pass_s": 0})
+        place.start()
+        blocker = place.submit(8, "sleep", "600", options=["--time=30", "--no-preempt"])
+        place.until_state(blocker, "RUNNING")
+        place.submit(16, "sleep", "600", options=["--time=30"])
+        options = ["--by", f"+{AHEAD_S}", f"--time={LIMIT_S // 60}", "--signal=USR1@10"]
+        due = place.submit(4, "sleep", "40", options=options)
+        place.until("it to be listed", lambda: due in rows(place))
+        due_s = rows(place)[due]["due_s"]
+        place.until_state(due, "RUNNING", "COMPLETED", within_s=AHEAD_S)
+        begun_s = epoch_s(place, due, "StartTime")
+        assert (begun_s < due_s - LIMIT_S - MARGIN_S - 10) == early
+        place.until_state(due, "COMPLETED", within_s=AHEAD_S)
+        assert epoch_s(place, due, "EndTime") <= due_s
