@@ -12,20 +12,25 @@ import pytest
 import slurm_scenarios as scenes
 from build import observed, pending, snapshot
 from patient_policy import Patient
+from replay_cluster import ReplayCluster
 from small_traces import make_trace, outcome_of
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.lease_credits import OWED
 from slurm_dl.ledger.sqlite.store import SqliteStore
-from slurm_dl.ledger.store_protocol import StoreChange
+from slurm_dl.ledger.store_protocol import MemoryStore, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.booking import changes, entry, of_kind, updated
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.model.plan import Book
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.gandiva_fair import GandivaFair
+from slurm_dl.recording.replay_report import plan_bytes
+from slurm_dl.recording.typed_json import from_bytes, to_bytes
 from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster
 from slurm_dl.simulation.forward.timing import ForwardTiming
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
@@ -132,6 +137,25 @@ def test_a_new_ledger_on_the_file_has_the_same_book(tmp_path: Path) -> None:
             assert mine == other
             cluster.advance(5)
     assert 2 <= booked <= 6  # The first look, and each at which a job has left.
+
+
+def test_a_recording_of_it_plans_the_same_again() -> None:
+    """Each snapshot through text, and the loop from an empty ledger on what was seen."""
+    cluster, policy, ledger = _busy(), Patient(wait_s=WAIT_S), Ledger(MemoryStore())
+    lived = []
+    for _ in range(30):
+        lived.append(_cycle(cluster, ledger, policy))
+        cluster.advance(5)
+    again, new = ReplayCluster(c.snapshot.seen for c in lived), Ledger(MemoryStore())
+    for cycle in lived:
+        kept = from_bytes(to_bytes(cycle.snapshot, Snapshot), Snapshot)
+        assert kept.booked == cycle.snapshot.booked
+        plans = (
+            decide(kept, policy, SETTINGS),
+            run_cycle(again, new, policy, SETTINGS, clock=again.clock, acting=True).plan,
+        )
+        assert [plan_bytes(p) for p in plans] == [plan_bytes(cycle.plan)] * 2
+    assert len({c.snapshot.booked for c in lived}) > 2
 
 
 def test_credits_of_shares_are_there_after_a_kill(tmp_path: Path) -> None:

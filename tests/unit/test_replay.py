@@ -36,6 +36,7 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import (
+    Book,
     ClearSteer,
     ClusterAction,
     ForgetSteer,
@@ -64,8 +65,10 @@ FLOATS = st.floats(allow_nan=False) | st.just(math.nan)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
-NOT_LIVED = {Trim, TripBreaker}
-"""No job of the streams asks for more CPUs or memory than it can do with; breakers are off."""
+NOT_LIVED = {Trim, TripBreaker, Book}
+"""No job of the streams asks for more CPUs or memory than it can do with; breakers are off.
+
+No policy of ours books anything: test_book replays one that does."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
 
 
