@@ -317,7 +317,7 @@ class Config(Section):
 
     @property
     def holds(self) -> bool:
-        """Whether the policy may put jobs off; see ``ranking.hold``."""
+        """True if the policy may put jobs off; see ``ranking.hold``."""
         return self.ranking.hold and bool(self.policy.make().about.idles)
 
     @field_validator("preemption")

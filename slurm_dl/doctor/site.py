@@ -283,7 +283,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check says."""
+    """Result of one check."""
 
     level: Severity
     found: str  # What was found; in one line, or why nothing was

@@ -32,7 +32,7 @@ _LARGEST_SIGMA: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
-    """What is known beforehand, as somebody asked for it."""
+    """Knowledge of run times, speeds and deadlines that a simulation begins with."""
 
     gpu_speed: Mapping[str, float] = field(default_factory=dict)  # By type, above 0; of others 1
     error: float = 0.0  # Standard deviation of log(foreseen / true run time); 0: known exactly

@@ -47,7 +47,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSetup:
-    """What is the same for all schemes of an experiment."""
+    """Values that all schemes of an experiment share."""
 
     rules: tuple[Named, ...] = ()  # Where jobs may not, or had better not be
     profiles: str | None = None  # A directory of profiles that stand before those of the project

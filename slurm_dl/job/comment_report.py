@@ -116,7 +116,7 @@ _MOST_STEPS = 2**53
 
 
 class Progress(NamedTuple):
-    """What the script last reported."""
+    """Last report of the script."""
 
     restart: int  # In which run
     step: int  # How many steps are done

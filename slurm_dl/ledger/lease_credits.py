@@ -114,7 +114,7 @@ class Owed:
         }
 
     def is_of_lease(self, other: Owed | None) -> bool:
-        """Whether *other* is of the same lease; without leases credits do not count."""
+        """True if *other* is of the same lease; without leases credits do not count."""
         if other is None or other.lease_s != self.lease_s:
             return False
         return self.lease_s <= 0 or self.at_s // self.lease_s == other.at_s // self.lease_s

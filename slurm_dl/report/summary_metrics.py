@@ -91,7 +91,7 @@ def jain(records: Records, group: I64, *, groups: int) -> F64:
 
 
 NAN = float("nan")
-"""What a mean over nothing is."""
+"""Mean of no values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

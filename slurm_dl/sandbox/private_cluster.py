@@ -54,7 +54,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class SandboxStatus:
-    """What is alive."""
+    """Processes that are alive."""
 
     directory: str  # The sandbox's directory
     cluster: str  # Slurm's name of the cluster

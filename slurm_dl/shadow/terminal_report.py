@@ -211,7 +211,7 @@ def outcome(wish: WishedHandover, end_s: float) -> str:
 
 
 def gained(wish: WishedHandover, end_s: float) -> str:
-    """How much sooner its job would have started at least."""
+    """Least time by which its job would have started sooner."""
     return ago(sooner_s(wish, end_s)) if wish.lead else "-"
 
 

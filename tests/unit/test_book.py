@@ -1,4 +1,4 @@
-"""What a policy books it finds again: after a restart, a kill, and in every simulator."""
+"""A policy finds its entries again: after a restart, a kill, and in every simulator."""
 
 from __future__ import annotations
 

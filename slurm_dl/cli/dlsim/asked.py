@@ -160,7 +160,7 @@ def report(told: dict[str, object], json_path: Path | None, text: Iterator[Rende
 
 
 def read_lines(trace: Trace) -> Iterator[str]:
-    """What was read, and what was left out and why."""
+    """Number of jobs read, and of those left out, with reasons."""
     summary = summarize(trace)
     yield (
         f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "

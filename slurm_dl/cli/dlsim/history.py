@@ -114,7 +114,7 @@ def history_command(
 
 
 def _new(out: Path | None, *, force: bool) -> Path:
-    """Where the history goes."""
+    """Writing of the history."""
     if out is None:
         msg = "Missing argument 'OUT'"
         raise click.UsageError(msg)

@@ -136,7 +136,7 @@ def asked(
 
 
 def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
-    """What was read, and what is left out of it."""
+    """Number of jobs read, and of those left out."""
     yield from read_lines(trace)
     if too_large:
         yield (
