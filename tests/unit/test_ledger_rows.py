@@ -24,7 +24,7 @@ from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.contract import SIGNALS, Contract
-from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.handover import Handover, Victim
 from slurm_dl.model.steer import Steer
 
 WORD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=","), min_size=1)
@@ -41,7 +41,7 @@ GIVEN = {
 """Fields that a class itself checks."""
 
 
-def values(hint: Any) -> st.SearchStrategy[Any]:
+def values(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - any annotation
     """Any value of the type *hint*."""
     hint, kinds = getattr(hint, "__supertype__", hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
@@ -114,10 +114,10 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
         "INSERT INTO breaker VALUES ('gpus_per_hour', 0, '', '1,n2', 0, '', 0, 0)",
         "INSERT INTO taken VALUES (1, 1, 1, 1, x'00')",
         "INSERT INTO book VALUES ('owed', '', '{}')",
-        f"INSERT INTO book VALUES ('owed', '', '{'[' * 100_000}')",
+        "INSERT INTO book VALUES ('owed', '', replace(hex(zeroblob(50000)), '0', '['))",
         "INSERT INTO handover VALUES (1, '{}', '')",
-        f"INSERT INTO handover VALUES (1, '{'[' * 100_000}', '')",
-        'INSERT INTO handover VALUES (1, \'{"handover_id": 1, "victims": []}\', \'\')',
+        "INSERT INTO handover VALUES (1, replace(hex(zeroblob(50000)), '0', '['), '')",
+        "INSERT INTO handover VALUES (1, '{\"handover_id\": 1, \"victims\": []}', '')",
         "UPDATE meta SET value = 'then' WHERE key = 'distrust_until_s'",
     ],
 )
