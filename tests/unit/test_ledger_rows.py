@@ -28,13 +28,13 @@ from slurm_dl.model.handover import Handover, Victim
 from slurm_dl.model.steer import Steer
 
 WORD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=","), min_size=1)
-PLAIN = {
+PLAIN: dict[object, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False, allow_infinity=False),
     bool: st.booleans(),
     str: st.text(),
 }
-GIVEN = {
+GIVEN: dict[object, dict[str, st.SearchStrategy[Any]]] = {
     Contract: {"signal": st.sampled_from(SIGNALS), "grace_s": st.floats(0.5, 1e6)},
     Handover: {"purpose": st.just("split")},
 }
@@ -58,7 +58,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - any annotatio
     return st.sampled_from(list(hint)) if isinstance(hint, EnumType) else PLAIN[hint]
 
 
-EACH = [
+EACH: list[tuple[Table[Any], type[Any]]] = [
     (rows.RUNS, EndedRun),
     (rows.TAKEN, Taken),
     (rows.STEERS, Steer),
@@ -70,7 +70,9 @@ EACH = [
 
 
 @pytest.mark.parametrize(("table", "kind"), EACH, ids=[table.name for table, _ in EACH])
-def test_what_is_written_is_read_and_what_is_damaged_is_not(table: Table[Any], kind: type) -> None:
+def test_what_is_written_is_read_and_what_is_damaged_is_not(
+    table: Table[Any], kind: type[Any]
+) -> None:
     """Once for each key; a column that holds something else is named."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     upgrade(db)

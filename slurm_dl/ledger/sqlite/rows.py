@@ -19,7 +19,6 @@ from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
-from slurm_dl.model.handover import Handover
 from slurm_dl.model.steer import Steer
 from slurm_dl.text import shown
 
@@ -124,7 +123,3 @@ RESTARTS = Table("restart", Restart)
 BREAKERS = Table("breaker", Breaker)
 BOOK = Table("book", Entry)
 ENDINGS = Table("ending", JobEnding)
-
-handover_from = TypeAdapter(Handover).validate_json
-"""The hand-over whose JSON a body is, also one of before there were all fields; `ValueError` if
-it is none."""

@@ -16,6 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
@@ -31,11 +32,11 @@ from slurm_dl.ledger.sqlite.rows import (
     RUNS,
     STEERS,
     TAKEN,
-    handover_from,
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
 from slurm_dl.ledger.store_protocol import HOUR_S, LedgerContents, StoreChange
 from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
 
@@ -54,6 +55,9 @@ class SupersededError(StoreError):
 
 
 _CHUNK = 4_000
+
+_handover_from = TypeAdapter(Handover).validate_json
+"""The hand-over of a body, also of one from before there were all fields."""
 
 _JOB_UPSERT = (
     f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
@@ -136,7 +140,7 @@ class SqliteStore:
         distrust = db.execute("SELECT value FROM meta WHERE key = 'distrust_until_s'").fetchone()
         return LedgerContents(
             service=self._jobs(),
-            handovers=tuple(handover_from(body) for (body,) in bodies),
+            handovers=tuple(_handover_from(body) for (body,) in bodies),
             # Numbers name reservations. After the loss of a ledger none of the old ones, which
             # may still stand in Slurm, must come back, so a new ledger begins at the clock.
             next_handover_id=HandoverId((last or int(time.time())) + 1),
@@ -145,7 +149,8 @@ class SqliteStore:
             ),
             steers=STEERS.read(db, "ORDER BY job_id"),
             lost_pairs={
-                split.apart: split.opened_s for split in (handover_from(body) for (body,) in splits)
+                split.apart: split.opened_s
+                for split in (_handover_from(body) for (body,) in splits)
             },
             restarts=RESTARTS.read(
                 db,
