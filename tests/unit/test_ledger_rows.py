@@ -44,7 +44,7 @@ GIVEN: dict[object, dict[str, st.SearchStrategy[Any]]] = {
 def values(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - any annotation
     """Any value of the type *hint*."""
     hint, kinds = getattr(hint, "__supertype__", hint), get_args(hint)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = {name: values(of) for name, of in get_type_hints(hint).items()}
         return st.builds(hint, **fields | GIVEN.get(hint, {}))
     if get_origin(hint) is tuple:
