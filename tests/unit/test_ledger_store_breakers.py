@@ -17,7 +17,7 @@ from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
-from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, Restart
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Restart
 from slurm_dl.model.ids import HandoverId, JobId
 
 PARTITIONS = frozenset({"gpu"})
@@ -57,32 +57,6 @@ def _restart(job_id: int, requeued_s: float = 100.0) -> Restart:
         settled_s=140.5,
         uid=1001,
     )
-
-
-def test_breakers_and_restarts_come_back_as_they_were(path: Path) -> None:
-    """Each field; a later value takes the place of an earlier one."""
-    tripped = Breaker(
-        name="failed_restarts",
-        tripped_s=1.5,
-        why="4 of 6; 'quoted'",
-        jobs=(JobId(4), JobId(7)),
-        reset_s=0.5,
-        reset_by="user root (0)",
-        counts_from=HandoverId(9),
-        rearm_s=3600.0,
-    )
-    plain = Breaker(name="cluster_share", tripped_s=2.0, why="so")
-    store = SqliteStore(path)
-    store.save(
-        StoreChange(breakers=[Breaker(name="failed_restarts"), plain], restarts=[_restart(1)])
-    )
-    store.save(StoreChange(breakers=[tripped], restarts=[_restart(2)]))
-    store.close()
-
-    with closing(SqliteStore(path)) as again:
-        memory = again.load()
-    assert memory.breakers == (plain, tripped)
-    assert memory.restarts == (_restart(1), _restart(2))
 
 
 def test_a_ledger_that_does_not_know_whose_jobs_they_were_goes_on(path: Path) -> None:

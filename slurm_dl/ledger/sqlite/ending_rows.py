@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
 from dataclasses import dataclass
-from typing import Any
 
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.completions import JobEnding
+from slurm_dl.ledger.sqlite.rows import ENDINGS
 from slurm_dl.model.array_labels import has_task
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
-
-ENDING_TABLE = """
-CREATE TABLE IF NOT EXISTS ending (
-    job_id INTEGER PRIMARY KEY, label TEXT NOT NULL, name TEXT NOT NULL, user TEXT NOT NULL,
-    account TEXT NOT NULL, qos TEXT NOT NULL, reason TEXT NOT NULL, nodes TEXT NOT NULL,
-    ending TEXT NOT NULL, uid INTEGER NOT NULL, partition TEXT NOT NULL, state TEXT NOT NULL,
-    tasks INTEGER NOT NULL, n_nodes INTEGER NOT NULL, gpus REAL NOT NULL,
-    restarts INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, seen_s REAL NOT NULL,
-    preemptible INTEGER NOT NULL
-);
-"""
-
-_FIELDS = tuple(f.name for f in dataclasses.fields(JobEnding))
-_COLUMNS = ", ".join(f"ending.{name}" for name in _FIELDS)
 
 ENDING_UPSERT = (
-    f"INSERT INTO ending ({', '.join(_FIELDS)}) "  # noqa: S608 - our own names
-    f"VALUES ({', '.join('?' * len(_FIELDS))}) ON CONFLICT (job_id) DO UPDATE SET "
-    f"{', '.join(f'{name} = excluded.{name}' for name in _FIELDS)} WHERE "
+    f"INSERT {ENDINGS.insert} ON CONFLICT (job_id) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in ENDINGS.names)} WHERE "
     "(uid, label, start_s, end_s) "
     "IS NOT (excluded.uid, excluded.label, excluded.start_s, excluded.end_s)"
 )
 """The same end once more is not news: what counts is when it was seen first."""
-
-_OF = f"SELECT {_COLUMNS} FROM ending WHERE job_id = ?"  # noqa: S608 - as above
 
 _NAMED = "SELECT job_id FROM ending WHERE label = ? AND seen_s <= ? ORDER BY seen_s DESC LIMIT 1"
 
@@ -47,7 +28,7 @@ _PARTS = (
 )
 
 _SINCE = (
-    f"SELECT {_COLUMNS}, job.attained_gpu_s, job.preemptions FROM ending "  # noqa: S608 - as above
+    f"SELECT {ENDINGS.columns}, job.attained_gpu_s, job.preemptions FROM ending "  # noqa: S608 - our own names
     "LEFT JOIN job ON job.job_id = ending.job_id AND (job.first_submit_s <= ending.seen_s "
     "OR job.over AND job.first_submit_s <= ending.end_s) "
     "WHERE ending.seen_s BETWEEN :since_s AND :until_s {which}"
@@ -136,23 +117,6 @@ class RememberedEnding:
     preemptions: int  # How often it was preempted; 0 if that is not known
 
 
-def ending_row(ending: JobEnding) -> tuple[object, ...]:
-    """Values of *ending* in the order of `ENDING_UPSERT`."""
-    values = (getattr(ending, name) for name in _FIELDS)
-    return tuple(v.name if isinstance(v, JobState) else v for v in values)
-
-
-def ending_of(db: sqlite3.Connection, job_id: JobId) -> JobEnding | None:
-    """The end of the last finished job of this number; None if it was not seen.
-
-    Raises:
-        ValueError: The row is not what was written.
-        sqlite3.Error: It cannot be read.
-    """
-    row = db.execute(_OF, (job_id,)).fetchone()
-    return None if row is None else _ending(row)
-
-
 def job_named(db: sqlite3.Connection, label: str, now_s: float) -> JobId | None:
     """The last job that Slurm listed as *label* and that is over; None if there is none.
 
@@ -191,7 +155,7 @@ def ended_since(
     rows = db.execute(_SINCE.format(which=which), asked | values)
     ended = []
     for row in rows:
-        ending = _ending(row[:-2])
+        ending = ENDINGS.value(row[:-2])
         ended.append(
             RememberedEnding(
                 ending=ending,
@@ -204,17 +168,3 @@ def ended_since(
 
 def _is_number(word: str) -> bool:
     return word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS
-
-
-def _ending(row: tuple[Any, ...]) -> JobEnding:
-    values: dict[str, Any] = dict(zip(_FIELDS, row, strict=True))
-    state = _STATES.get(values["state"])
-    if state is None:
-        msg = f"{str(values['state'])[:40]!r} is no state of a job"
-        raise ValueError(msg)
-    values["state"], values["preemptible"] = state, bool(values["preemptible"])
-    return JobEnding(**values)
-
-
-_STATES = dict(JobState.__members__)
-"""By their names; looking one up in an enum takes longer than all the rest."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
 
 from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
@@ -23,13 +22,12 @@ from slurm_dl.ledger.sqlite.ending_rows import (
     Only,
     RememberedEnding,
     ended_since,
-    ending_of,
     job_named,
 )
+from slurm_dl.ledger.sqlite.rows import ENDINGS, RUNS, Table
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.model.handover import Purpose
-from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.ids import JobId
 
 _WITHIN_S = 1.0
 """So long a look waits for the loop to have written."""
@@ -39,21 +37,24 @@ _JOB = (
     "over FROM job WHERE job_id = ?"
 )
 
-_RUNS = "SELECT start_s, end_s, gpu_s FROM run WHERE job_id = ? AND start_s >= ? ORDER BY start_s"
-
 _GAVE_WAY = """
 SELECT taken.at_s, taken.notice_s, taken.gpus, taken.handover_id,
     json_extract(body, '$.purpose'),
     (SELECT group_concat(value) FROM json_each(body, '$.beneficiaries')),
-    (SELECT max(json_extract(value, '$.contract.signal')) FROM json_each(body, '$.victims')
-        WHERE json_extract(value, '$.run.job_id') = taken.job_id),
-    (SELECT max(json_extract(value, '$.ended')) FROM json_each(body, '$.victims')
-        WHERE json_extract(value, '$.run.job_id') = taken.job_id)
+    coalesce((SELECT max(json_extract(value, '$.contract.signal'))
+        FROM json_each(body, '$.victims')
+        WHERE json_extract(value, '$.run.job_id') = taken.job_id), ''),
+    coalesce((SELECT max(json_extract(value, '$.ended')) FROM json_each(body, '$.victims')
+        WHERE json_extract(value, '$.run.job_id') = taken.job_id), 0)
 FROM taken LEFT JOIN handover ON handover.handover_id = taken.handover_id
 WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
 """
 
 _OWNERS = "SELECT DISTINCT uid FROM restart WHERE job_id = ? AND requeued_s >= ?"
+
+
+_GAVE_WAY_ROWS = Table("taken", GaveWay)
+_PAST_ROWS = Table("job", PastJob)
 
 
 class PastError(SlurmDlError):
@@ -104,49 +105,29 @@ class LedgerReader:
 def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
     row = db.execute(_JOB, (job_id,)).fetchone()
     since_s = float(row[2]) if row else 0.0
-    ending = ending_of(db, job_id)
+    ending = next(iter(ENDINGS.read(db, "WHERE job_id = ?", job_id)), None)
     if row and ending and ending.seen_s > (last_seen_s := float(row[3])) + SLACK_S:
         # A later job of this number, which came and ended between two looks.
         row, since_s = None, last_seen_s
-    runs = tuple(
-        EndedRun(job_id=job_id, start_s=float(start), end_s=float(end), gpu_s=float(gpu_s))
-        for start, end, gpu_s in db.execute(_RUNS, (job_id, since_s))
-    )
+    runs = RUNS.read(db, "WHERE job_id = ? AND start_s >= ? ORDER BY start_s", job_id, since_s)
     over = row is None or bool(row[6])
     if ending and not _is_of(ending, since_s, over=over):
         ending = None
     if row is None and not runs:
         return None if ending is None else _unseen(ending)
-    gave_way = tuple(_one(found) for found in db.execute(_GAVE_WAY, (job_id, since_s)))
+    gave_way = tuple(map(_GAVE_WAY_ROWS.value, db.execute(_GAVE_WAY, (job_id, since_s))))
     owners = {int(uid) for (uid,) in db.execute(_OWNERS, (job_id, since_s))}
     owners |= {ending.uid} if ending else set()
-    if row is None:
-        # A job that has left Slurm's list unseen is dropped after a week, a little before its runs.
-        return PastJob(
-            job_id=job_id,
-            attained_gpu_s=math.fsum(run.gpu_s for run in runs),
-            ran_s=math.fsum(run.end_s - run.start_s for run in runs),
-            preemptions=len(gave_way),
-            runs=runs,
-            gave_way=gave_way,
-            uids=frozenset(owners - {OWNER_UNKNOWN}),
-            ending=ending,
-        )
-    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, _ = row
-    return PastJob(
-        job_id=job_id,
-        attained_gpu_s=float(attained_gpu_s),
-        ran_s=float(ran_s),
-        first_submit_s=float(first_submit_s),
-        last_seen_s=float(last_seen_s),
-        preemptions=int(preemptions),
-        incomplete=bool(incomplete),
-        runs=runs,
-        gave_way=gave_way,
-        uids=frozenset(owners - {OWNER_UNKNOWN}),
-        # A slurmctld that died may have forgotten the end, and the job goes on.
-        ending=ending if over else None,
-    )
+    # A job that has left Slurm's list unseen is dropped after a week, a little before its runs.
+    known = (*_total(runs), 0.0, 0.0, len(gave_way), False) if row is None else row[:-1]
+    # A slurmctld that died may have forgotten the end, and the job goes on.
+    ended = ending if over else None
+    return _PAST_ROWS.value((job_id, *known, runs, gave_way, owners - {OWNER_UNKNOWN}, ended))
+
+
+def _total(runs: Sequence[EndedRun]) -> tuple[float, float]:
+    """GPU-seconds of *runs*, and seconds."""
+    return math.fsum(r.gpu_s for r in runs), math.fsum(r.end_s - r.start_s for r in runs)
 
 
 def _is_of(ending: JobEnding, since_s: float, *, over: bool) -> bool:
@@ -176,19 +157,4 @@ def _unseen(ending: JobEnding) -> PastJob:
         runs=runs,
         uids=frozenset({ending.uid} - {OWNER_UNKNOWN}),
         ending=ending,
-    )
-
-
-def _one(row: tuple[Any, ...]) -> GaveWay:
-    at_s, notice_s, gpus, handover_id, purpose, beneficiaries, signal, ended = row
-    jobs = str(beneficiaries).split(",") if beneficiaries else ()
-    return GaveWay(
-        at_s=float(at_s),
-        notice_s=float(notice_s),
-        gpus=float(gpus),
-        handover_id=HandoverId(int(handover_id)),
-        purpose=next((known for known in get_args(Purpose) if known == purpose), None),
-        beneficiaries=tuple(JobId(int(j)) for j in jobs),
-        signal=str(signal or ""),
-        ended=int(ended or 0),
     )

@@ -11,7 +11,7 @@ import sqlite3
 import numpy as np
 
 from slurm_dl.ledger.attained_service import DTYPES
-from slurm_dl.ledger.sqlite.ending_rows import ENDING_TABLE
+from slurm_dl.ledger.sqlite.rows import BOOK, BREAKERS, ENDINGS, RESTARTS, RUNS, STEERS, TAKEN
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 
 SCHEMA_VERSION = 9
@@ -31,36 +31,18 @@ CREATE TABLE IF NOT EXISTS job (
     {", ".join(f"{name} {_sql_type(dt)} NOT NULL" for name, dt in DTYPES.items())},
     PRIMARY KEY (job_id)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS run (
-    job_id INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, gpu_s REAL NOT NULL,
-    PRIMARY KEY (job_id, start_s)
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run ({RUNS.definition}, PRIMARY KEY (job_id, start_s)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS handover (
     handover_id INTEGER PRIMARY KEY, body TEXT NOT NULL, closed TEXT NOT NULL
 );
-CREATE TABLE IF NOT EXISTS taken (
-    at_s REAL NOT NULL, job_id INTEGER NOT NULL, gpus REAL NOT NULL, notice_s REAL NOT NULL,
-    handover_id INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS steer (
-    job_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, avoid TEXT NOT NULL, own TEXT NOT NULL,
-    "left" TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL,
-    why TEXT NOT NULL, expected_start_s REAL
-);
+CREATE TABLE IF NOT EXISTS taken ({TAKEN.definition});
+CREATE TABLE IF NOT EXISTS steer ({STEERS.definition}, PRIMARY KEY (job_id));
 CREATE TABLE IF NOT EXISTS restart (
-    job_id INTEGER NOT NULL, restarts INTEGER NOT NULL, gpus REAL NOT NULL,
-    requeued_s REAL NOT NULL, handover_id INTEGER NOT NULL, restarted_s REAL NOT NULL,
-    fate TEXT NOT NULL, settled_s REAL NOT NULL, uid INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN},
-    PRIMARY KEY (job_id, restarts)
+    {RESTARTS.definition}, PRIMARY KEY (job_id, restarts)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS breaker (
-    name TEXT PRIMARY KEY, tripped_s REAL NOT NULL, why TEXT NOT NULL, jobs TEXT NOT NULL,
-    reset_s REAL NOT NULL, reset_by TEXT NOT NULL, counts_from INTEGER NOT NULL,
-    rearm_s REAL NOT NULL DEFAULT 0
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS book (
-    kind TEXT NOT NULL, key TEXT NOT NULL, body TEXT NOT NULL, PRIMARY KEY (kind, key)
-) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS breaker ({BREAKERS.definition}, PRIMARY KEY (name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS book ({BOOK.definition}, PRIMARY KEY (kind, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS ending ({ENDINGS.definition}, PRIMARY KEY (job_id));
 """
 
 _INDEXES = {
@@ -141,7 +123,7 @@ def _missing(db: sqlite3.Connection) -> list[str]:
 
 _CREATE = {
     create.split("(")[0].split()[-1]: create
-    for create in f"{META}{_TABLES}{ENDING_TABLE}".split(";")
+    for create in f"{META}{_TABLES}".split(";")
     if create.strip()
 }
 """How each table is made, by its name."""

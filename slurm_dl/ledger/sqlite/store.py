@@ -16,30 +16,33 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.lease_credits import OWED, Owed
 from slurm_dl.ledger.restarts import FOLLOWED_S
-from slurm_dl.ledger.sqlite.ending_rows import ENDING_UPSERT, ending_row
+from slurm_dl.ledger.sqlite.ending_rows import ENDING_UPSERT
 from slurm_dl.ledger.sqlite.retention_sweep import sweep
-from slurm_dl.ledger.sqlite.row_conversion import (
-    breaker_from,
-    breaker_row,
-    handover_from,
-    restart_from,
-    steer_from,
-    steer_row,
+from slurm_dl.ledger.sqlite.rows import (
+    BOOK,
+    BREAKERS,
+    ENDINGS,
+    RESTARTS,
+    RUNS,
+    STEERS,
+    TAKEN,
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
 from slurm_dl.ledger.store_protocol import HOUR_S, LedgerContents, StoreChange
-from slurm_dl.model.booking import Entry
-from slurm_dl.model.breaker import Taken
 from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
 
-_NOT_WRITTEN_BY_US = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_NOT_WRITTEN_BY_US = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+)
 """What comes of rows that hold something else than was put into them."""
 
 
@@ -53,6 +56,9 @@ class SupersededError(StoreError):
 
 _CHUNK = 4_000
 
+_handover_from = TypeAdapter(Handover).validate_json
+"""The hand-over of a body, also of one from before there were all fields."""
+
 _JOB_UPSERT = (
     f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
     f"VALUES ({', '.join('?' * len(DTYPES))})"
@@ -62,22 +68,6 @@ _CUT = (
     "UPDATE taken SET at_s = ? WHERE at_s > ?",
     "UPDATE ending SET seen_s = ? WHERE seen_s > ?",
     "UPDATE job SET last_seen_s = ? WHERE over AND last_seen_s > ?",
-)
-
-_STEERS = (
-    'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why, '
-    "expected_start_s FROM steer ORDER BY job_id"
-)
-
-_RESTARTS = (
-    "SELECT job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s, "
-    "uid FROM restart WHERE requeued_s > (SELECT max(requeued_s) FROM restart) - ? "
-    "ORDER BY requeued_s, job_id"
-)
-
-_BREAKERS = (
-    "SELECT name, tripped_s, why, jobs, reset_s, reset_by, counts_from, rearm_s FROM breaker "
-    "ORDER BY name"
 )
 
 
@@ -133,58 +123,42 @@ class SqliteStore:
         """
         try:
             return self._load()
-        except (*_NOT_WRITTEN_BY_US, RecursionError) as err:
+        except sqlite3.Error as err:
+            raise self._error(err) from err
+        except _NOT_WRITTEN_BY_US as err:
             raise self._damaged(err) from err
 
     def _load(self) -> LedgerContents:
-        try:
-            service = self._jobs()
-            bodies = self._db.execute(
-                "SELECT body FROM handover WHERE closed = '' ORDER BY handover_id"
-            ).fetchall()
-            last = self._db.execute("SELECT max(handover_id) FROM handover").fetchone()[0]
-            taken = self._db.execute(
-                "SELECT at_s, job_id, gpus, notice_s, handover_id FROM taken "
-                "WHERE at_s > (SELECT max(at_s) FROM taken) - ? ORDER BY at_s",
-                (HOUR_S,),
-            ).fetchall()
-            steers = self._db.execute(_STEERS).fetchall()
-            restarts = self._db.execute(_RESTARTS, (FOLLOWED_S,)).fetchall()
-            breakers = self._db.execute(_BREAKERS).fetchall()
-            book = self._db.execute("SELECT kind, key, body FROM book ORDER BY kind, key")
-            booked = tuple(Entry(kind=kind, key=key, body=body) for kind, key, body in book)
-            distrust = self._db.execute(
-                "SELECT value FROM meta WHERE key = 'distrust_until_s'"
-            ).fetchone()
-            splits = self._db.execute(
-                "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
-                "ORDER BY handover_id"
-            ).fetchall()
-        except sqlite3.Error as err:
-            raise self._error(err) from err
+        db = self._db
+        bodies = db.execute("SELECT body FROM handover WHERE closed = '' ORDER BY handover_id")
+        splits = db.execute(
+            "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
+            "ORDER BY handover_id"
+        )
+        last = db.execute("SELECT max(handover_id) FROM handover").fetchone()[0]
+        booked = BOOK.read(db, "ORDER BY kind, key")
+        distrust = db.execute("SELECT value FROM meta WHERE key = 'distrust_until_s'").fetchone()
         return LedgerContents(
-            service=service,
-            handovers=tuple(handover_from(json.loads(body)) for (body,) in bodies),
+            service=self._jobs(),
+            handovers=tuple(_handover_from(body) for (body,) in bodies),
             # Numbers name reservations. After the loss of a ledger none of the old ones, which
             # may still stand in Slurm, must come back, so a new ledger begins at the clock.
             next_handover_id=HandoverId((last or int(time.time())) + 1),
-            taken=tuple(
-                Taken(
-                    at_s=at_s,
-                    job_id=JobId(job_id),
-                    gpus=gpus,
-                    notice_s=notice_s,
-                    handover_id=HandoverId(handover_id),
-                )
-                for at_s, job_id, gpus, notice_s, handover_id in taken
+            taken=TAKEN.read(
+                db, "WHERE at_s > (SELECT max(at_s) FROM taken) - ? ORDER BY at_s", HOUR_S
             ),
-            steers=tuple(steer_from(row) for row in steers),
+            steers=STEERS.read(db, "ORDER BY job_id"),
             lost_pairs={
                 split.apart: split.opened_s
-                for split in (handover_from(json.loads(body)) for (body,) in splits)
+                for split in (_handover_from(body) for (body,) in splits)
             },
-            restarts=tuple(restart_from(row) for row in restarts),
-            breakers=tuple(breaker_from(row) for row in breakers),
+            restarts=RESTARTS.read(
+                db,
+                "WHERE requeued_s > (SELECT max(requeued_s) FROM restart) - ? "
+                "ORDER BY requeued_s, job_id",
+                FOLLOWED_S,
+            ),
+            breakers=BREAKERS.read(db, "ORDER BY name"),
             booked=tuple(e for e in booked if e.kind != OWED),
             owed=Owed.stored(booked),
             distrust_until_s=float(distrust[0]) if distrust else 0.0,
@@ -212,10 +186,7 @@ class SqliteStore:
                 for statement in _CUT:
                     db.execute(statement, (change.cut_to_s, change.cut_to_s + SLACK_S))
             db.executemany(_JOB_UPSERT, zip(*(c.tolist() for c in columns), strict=True))
-            db.executemany(
-                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
-                [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in change.ended],
-            )
+            RUNS.write(db, change.ended)
             db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in change.forgotten])
             db.executemany(
                 "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
@@ -229,45 +200,26 @@ class SqliteStore:
                     "INSERT OR REPLACE INTO meta VALUES ('distrust_until_s', ?)",
                     (str(change.distrust_until_s),),
                 )
-            db.executemany(
-                "INSERT INTO taken VALUES (?, ?, ?, ?, ?)",
-                [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
-            )
-            db.executemany(
-                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [steer_row(s) for s in change.steers],
-            )
+            TAKEN.write(db, change.taken)
+            STEERS.write(db, change.steers)
             db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
-            db.executemany(
-                "INSERT OR REPLACE INTO restart VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [dataclasses.astuple(r) for r in change.restarts],
-            )
+            RESTARTS.write(db, change.restarts)
             if change.restarts:
                 oldest_s = max(r.requeued_s for r in change.restarts) - FOLLOWED_S
                 db.execute("DELETE FROM restart WHERE requeued_s <= ?", (oldest_s,))
-            db.executemany(
-                "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                [breaker_row(b) for b in change.breakers],
-            )
-            db.executemany(
-                "INSERT OR REPLACE INTO book VALUES (?, ?, ?)",
-                [(e.kind, e.key, e.body) for e in change.booked if e.body],
-            )
+            BREAKERS.write(db, change.breakers)
+            BOOK.write(db, (e for e in change.booked if e.body))
             db.executemany(
                 "DELETE FROM book WHERE kind = ? AND key = ?",
                 [(e.kind, e.key) for e in change.booked if not e.body],
             )
-            db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
+            db.executemany(ENDING_UPSERT, map(ENDINGS.row, change.endings))
             if change.over_before_s is not None:
                 sweep(db, change.over_before_s)
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""
-        rows = self._db.execute(
-            "SELECT job_id, start_s, end_s, gpu_s FROM run WHERE job_id = ? ORDER BY start_s",
-            (job_id,),
-        ).fetchall()
-        return tuple(EndedRun(job_id=j, start_s=s, end_s=e, gpu_s=g) for j, s, e, g in rows)
+        return RUNS.read(self._db, "WHERE job_id = ? ORDER BY start_s", job_id)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -377,8 +329,7 @@ def stored_steers(path: Path) -> tuple[Steer, ...]:
         with closing(db):
             if not db.execute("PRAGMA table_info(steer)").fetchall():
                 return ()
-            rows = db.execute(_STEERS).fetchall()
-        return tuple(steer_from(row) for row in rows)
+            return STEERS.read(db, "ORDER BY job_id")
     except (OSError, ValueError, sqlite3.Error) as err:
         msg = f"{path}: {err}"
         raise StoreError(msg) from err
