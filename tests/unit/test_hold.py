@@ -103,6 +103,20 @@ def test_it_starts_by_itself_if_the_daemon_is_gone() -> None:
     assert daemon.cluster.jobs[job_id].state is not JobState.PENDING
 
 
+def test_a_begin_time_that_is_earlier_than_was_written_is_written_again() -> None:
+    """Slurm refused the first write; later the owner lets the job start in a moment."""
+    daemon = Daemon(Patient(wait_s=1e9), SETTLES)
+    daemon.cluster.fail = [SetSteer]
+    job = daemon.cluster.jobs[daemon.submit()]
+    for _ in range(30):
+        daemon.look()
+    assert job.state is JobState.PENDING
+    job.eligible_s = daemon.cluster.now_s + POLL_S + 5
+    for _ in range(30):
+        daemon.look()
+    assert job.state is JobState.PENDING
+
+
 def test_an_idle_look_without_barred_jobs_writes_nothing() -> None:
     """Nor does one at which ``ranking.hold`` is off."""
     daemon = Daemon(Patient(wait_s=0.0))

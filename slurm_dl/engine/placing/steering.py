@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
@@ -166,7 +167,9 @@ class _Waiting:
             return True
         if steer.not_before_s <= now_s:
             return self.put_off
-        return before.not_before_s - now_s < how.defer_s / 2
+        # A write that failed, or the owner's, leaves an earlier begin time than is written down.
+        begin_s = self._snap.seen.begins.get(self.job_id, math.inf)
+        return min(begin_s, before.not_before_s) - now_s < how.defer_s / 2
 
     def _left(self) -> tuple[str, ...]:
         ours = self.ours
