@@ -20,7 +20,7 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import ClearSteer, SetSteer
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
@@ -115,6 +115,30 @@ def test_a_begin_time_that_is_earlier_than_was_written_is_written_again() -> Non
     for _ in range(30):
         daemon.look()
     assert job.state is JobState.PENDING
+
+
+class LastTask(FakeCluster):
+    """A cluster whose jobs are each the last pending task of an array."""
+
+    def observe(self) -> Observed:
+        """See `FakeCluster`."""
+        seen = super().observe()
+        texts = {j: JobText(label=f"{j}_7") for j in seen.texts}
+        return dataclasses.replace(seen, texts=texts)
+
+
+@pytest.mark.parametrize("kind", [FakeCluster, LastTask])
+def test_a_job_that_was_let_go_is_put_off_again(kind: type[FakeCluster]) -> None:
+    """No GPU is free meanwhile; then it waits as at first."""
+    daemon = Daemon(Patient(wait_s=1e9), cluster=kind(nodes=1, gpus=4))
+    daemon.cluster.submit(4, work_s=1e9)
+    daemon.cluster.advance(POLL_S)
+    job = daemon.cluster.jobs[daemon.submit()]
+    for wait_s in (1e9, 0.0, 1e9):
+        daemon.policy = Patient(wait_s=wait_s)
+        for _ in range(5):
+            daemon.look()
+        assert (job.eligible_s > daemon.cluster.now_s) == (wait_s > 0)
 
 
 def test_an_idle_look_without_barred_jobs_writes_nothing() -> None:

@@ -306,7 +306,7 @@ def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement, held: int) ->
         why=wait.why if held else f"it waits for {wait.why}",
         expected_start_s=wait.expected_start_s,
     )
-    if before is not None and before.kind == "over" and now_s < before.until_s:
+    if not held and before is not None and before.kind == "over" and now_s < before.until_s:
         return before  # Slurm would not have it; it is left alone for a while.
     return steer
 
