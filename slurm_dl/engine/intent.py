@@ -28,7 +28,7 @@ from slurm_dl.engine.target import (
     pools,
     to_serve,
 )
-from slurm_dl.ledger.lease_credits import needs
+from slurm_dl.ledger.lease_credits import OWED, needs
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, Bool
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
@@ -251,7 +251,7 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
     Raises:
         ValueError: The policy returned nonsense; nothing may be done by it.
     """
-    columns = (order.tie, order.barred, order.gpu_type)
+    columns = (order.tie, order.barred, order.start_s, order.gpu_type)
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     shapes += [column.shape for column in columns if column is not None]
     if order.share is not None:
@@ -272,6 +272,9 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
             raise ValueError(msg)
     if order.share is not None and not _are_shares(order.share):
         msg = f"policy {policy.name}: shares that are no fractions of the time"
+        raise ValueError(msg)
+    if any(entry.kind == OWED for entry in order.book):
+        msg = f"policy {policy.name}: entries of kind {OWED}, which is the ledger's own"
         raise ValueError(msg)
     return order
 

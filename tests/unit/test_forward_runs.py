@@ -494,6 +494,17 @@ def test_a_run_goes_on_only_while_something_is_unknown(
         assert world.ended_s[1] == NOW_S + 5500.0
 
 
+def test_who_is_put_off_is_let_go_at_the_look_after_others_have_started() -> None:
+    """Four GPUs are free for four jobs, and one at a time has a reservation."""
+    begun = snapshot(observed([pending(j) for j in range(1, 5)], nodes=(4,)))
+    policy, pace = registry.find("conservative_backfill")(window=1), ForwardTiming(poll_s=5.0)
+    world = ContinuedCluster(begun, np.full(4, 100.0), policy=policy, settings=FREE, pace=pace)
+
+    world.run(math.inf, np.arange(4))
+
+    assert (world.started_s - NOW_S).tolist() == [0.0, 5.0, 10.0, 15.0]
+
+
 def test_tasks_of_an_array_are_jobs_and_the_dead_are_left_out() -> None:
     """Each pending task has a row and an id; what is over or has no GPUs has none."""
     rows = [

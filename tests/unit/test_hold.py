@@ -20,7 +20,7 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import ClearSteer, SetSteer
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
@@ -101,6 +101,44 @@ def test_it_starts_by_itself_if_the_daemon_is_gone() -> None:
     assert daemon.cluster.jobs[job_id].state is JobState.PENDING
     daemon.cluster.advance(40)
     assert daemon.cluster.jobs[job_id].state is not JobState.PENDING
+
+
+def test_a_begin_time_that_is_earlier_than_was_written_is_written_again() -> None:
+    """Slurm refused the first write; later the owner lets the job start in a moment."""
+    daemon = Daemon(Patient(wait_s=1e9), SETTLES)
+    daemon.cluster.fail = [SetSteer]
+    job = daemon.cluster.jobs[daemon.submit()]
+    for _ in range(30):
+        daemon.look()
+    assert job.state is JobState.PENDING
+    job.eligible_s = daemon.cluster.now_s + POLL_S + 5
+    for _ in range(30):
+        daemon.look()
+    assert job.state is JobState.PENDING
+
+
+class LastTask(FakeCluster):
+    """A cluster whose jobs are each the last pending task of an array."""
+
+    def observe(self) -> Observed:
+        """See `FakeCluster`."""
+        seen = super().observe()
+        texts = {j: JobText(label=f"{j}_7") for j in seen.texts}
+        return dataclasses.replace(seen, texts=texts)
+
+
+@pytest.mark.parametrize("kind", [FakeCluster, LastTask])
+def test_a_job_that_was_let_go_is_put_off_again(kind: type[FakeCluster]) -> None:
+    """No GPU is free meanwhile; then it waits as at first."""
+    daemon = Daemon(Patient(wait_s=1e9), cluster=kind(nodes=1, gpus=4))
+    daemon.cluster.submit(4, work_s=1e9)
+    daemon.cluster.advance(POLL_S)
+    job = daemon.cluster.jobs[daemon.submit()]
+    for wait_s in (1e9, 0.0, 1e9):
+        daemon.policy = Patient(wait_s=wait_s)
+        for _ in range(5):
+            daemon.look()
+        assert (job.eligible_s > daemon.cluster.now_s) == (wait_s > 0)
 
 
 def test_an_idle_look_without_barred_jobs_writes_nothing() -> None:

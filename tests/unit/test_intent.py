@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import checked, intend, rank_jobs
 from slurm_dl.engine.target import NOBODY, choose_target, serve
+from slurm_dl.ledger.lease_credits import OWED
+from slurm_dl.model.booking import entry
 from slurm_dl.model.jobs import Bool, Held, JobRow, JobState
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
@@ -302,6 +304,8 @@ def test_who_does_not_fit_is_waited_for_or_passed_by() -> None:
         ({"key": np.zeros(3)}, "columns of shapes"),
         ({"tie": np.zeros(1)}, "columns of shapes"),
         ({"promote": np.zeros((2, 1), dtype=np.bool_)}, "columns of shapes"),
+        ({"start_s": np.zeros(1)}, "columns of shapes"),
+        ({"book": (entry(OWED, "", {}),)}, "the ledger's own"),
     ],
 )
 def test_nonsense_is_refused(change: dict[str, object], why: str) -> None:

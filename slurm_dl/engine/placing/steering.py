@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
@@ -166,7 +167,9 @@ class _Waiting:
             return True
         if steer.not_before_s <= now_s:
             return self.put_off
-        return before.not_before_s - now_s < how.defer_s / 2
+        # A write that failed, or the owner's, leaves an earlier begin time than is written down.
+        begin_s = self._snap.seen.begins.get(self.job_id, math.inf)
+        return min(begin_s, before.not_before_s) - now_s < how.defer_s / 2
 
     def _left(self) -> tuple[str, ...]:
         ours = self.ours
@@ -303,7 +306,7 @@ def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement, held: int) ->
         why=wait.why if held else f"it waits for {wait.why}",
         expected_start_s=wait.expected_start_s,
     )
-    if before is not None and before.kind == "over" and now_s < before.until_s:
+    if not held and before is not None and before.kind == "over" and now_s < before.until_s:
         return before  # Slurm would not have it; it is left alone for a while.
     return steer
 

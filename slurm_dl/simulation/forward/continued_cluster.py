@@ -191,6 +191,7 @@ class ContinuedCluster:
         if self.now_s < self._decision_s():
             self._start_waiting()
             return
+        waits = self._jobs["state"] == PENDING
         for _ in range(_MOST_AT_ONE_INSTANT):
             plan = self._decide()
             opened = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
@@ -199,8 +200,10 @@ class ContinuedCluster:
             self._start_waiting()
             if not opened or self._pace.handover_s:
                 break
-        # What could not be taken back at once is looked at again soon.
-        self._stirred = bool(opened)
+        # What could not be taken back at once is looked at again soon; who is held may be let go
+        # once others have started.
+        started = bool((waits & (self._jobs["state"] != PENDING)).any())
+        self._stirred = bool(opened) or (started and bool(self._held.any()))
         self._next_decision_s = self.now_s + (
             self._pace.handover_s if opened else self._pace.poll_s
         )
