@@ -18,7 +18,7 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, in_both, nodes
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
 from slurm_dl.engine.placing.higher_tiers import higher_tiers
-from slurm_dl.engine.placing.hold import barred_rows, with_held
+from slurm_dl.engine.placing.hold import apart, barred_rows, in_turns, with_held
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
@@ -240,7 +240,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers)
     rank = places(taken.context.served, len(jobs))
     placed = placed.without(reserved)
-    steers = steering(snap, rows, placed, reserved, how)
+    steers, holds = apart(steering(snap, rows, placed, reserved, how), placed.held)
     told = place_notes(snap, placed)
     higher = taken.context.higher
     why_not = preemption.notes if higher is None else higher.notes(preemption.notes)
@@ -273,7 +273,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
         *preemption.steps,
         *steers,
         *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
-        *preemption.writes,
+        *in_turns(holds, preemption.writes),
     )
     return Plan(
         tier=np.where(rank >= 0, order.tier, np.int16(-1)).astype(np.int16),

@@ -92,6 +92,9 @@ class Owed:
         if body is None:
             return None
         k, kinds = len(body["job_id"]), max(1, len(body["gpu_types"]))
+        if body["job_id"] != sorted(body["job_id"]) or max(body["on"], default=-1) >= kinds:
+            msg = "credits of jobs in no order, or on GPU types that are not there"
+            raise ValueError(msg)
         return cls(
             job_id=np.array(body["job_id"], dtype=np.int64),
             share=np.array(body["share"], dtype=np.float64).reshape(k, kinds),

@@ -19,7 +19,7 @@ from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.plan import ClearSteer, SetSteer
+from slurm_dl.model.plan import ClearSteer, SetSiteFactor, SetSteer
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies import registry
@@ -161,7 +161,8 @@ def test_hundreds_of_barred_jobs_need_few_writes() -> None:
     daemon.cluster.advance(POLL_S)
     for _ in range(150):
         daemon.cluster.submit(1, work_s=30)
-    daemon.look()
+    first = daemon.look().plan.actions[1:21]
+    assert {SetSteer, SetSiteFactor} == {type(a) for a in first}, "neither waits for the other"
     before = daemon.writes()
     assert before >= 150
     for _ in range(120):

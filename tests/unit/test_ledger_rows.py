@@ -117,6 +117,12 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> SqliteStore:
         "INSERT INTO taken VALUES (1, 1, 1, 1, x'00')",
         "INSERT INTO book VALUES ('owed', '', '{}')",
         "INSERT INTO book VALUES ('owed', '', replace(hex(zeroblob(50000)), '0', '['))",
+        (
+            'INSERT INTO book VALUES (\'owed\', \'\', \'{"job_id": [1], "share": [[1]], "credit_s":'
+            ' [[1]], "on": [9], "tasks": [1], "gpu_types": ["a"], "at_s": 1, "lease_s": 1}\')'
+        ),
+        "INSERT INTO book VALUES ('promise', '1', '{]')",
+        "INSERT INTO book VALUES ('promise', '1', '[1]')",
         "INSERT INTO handover VALUES (1, '{}', '')",
         "INSERT INTO handover VALUES (1, replace(hex(zeroblob(50000)), '0', '['), '')",
         "INSERT INTO handover VALUES (1, '{\"handover_id\": 1, \"victims\": []}', '')",

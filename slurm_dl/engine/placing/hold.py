@@ -7,18 +7,21 @@ begin time lapses by itself if nobody looks any more. The job still counts as wa
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.place_waiting import Placed
+from slurm_dl.engine.placing.steering import SteerAction
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import NOT_HELD, PENDING
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.plan import Action
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.scheme import Wait
 from slurm_dl.policies.base import Order, Policy
@@ -62,6 +65,22 @@ def with_held(snap: Snapshot, policy: Policy, order: Order, rows: Rows, placed: 
         for job_id, row in zip(ids, rows.tolist(), strict=True)
     }
     return Placed(placed.spots, {**placed.waits, **waits}, frozenset(ids))
+
+
+def apart(
+    steers: Iterable[SteerAction], held: Collection[JobId]
+) -> tuple[list[SteerAction], list[SteerAction]]:
+    """*steers*, those of *held* jobs apart."""
+    both: tuple[list[SteerAction], list[SteerAction]] = [], []
+    for action in steers:
+        both[action.job_id in held].append(action)
+    return both
+
+
+def in_turns(holds: Sequence[Action], writes: Sequence[Action]) -> Iterator[Action]:
+    """Both in their order by turns: where writes are scarce, neither waits for all of the other."""
+    for pair in itertools.zip_longest(holds, writes):
+        yield from filter(None, pair)
 
 
 def _reason(snap: Snapshot, policy: Policy, order: Order, row: int, start_s: float) -> str:

@@ -35,6 +35,7 @@ from slurm_dl.ledger.sqlite.rows import (
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
 from slurm_dl.ledger.store_protocol import HOUR_S, LedgerContents, StoreChange
+from slurm_dl.model.booking import of_kind
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
@@ -137,6 +138,10 @@ class SqliteStore:
         )
         last = db.execute("SELECT max(handover_id) FROM handover").fetchone()[0]
         booked = BOOK.read(db, "ORDER BY kind, key")
+        for kind in {e.kind for e in booked}:
+            if not all(isinstance(body, dict) for body in of_kind(booked, kind).values()):
+                msg = f"an entry of kind {kind} is no JSON object"
+                raise ValueError(msg)
         distrust = db.execute("SELECT value FROM meta WHERE key = 'distrust_until_s'").fetchone()
         return LedgerContents(
             service=self._jobs(),
