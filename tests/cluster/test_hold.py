@@ -64,11 +64,12 @@ RIGHT = {"F", "C"}
     ("policy", "starts"),
     [
         ("easy_backfill", RIGHT),
-        pytest.param("fifo", {"C"}, marks=pytest.mark.full("shows that the case can fail")),
-        pytest.param("discrete_las", {"F", "B"}, marks=pytest.mark.full("likewise")),
-        pytest.param("", {"C"}, marks=pytest.mark.full("likewise: Slurm's own backfill")),
+        ("fifo", {"C"}),
+        ("discrete_las", {"F", "B"}),
+        ("", {"C"}),  # Slurm's own backfill, without a daemon.
     ],
 )
+@pytest.mark.full("half a minute each; the others show that the case can fail")
 def test_easy_backfill_fills_the_gaps_that_hold_nobody_up(
     sandbox: Sandbox, short_directory: Path, policy: str, starts: set[str]
 ) -> None:
