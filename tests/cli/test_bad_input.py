@@ -479,6 +479,7 @@ OF_FORMAT = {
     "itp": TRACES / "elasticflow" / "cluster10.csv",
     "philly": TRACES / "philly" / "philly.csv.gz",
     "helios": SAMPLES / "helios.csv",
+    "chronus": SAMPLES / "chronus.csv",
     "gavel": TRACES / "gavel" / "max_min_fairness.trace",
     "synergy": TRACES / "synergy" / "srtf.log",
     "sacct": SAMPLES / "sacct.txt",

@@ -77,7 +77,7 @@ def test_tables_of_users_are_read(case: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ("gpu=b", "'gpu' is no column of ours; there are submit_s.*account; nearest: gpus"),
+        ("gpu=b", "'gpu' is no column of ours; there are submit_s.*account.*; nearest: gpus"),
         ("gpus=gpuz,submit_s=a,duration_s=c", "no column gpuz.*there are a, gpu, c; nearest: gpu"),
         ("gpus=gpu,submit_s=a,duration_s=c,user=who", "no column who; .*there are a, gpu, c"),
         ("gpus=gpu", "no column submit_s; format 'columns' needs submit_s, duration_s, gpu"),
