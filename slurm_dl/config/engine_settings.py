@@ -22,7 +22,7 @@ from slurm_dl.model.profile import Profile
 from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.yaml_places import Reader
 
-DEFER_POLLS = 3
+DEFER_POLLS = 4
 """A job that is not to start anywhere is put off by so many polls at a time: two may fail."""
 
 LEAST_DEFER_S = 20.0

@@ -28,7 +28,7 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLL_S = 10
 SETTINGS = Settings(
-    partitions=frozenset({"gpu"}), placement=Placement(defer_s=3 * POLL_S), overdue=Overdue()
+    partitions=frozenset({"gpu"}), placement=Placement(defer_s=4 * POLL_S), overdue=Overdue()
 )
 
 
@@ -90,6 +90,20 @@ def test_a_barred_job_waits_beside_free_gpus_and_few_writes_hold_it(
 
     assert wait_s <= waited_s <= wait_s + 2 * POLL_S
     assert 3 <= daemon.writes() <= most + 1  # And the one that lets it go.
+
+
+@pytest.mark.parametrize("refused", range(1, 6))
+def test_one_refused_write_does_not_start_it(refused: int) -> None:
+    """The next look writes it again before the begin time has come."""
+    daemon = Daemon(Patient(wait_s=400.0), SETTLES)
+    from_s, job_id = daemon.cluster.now_s, daemon.submit()
+    daemon.look()
+    while daemon.writes() < refused:
+        daemon.look()
+    daemon.cluster.fail.append(SetSteer)
+
+    assert daemon.waited_s(job_id, from_s) >= 400.0
+    assert not daemon.cluster.fail, "nothing was refused"
 
 
 def test_it_starts_by_itself_if_the_daemon_is_gone() -> None:

@@ -169,7 +169,7 @@ class _Waiting:
             return self.put_off
         # A write that failed, or the owner's, leaves an earlier begin time than is written down.
         begin_s = self._snap.seen.begins.get(self.job_id, math.inf)
-        return min(begin_s, before.not_before_s) - now_s < how.defer_s / 2
+        return min(begin_s, before.not_before_s) - now_s <= how.defer_s / 2
 
     def _left(self) -> tuple[str, ...]:
         ours = self.ours
