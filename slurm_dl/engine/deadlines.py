@@ -19,8 +19,10 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.settings import Deadlines
 from slurm_dl.engine.target import SLACK_GPUS, pools
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64
+from slurm_dl.model.jobs import COMPLETING, F64, Bool, Held
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +41,8 @@ class CountedDeadlines:
 def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlines:
     """The deadlines in the claims of managed jobs that are not over.
 
-    A job counts with the GPUs of all its tasks, in each pool in which it may start.
+    A job counts with the GPUs of all its tasks, in each pool in which it may start. One that is
+    held has no share: it would cost its owner nothing to keep others from theirs.
 
     Args:
         rules: The site's bounds; None: no deadline counts.
@@ -71,6 +74,7 @@ class _Shares:
 
     def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
         self._jobs, self._rules = snap.jobs, rules
+        self._may_start = _may_start(snap)
         self._pools = [(pool.jobs, pool.gpus(snap)) for pool in pools(snap)]
         self._used: defaultdict[tuple[int, str], float] = defaultdict(float)
 
@@ -79,6 +83,8 @@ class _Shares:
         rules = self._rules
         if rules.qos and text.qos not in rules.qos:
             return f"jobs of QOS {text.qos or '(none)'} may have none"
+        if not self._may_start[row]:
+            return "the job cannot start yet"
         if ahead_s <= 0:
             return "it has passed"
         if ahead_s > rules.longest_ahead_s:
@@ -100,3 +106,11 @@ class _Shares:
         for pool, has in itertools.product(places, bounds):
             self._used[pool, has] += gpus
         return ""
+
+
+def _may_start(snap: Snapshot) -> Bool:
+    """``(n,)`` bool: the contenders, and jobs that Slurm keeps back for a moment."""
+    jobs, latest_s = snap.jobs, snap.now_s + snap.seen.requeue_hold_s
+    later = [job_id for job_id, begin_s in snap.seen.begins.items() if begin_s > latest_s]
+    soon: Bool = (jobs.held == Held.BEGIN_TIME) & ~is_in(jobs.job_id, later)
+    return contenders(snap) | soon

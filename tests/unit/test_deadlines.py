@@ -24,7 +24,7 @@ from slurm_dl.engine.settings import Deadlines, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.gavel.objectives import GavelCost, GavelCostSlo
@@ -100,6 +100,36 @@ def test_all_tasks_of_an_array_ask_for_their_gpus() -> None:
     """An array of many small tasks is no way around the share."""
     assert numbers(snapshot(("a", 1, SOON_S), tasks=2), Deadlines()) == [1]
     assert numbers(snapshot(("a", 1, SOON_S), tasks=3), Deadlines()) == []
+
+
+@pytest.mark.parametrize(
+    ("held", "begins_in_s", "counts"),
+    [
+        (Held.NO, None, True),
+        (Held.USER_OR_ADMIN, None, False),
+        (Held.DEPENDENCY, None, False),
+        (Held.LIMIT, None, False),
+        (Held.UNAVAILABLE, None, False),
+        (Held.BEGIN_TIME, DAY_S, False),
+        # After a requeue Slurm keeps a job back for two minutes.
+        (Held.BEGIN_TIME, 120, True),
+    ],
+)
+def test_a_job_that_cannot_start_keeps_no_other_from_its_deadline(
+    held: Held, begins_in_s: int | None, counts: bool
+) -> None:
+    """A held job costs nothing, so its deadline holds no share of the GPUs."""
+    snap = snapshot(("a", 4, SOON_S), ("a", 4, SOON_S))
+    columns = snap.jobs.held.copy()
+    columns[0] = held
+    seen = dataclasses.replace(
+        snap.seen,
+        jobs=dataclasses.replace(snap.jobs, held=columns),
+        begins={} if begins_in_s is None else {JobId(1): snap.now_s + begins_in_s},
+    )
+    half = Deadlines(share=0.5, account_share=0.5)
+
+    assert numbers(dataclasses.replace(snap, seen=seen), half) == [1 if counts else 2]
 
 
 JOBS = st.tuples(
