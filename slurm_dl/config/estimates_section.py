@@ -75,8 +75,8 @@ class DeadlinesSection(Section):
     account_share: Share = Field(
         default=0.25,
         description=(
-            "Share of these GPUs that jobs of one account with deadlines may ask for. Users "
-            "without an account are bound each."
+            "Share of these GPUs that jobs of one account with deadlines may ask for. It also "
+            "bounds each user, over all accounts."
         ),
     )
     qos: Annotated[tuple[OptionalName, ...], Field(strict=False)] = Field(

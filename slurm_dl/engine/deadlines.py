@@ -8,7 +8,6 @@ job that is submitted later never costs an earlier one its deadline.
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
 
 
 class _Shares:
-    """GPUs of each pool that jobs with counted deadlines ask for, in all and by account."""
+    """GPUs of each pool that jobs with counted deadlines ask for: in all, of each owner."""
 
     def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
         self._jobs, self._rules = snap.jobs, rules
@@ -89,20 +88,22 @@ class _Shares:
             return "it has passed"
         if ahead_s > rules.longest_ahead_s:
             return f"it is more than {span(rules.longest_ahead_s)} ahead"
-        owner = f"account {text.account}" if text.account else f"user {self._jobs.uid[row]}"
-        return self._exceeded(row, f"{owner} has")
+        return self._exceeded(row, text.account)
 
-    def _exceeded(self, row: int, owner: str) -> str:
+    def _exceeded(self, row: int, account: str) -> str:
         gpus = float(self._jobs.gpus[row] * self._jobs.tasks[row])
-        bounds = {owner: self._rules.account_share, "all accounts have": self._rules.share}
+        # Users too: where Slurm does not enforce associations, a job may name any account.
+        owners = [f"account {account}"] if account else []
+        owners.append(f"user {self._jobs.uid[row]}")
+        bounds = dict.fromkeys(owners, self._rules.account_share) | {"all jobs": self._rules.share}
         places = [i for i, (inside, _) in enumerate(self._pools) if inside is None or inside[row]]
         for pool in places:
             there = self._pools[pool][1]
             for has, share in bounds.items():
-                used, most = self._used[pool, has], share * there + SLACK_GPUS
-                if used + gpus > most:
-                    on = f"on {used:g} of {there:g} GPUs and may have them on {math.floor(most)}"
-                    return f"{has} deadlines {on}"
+                most = share * there
+                if self._used[pool, has] + gpus > most + SLACK_GPUS:
+                    # Without the GPUs in use: Slurm may hide the jobs of others from the owner.
+                    return f"{has} may have deadlines on {most:g} of {there:g} GPUs"
         for pool, has in itertools.product(places, bounds):
             self._used[pool, has] += gpus
         return ""
