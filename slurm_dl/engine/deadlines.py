@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,8 +40,9 @@ class CountedDeadlines:
 def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlines:
     """The deadlines in the claims of managed jobs that are not over.
 
-    A job counts with the GPUs of all its tasks, in each pool in which it may start. One that is
-    held has no share: it would cost its owner nothing to keep others from theirs.
+    A job counts with the GPUs of all its tasks, in each pool in which it may start, and there among
+    the jobs that ask for its GPU type. One that is held has no share: it would cost its owner
+    nothing to keep others from theirs.
 
     Args:
         rules: The site's bounds; None: no deadline counts.
@@ -74,7 +75,7 @@ class _Shares:
     def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
         self._jobs, self._rules = snap.jobs, rules
         self._may_start = _may_start(snap)
-        self._pools = [(pool.jobs, pool.gpus(snap)) for pool in pools(snap)]
+        self._pools = list(_bounded(snap))
         self._used: defaultdict[tuple[int, str], float] = defaultdict(float)
 
     def refusal(self, row: int, text: JobText, ahead_s: float) -> str:
@@ -96,17 +97,28 @@ class _Shares:
         owners = [f"account {account}"] if account else []
         owners.append(f"user {self._jobs.uid[row]}")
         bounds = dict.fromkeys(owners, self._rules.account_share) | {"all jobs": self._rules.share}
-        places = [i for i, (inside, _) in enumerate(self._pools) if inside is None or inside[row]]
+        places = [i for i, (inside, *_) in enumerate(self._pools) if inside is None or inside[row]]
         for pool in places:
-            there = self._pools[pool][1]
+            _, there, kind = self._pools[pool]
             for has, share in bounds.items():
                 most = share * there
                 if self._used[pool, has] + gpus > most + SLACK_GPUS:
                     # Without the GPUs in use: Slurm may hide the jobs of others from the owner.
-                    return f"{has} may have deadlines on {most:g} of {there:g} GPUs"
+                    return f"{has} may have deadlines on {most:g} of {there:g} {kind}GPUs"
         for pool, has in itertools.product(places, bounds):
             self._used[pool, has] += gpus
         return ""
+
+
+def _bounded(snap: Snapshot) -> Iterator[tuple[Bool | None, float, str]]:
+    """The pools, and in each the GPUs of a type: jobs that ask for them, GPUs, type and blank."""
+    nodes, kinds = snap.seen.nodes, snap.seen.gpu_types
+    for pool in pools(snap):
+        yield pool.jobs, pool.gpus(snap), ""
+        totals = nodes.totals(pool.usable(snap), len(kinds))[1:].tolist()
+        for kind, there in enumerate(totals if len(kinds) > 1 else ()):
+            asks: Bool = snap.jobs.gpu_type == kind
+            yield asks if pool.jobs is None else asks & pool.jobs, there, f"{kinds[kind]} "
 
 
 def _may_start(snap: Snapshot) -> Bool:

@@ -128,6 +128,25 @@ def test_all_tasks_of_an_array_ask_for_their_gpus() -> None:
     assert numbers(snapshot(("a", 1, SOON_S), tasks=3), Deadlines()) == []
 
 
+def test_each_gpu_type_has_its_share() -> None:
+    """Deadlines on a type of which there are few GPUs do not take all of them."""
+    jobs = [(owner, 4.0, SOON_S) for owner in "abc"]
+    snap = snapshot(*jobs)
+    seen = dataclasses.replace(
+        snap.seen,
+        jobs=dataclasses.replace(snap.jobs, gpu_type=np.array([1, 1, 0], np.int16)),
+        nodes=dataclasses.replace(snap.seen.nodes, gpu_type=np.array([0, 1], np.int16)),
+        gpu_types=("k80", "a100"),
+        node_in=np.ones((2, 2), np.bool_),
+    )
+    snap = dataclasses.replace(snap, seen=seen)
+
+    rules = Deadlines(share=0.75, account_share=0.5)
+
+    assert numbers(snap, rules) == [1, 3]
+    assert "6 of 8 a100 GPUs" in counted_deadlines(snap, rules).refused[JobId(2)]
+
+
 @pytest.mark.parametrize(
     ("held", "begins_in_s", "counted"),
     [
