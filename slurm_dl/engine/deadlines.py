@@ -7,7 +7,6 @@ job that is submitted later never costs an earlier one its deadline.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -73,10 +72,12 @@ class _Shares:
     """GPUs of each pool that jobs with counted deadlines ask for: in all, of each owner."""
 
     def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
-        self._jobs, self._rules = snap.jobs, rules
-        self._may_start = _may_start(snap)
+        self._rules, self._may_start = rules, _may_start(snap)
         self._pools = list(_bounded(snap))
-        self._used: defaultdict[tuple[int, str], float] = defaultdict(float)
+        # Lists: single values of an array are slow, and there may be 10,000 deadlines.
+        self._gpus: list[float] = (snap.jobs.gpus * snap.jobs.tasks).tolist()
+        self._uid: list[int] = snap.jobs.uid.tolist()
+        self._used = defaultdict[str, list[float]](lambda: [0.0] * len(self._pools))
 
     def refusal(self, row: int, text: JobText, ahead_s: float) -> str:
         """Count the job at *row*; if a bound forbids that, the bound as a clause, else empty."""
@@ -92,21 +93,22 @@ class _Shares:
         return self._exceeded(row, text.account)
 
     def _exceeded(self, row: int, account: str) -> str:
-        gpus = float(self._jobs.gpus[row] * self._jobs.tasks[row])
+        gpus = self._gpus[row]
         # Users too: where Slurm does not enforce associations, a job may name any account.
         owners = [f"account {account}"] if account else []
-        owners.append(f"user {self._jobs.uid[row]}")
-        bounds = dict.fromkeys(owners, self._rules.account_share) | {"all jobs": self._rules.share}
+        owners.append(f"user {self._uid[row]}")
+        bounds = [(owner, self._rules.account_share, self._used[owner]) for owner in owners]
+        bounds.append(("all jobs", self._rules.share, self._used["all jobs"]))
         places = [i for i, (inside, *_) in enumerate(self._pools) if inside is None or inside[row]]
-        for pool in places:
-            _, there, kind = self._pools[pool]
-            for has, share in bounds.items():
-                most = share * there
-                if self._used[pool, has] + gpus > most + SLACK_GPUS:
+        for i in places:
+            _, there, kind = self._pools[i]
+            for has, share, used in bounds:
+                if used[i] + gpus > share * there + SLACK_GPUS:
                     # Without the GPUs in use: Slurm may hide the jobs of others from the owner.
-                    return f"{has} may have deadlines on {most:g} of {there:g} {kind}GPUs"
-        for pool, has in itertools.product(places, bounds):
-            self._used[pool, has] += gpus
+                    return f"{has} may have deadlines on {share * there:g} of {there:g} {kind}GPUs"
+        for _, _, used in bounds:
+            for i in places:
+                used[i] += gpus
         return ""
 
 
