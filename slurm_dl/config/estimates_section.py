@@ -69,14 +69,15 @@ class DeadlinesSection(Section):
         default=0.5,
         description=(
             "Share of the GPUs of partitions with common nodes that jobs with deadlines may ask "
-            "for together, first submitted first. With ranking.overdue_share it is 1 at most."
+            "for together, first submitted first, and share of each GPU type there. With "
+            "ranking.overdue_share it is 1 at most."
         ),
     )
     account_share: Share = Field(
         default=0.25,
         description=(
-            "Share of these GPUs that jobs of one account with deadlines may ask for. Users "
-            "without an account are bound each."
+            "Share of these GPUs that jobs of one account with deadlines may ask for. It also "
+            "bounds each user, over all accounts."
         ),
     )
     qos: Annotated[tuple[OptionalName, ...], Field(strict=False)] = Field(

@@ -7,10 +7,8 @@ job that is submitted later never costs an earlier one its deadline.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +17,10 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.settings import Deadlines
 from slurm_dl.engine.target import SLACK_GPUS, pools
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64
+from slurm_dl.model.jobs import COMPLETING, F64, Bool, Held
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,9 @@ class CountedDeadlines:
 def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlines:
     """The deadlines in the claims of managed jobs that are not over.
 
-    A job counts with the GPUs of all its tasks, in each pool in which it may start.
+    A job counts with the GPUs of all its tasks, in each pool in which it may start, and there among
+    the jobs that ask for its GPU type. One that is held has no share: it would cost its owner
+    nothing to keep others from theirs.
 
     Args:
         rules: The site's bounds; None: no deadline counts.
@@ -67,36 +69,63 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
 
 
 class _Shares:
-    """GPUs of each pool that jobs with counted deadlines ask for, in all and by account."""
+    """GPUs of each pool that jobs with counted deadlines ask for: in all, of each owner."""
 
     def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
-        self._jobs, self._rules = snap.jobs, rules
-        self._pools = [(pool.jobs, pool.gpus(snap)) for pool in pools(snap)]
-        self._used: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self._rules, self._may_start = rules, _may_start(snap)
+        self._pools = list(_bounded(snap))
+        # Lists: single values of an array are slow, and there may be 10,000 deadlines.
+        self._gpus: list[float] = (snap.jobs.gpus * snap.jobs.tasks).tolist()
+        self._uid: list[int] = snap.jobs.uid.tolist()
+        self._used = defaultdict[str, list[float]](lambda: [0.0] * len(self._pools))
 
     def refusal(self, row: int, text: JobText, ahead_s: float) -> str:
         """Count the job at *row*; if a bound forbids that, the bound as a clause, else empty."""
         rules = self._rules
         if rules.qos and text.qos not in rules.qos:
             return f"jobs of QOS {text.qos or '(none)'} may have none"
+        if not self._may_start[row]:
+            return "the job cannot start yet"
         if ahead_s <= 0:
             return "it has passed"
         if ahead_s > rules.longest_ahead_s:
             return f"it is more than {span(rules.longest_ahead_s)} ahead"
-        owner = f"account {text.account}" if text.account else f"user {self._jobs.uid[row]}"
-        return self._exceeded(row, f"{owner} has")
+        return self._exceeded(row, text.account)
 
-    def _exceeded(self, row: int, owner: str) -> str:
-        gpus = float(self._jobs.gpus[row] * self._jobs.tasks[row])
-        bounds = {owner: self._rules.account_share, "all accounts have": self._rules.share}
-        places = [i for i, (inside, _) in enumerate(self._pools) if inside is None or inside[row]]
-        for pool in places:
-            there = self._pools[pool][1]
-            for has, share in bounds.items():
-                used, most = self._used[pool, has], share * there + SLACK_GPUS
-                if used + gpus > most:
-                    on = f"on {used:g} of {there:g} GPUs and may have them on {math.floor(most)}"
-                    return f"{has} deadlines {on}"
-        for pool, has in itertools.product(places, bounds):
-            self._used[pool, has] += gpus
+    def _exceeded(self, row: int, account: str) -> str:
+        gpus = self._gpus[row]
+        # Users too: where Slurm does not enforce associations, a job may name any account.
+        owners = [f"account {account}"] if account else []
+        owners.append(f"user {self._uid[row]}")
+        bounds = [(owner, self._rules.account_share, self._used[owner]) for owner in owners]
+        bounds.append(("all jobs", self._rules.share, self._used["all jobs"]))
+        places = [i for i, (inside, *_) in enumerate(self._pools) if inside is None or inside[row]]
+        for i in places:
+            _, there, kind = self._pools[i]
+            for has, share, used in bounds:
+                if used[i] + gpus > share * there + SLACK_GPUS:
+                    # Without the GPUs in use: Slurm may hide the jobs of others from the owner.
+                    return f"{has} may have deadlines on {share * there:g} of {there:g} {kind}GPUs"
+        for _, _, used in bounds:
+            for i in places:
+                used[i] += gpus
         return ""
+
+
+def _bounded(snap: Snapshot) -> Iterator[tuple[Bool | None, float, str]]:
+    """The pools, and in each the GPUs of a type: jobs that ask for them, GPUs, type and blank."""
+    nodes, kinds = snap.seen.nodes, snap.seen.gpu_types
+    for pool in pools(snap):
+        yield pool.jobs, pool.gpus(snap), ""
+        totals = nodes.totals(pool.usable(snap), len(kinds))[1:].tolist()
+        for kind, there in enumerate(totals if len(kinds) > 1 else ()):
+            asks: Bool = snap.jobs.gpu_type == kind
+            yield asks if pool.jobs is None else asks & pool.jobs, there, f"{kinds[kind]} "
+
+
+def _may_start(snap: Snapshot) -> Bool:
+    """``(n,)`` bool: the contenders, and jobs that Slurm keeps back for a moment."""
+    jobs, latest_s = snap.jobs, snap.now_s + snap.seen.requeue_hold_s
+    later = [job_id for job_id, begin_s in snap.seen.begins.items() if begin_s > latest_s]
+    soon: Bool = (jobs.held == Held.BEGIN_TIME) & ~is_in(jobs.job_id, later)
+    return contenders(snap) | soon

@@ -150,7 +150,7 @@ class Deadlines:
     """Bounds on the deadlines of jobs, see `engine.deadlines`."""
 
     share: float = 0.5  # Share of a pool's GPUs that jobs with deadlines ask for together, above 0
-    account_share: float = 0.25  # Share that those of one account ask for, above 0
+    account_share: float = 0.25  # Share that those of one account, or of one user, ask for, above 0
     qos: tuple[str, ...] = ()  # QOS whose jobs may have one, in small letters; empty: all
     longest_ahead_s: float = 1_209_600.0  # A deadline further ahead does not count yet, seconds
 

@@ -24,7 +24,7 @@ from slurm_dl.engine.settings import Deadlines, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.gavel.objectives import GavelCost, GavelCostSlo
@@ -38,15 +38,17 @@ SOON_S = NOW_S + 5000
 def snapshot(
     *jobs: tuple[str, float, int | None], parts: tuple[int, ...] = (), **more: object
 ) -> Snapshot:
-    """Jobs of an account, with so many GPUs and a deadline, on two pools of 8 GPUs each.
+    """Jobs of ACCOUNT or ACCOUNT@UID, with GPUs and a deadline, on two pools of 8 GPUs each.
 
     Args:
         parts: The pool of each job, 2 is both; empty: all in the first.
     """
     parts = parts or (0,) * len(jobs)
     rows, claims, texts = [], {}, {}
-    for i, ((account, gpus, due_s), part) in enumerate(zip(jobs, parts, strict=True), 1):
-        rows.append(build.pending(i, gpus, partition=part % 2, limit_s=1000.0, **more))
+    for i, ((owner, gpus, due_s), part) in enumerate(zip(jobs, parts, strict=True), 1):
+        account, _, uid = owner.partition("@")
+        whose = {"uid": int(uid or i), **more}
+        rows.append(build.pending(i, gpus, partition=part % 2, limit_s=1000.0, **whose))
         claims[JobId(i)] = Claim(due_s=due_s)
         texts[JobId(i)] = JobText(label=str(i), account=account, qos="normal")
     also = {JobId(i): (1,) for i, part in enumerate(parts, 1) if part == 2}
@@ -73,10 +75,18 @@ ALL = Deadlines(share=1.0, account_share=1.0)
     [
         ([("a", 2, SOON_S)], Deadlines(), [1], ""),
         # A quarter of 8 GPUs for an account, half for all.
-        ([("a", 2, SOON_S), ("a", 1, SOON_S)], Deadlines(), [1], "account a has deadlines on 2 of"),
-        ([("a", 3, SOON_S), ("a", 1, SOON_S)], Deadlines(), [2], "on 0 of 8 GPUs and may have"),
-        ([(c, 2, SOON_S) for c in "abc"], Deadlines(), [1, 2], "all accounts have deadlines on 4"),
-        ([("", 9, SOON_S)], ALL, [], "user 0 has"),
+        (
+            [("a", 2, SOON_S), ("a", 1, SOON_S)],
+            Deadlines(),
+            [1],
+            "account a may have deadlines on 2 of 8 GPUs",
+        ),
+        ([("a", 3, SOON_S), ("a", 1, SOON_S)], Deadlines(), [2], "account a may have"),
+        ([(c, 2, SOON_S) for c in "abc"], Deadlines(), [1, 2], "all jobs may have deadlines on 4"),
+        ([("", 9, SOON_S)], ALL, [], "user 1 may have"),
+        # A user of two accounts has one share.
+        ([("a@1", 2, SOON_S), ("b@1", 1, SOON_S)], Deadlines(), [1], "user 1 may have"),
+        ([("@1", 2, SOON_S), ("b@1", 1, SOON_S), ("@2", 2, SOON_S)], Deadlines(), [1, 3], "user 1"),
         ([("a", 1, NOW_S)], ALL, [], "it has passed"),
         ([("a", 1, NOW_S + 14 * DAY_S)], ALL, [1], ""),
         ([("a", 1, NOW_S + 14 * DAY_S + 1)], ALL, [], "it is more than 14 d ahead"),
@@ -96,14 +106,79 @@ def test_a_deadline_counts_within_the_bounds_of_the_site(
     assert word in "; ".join(counted_deadlines(snap, rules).refused.values())
 
 
+@pytest.mark.parametrize(
+    ("owner", "rules"), [("a", Deadlines()), ("b", Deadlines(share=0.25, account_share=1.0))]
+)
+def test_the_reason_does_not_tell_what_others_have(owner: str, rules: Deadlines) -> None:
+    """Slurm may hide the jobs of others, also those of an account, from the owner."""
+    reasons = {
+        counted_deadlines(snapshot(*others, ("a", 1, SOON_S)), rules).refused[JobId(3)]
+        for others in (
+            [(owner, 1, SOON_S), (owner, 1, SOON_S)],
+            [(owner, 1.5, SOON_S), (owner, 0.25, SOON_S)],
+        )
+    }
+
+    assert len(reasons) == 1
+
+
 def test_all_tasks_of_an_array_ask_for_their_gpus() -> None:
     """An array of many small tasks is no way around the share."""
     assert numbers(snapshot(("a", 1, SOON_S), tasks=2), Deadlines()) == [1]
     assert numbers(snapshot(("a", 1, SOON_S), tasks=3), Deadlines()) == []
 
 
+def test_each_gpu_type_has_its_share() -> None:
+    """Deadlines on a type of which there are few GPUs do not take all of them."""
+    jobs = [(owner, 4.0, SOON_S) for owner in "abc"]
+    snap = snapshot(*jobs)
+    seen = dataclasses.replace(
+        snap.seen,
+        jobs=dataclasses.replace(snap.jobs, gpu_type=np.array([1, 1, 0], np.int16)),
+        nodes=dataclasses.replace(snap.seen.nodes, gpu_type=np.array([0, 1], np.int16)),
+        gpu_types=("k80", "a100"),
+        node_in=np.ones((2, 2), np.bool_),
+    )
+    snap = dataclasses.replace(snap, seen=seen)
+
+    rules = Deadlines(share=0.75, account_share=0.5)
+
+    assert numbers(snap, rules) == [1, 3]
+    assert "6 of 8 a100 GPUs" in counted_deadlines(snap, rules).refused[JobId(2)]
+
+
+@pytest.mark.parametrize(
+    ("held", "begins_in_s", "counted"),
+    [
+        (Held.NO, None, 1),
+        (Held.USER_OR_ADMIN, None, 2),
+        (Held.DEPENDENCY, None, 2),
+        (Held.LIMIT, None, 2),
+        (Held.UNAVAILABLE, None, 2),
+        (Held.BEGIN_TIME, DAY_S, 2),
+        # After a requeue Slurm keeps a job back for two minutes.
+        (Held.BEGIN_TIME, 120, 1),
+    ],
+)
+def test_a_job_that_cannot_start_keeps_no_other_from_its_deadline(
+    held: Held, begins_in_s: int | None, counted: int
+) -> None:
+    """A held job costs nothing, so its deadline holds no share of the GPUs."""
+    snap = snapshot(("a", 4, SOON_S), ("a", 4, SOON_S))
+    columns = snap.jobs.held.copy()
+    columns[0] = held
+    seen = dataclasses.replace(
+        snap.seen,
+        jobs=dataclasses.replace(snap.jobs, held=columns),
+        begins={} if begins_in_s is None else {JobId(1): snap.now_s + begins_in_s},
+    )
+    half = Deadlines(share=0.5, account_share=0.5)
+
+    assert numbers(dataclasses.replace(snap, seen=seen), half) == [counted]
+
+
 JOBS = st.tuples(
-    st.sampled_from("ab"),
+    st.sampled_from(["a@1", "b@1", "b@2"]),
     st.sampled_from([1.0, 2.0, 3.0, 5.0]),
     st.sampled_from([NOW_S - 1, SOON_S, NOW_S + 20 * DAY_S]),
 )
@@ -130,8 +205,8 @@ def test_what_counts_is_the_first_set_that_fits(
             here = [job for job, part in inside if part in (pool, 2)]
             if sum(gpus for _, gpus, _ in here) > rules.share * 8:
                 return False
-            for account in "ab":
-                own = [gpus for of, gpus, _ in here if of == account]
+            for owner in ("a", "b", "1", "2"):
+                own = [gpus for of, gpus, _ in here if owner in of]
                 if sum(own) > rules.account_share * 8:
                     return False
         return True
