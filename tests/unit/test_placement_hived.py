@@ -67,13 +67,12 @@ def snap_of(
     """A snapshot in which jobs have accounts, and nodes leaves."""
     seen = build.observed(
         rows,
-        texts={JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()},
+        texts=build.texts(account=accounts),
+        columns={} if leaves is None else {"leaf": leaves},
         **more,
     )
-    nodes = seen.nodes
-    up = ~np.isin(np.arange(len(nodes)), list(down))
-    leaf = np.array(leaves or [0] * len(nodes), dtype=np.int16)
-    seen = dataclasses.replace(seen, nodes=dataclasses.replace(nodes, up=up, leaf=leaf))
+    up = ~np.isin(np.arange(len(seen.nodes)), list(down))
+    seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, up=up))
     return build.snapshot(seen, memory=memory)
 
 
@@ -292,13 +291,9 @@ def test_cells_that_do_not_fit_the_cluster_are_refused(
 
 def test_each_gpu_type_has_its_tree_and_has_to_be_named() -> None:
     """A cell is a cell of one type; a job of another type is not guaranteed one."""
-    seen = build.observed([build.pending(1, 4, gpu_type=1), build.pending(2, 4, gpu_type=0)])
-    types = np.array([0, 0, 1, 1], dtype=np.int16)
-    texts = {JobId(j): JobText(label="", account="a") for j in (1, 2)}
-    seen = dataclasses.replace(
-        seen, nodes=dataclasses.replace(seen.nodes, gpu_type=types), texts=texts
-    )
-    snap = build.snapshot(seen)
+    rows = [build.pending(1, 4, gpu_type=1), build.pending(2, 4, gpu_type=0)]
+    texts = build.texts(account={1: "a", 2: "a"})
+    snap = build.snapshot(build.observed(rows, columns={"gpu_type": [0, 0, 1, 1]}, texts=texts))
 
     assert guaranteed(snap, site({"a": {"v100:node": 1}})) == {1}
     with pytest.raises(ConfigError, match="types a100, v100; say which"):

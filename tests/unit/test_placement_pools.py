@@ -52,9 +52,7 @@ def snap_of(
 ) -> Snapshot:
     """Nodes of these types; a job's limit is how long it runs, and all run model *net*."""
     claims = {JobId(r.job_id): Claim(model="net") for r in rows}
-    seen = build.observed(rows, nodes=gpus, claims=claims, **more)
-    kinds = np.array(types, dtype=np.int16)
-    seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, gpu_type=kinds))
+    seen = build.observed(rows, nodes=gpus, claims=claims, columns={"gpu_type": types}, **more)
     return build.snapshot(seen, steers=dict(steers or {}))
 
 

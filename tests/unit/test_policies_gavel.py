@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +16,8 @@ import shares_oracle as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Held, JobRow, JobState
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.base import Leasing
 from slurm_dl.policies.gavel.hierarchy import GavelHierarchical
@@ -64,19 +64,9 @@ def cluster(
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """One node for each GPU type; jobs belong to *accounts* in turn."""
-    seen = build.observed(rows, nodes=capacity)
-    kinds = np.arange(len(capacity), dtype=np.int16)
-    texts = {
-        JobId(r.job_id): JobText(label=str(r.job_id), account=accounts[i % len(accounts)])
-        for i, r in enumerate(rows)
-        if accounts
-    }
-    seen = dataclasses.replace(
-        seen,
-        nodes=dataclasses.replace(seen.nodes, gpu_type=kinds),
-        gpu_types=tuple("abcdefgh"[: len(capacity)]),
-        texts=texts,
-    )
+    account = dict(zip((r.job_id for r in rows), itertools.cycle(accounts), strict=False))
+    texts = build.texts(account=account)
+    seen = build.observed(rows, **build.node_of_each_type(capacity), texts=texts)
     snap = build.snapshot(seen, memory=memory)
     return dataclasses.replace(snap, rates=rates, **more)
 

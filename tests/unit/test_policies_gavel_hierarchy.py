@@ -11,7 +11,7 @@ import shares_oracle as oracle
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.gavel.hierarchy import GavelHierarchical, Inside, filled
 
@@ -23,13 +23,9 @@ def cluster(
     gpus: list[float], accounts: list[str], capacity: list[float], rates: F64 | None = None
 ) -> Snapshot:
     """Waiting jobs of these accounts, in the order of their submission."""
-    seen = build.observed([build.pending(i + 1, g) for i, g in enumerate(gpus)], nodes=capacity)
-    seen = dataclasses.replace(
-        seen,
-        nodes=dataclasses.replace(seen.nodes, gpu_type=np.arange(len(capacity), dtype=np.int16)),
-        gpu_types=tuple("abc"[: len(capacity)]),
-        texts={JobId(i + 1): JobText(label="", account=a) for i, a in enumerate(accounts)},
-    )
+    rows = [build.pending(i, g) for i, g in enumerate(gpus, 1)]
+    texts = build.texts(account=dict(enumerate(accounts, 1)))
+    seen = build.observed(rows, **build.node_of_each_type(capacity), texts=texts)
     return dataclasses.replace(build.snapshot(seen), rates=rates)
 
 

@@ -55,9 +55,8 @@ def snapshot_of(
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """At the end of a lease, nodes of 4 GPUs of the types *kinds*."""
-    seen = observed(rows, nodes=(4,) * len(kinds), held=held, opted_in=opted_in)
-    nodes = dataclasses.replace(seen.nodes, gpu_type=np.array(kinds, dtype=np.int16))
-    seen = dataclasses.replace(seen, nodes=nodes)
+    nodes, columns = (4,) * len(kinds), {"gpu_type": kinds}
+    seen = observed(rows, nodes=nodes, held=held, opted_in=opted_in, columns=columns)
     snap = snapshot(seen, rates=np.tile(rates, (len(rows), 1)), memory=memory, **more)
     return dataclasses.replace(snap, left_s=np.full(len(rows), left_s))
 
