@@ -120,8 +120,6 @@ def test_a_process_of_its_own_runs_forward(now: PublishedState, tmp_path: Path) 
 
     assert told["runs"] == forecast_service.RUNS
     start, end = told["start"], told["end"]
-    assert isinstance(start, dict)
-    assert isinstance(end, dict)
     low, median, high = (float(str(start[k])) for k in ("low_s", "median_s", "high_s"))
     # Job 1 has 3600 s left at most, by its limit; nothing else is in the way.
     assert NOW_S < low <= median <= high <= NOW_S + 3600 + CONFIG.daemon.poll_s * 4 + 60
@@ -171,7 +169,6 @@ def test_what_came_of_less_time_is_nobodys_answer(
     )
     forecasts.on_cycle(now)
     sampler: threading.Thread | None = forecasts._sampler
-    assert sampler is not None
     sampler.join(60)
 
     assert of_job(forecasts, now, "2", Everything())["runs"] == 20
@@ -463,7 +460,6 @@ def test_a_worker_that_may_not_give_way_answers(
 ) -> None:
     """The unit of dlschedd refuses setpriority, to it and to what it starts."""
     cycle = now.cycle
-    assert cycle is not None
     question = forecast_service.ForecastQuestion(jobs=(JobId(2),), wanted=(), runs=2)
     content = worker.asked_of_worker(CONFIG, cycle.snapshot, question, 60.0)
 
@@ -480,7 +476,6 @@ def test_a_worker_that_may_not_give_way_answers(
 def test_a_worker_stops_where_nobody_waits(now: PublishedState) -> None:
     """It ends with what it has when its daemon is gone."""
     cycle = now.cycle
-    assert cycle is not None
     question = forecast_service.ForecastQuestion(jobs=(), wanted=(), runs=10**6)
     content = json.loads(worker.asked_of_worker(CONFIG, cycle.snapshot, question, 1e9))
     content["question"]["jobs"] = [2]
@@ -502,7 +497,6 @@ def test_each_shape_is_told_with_and_without_a_contract(tmp_path: Path) -> None:
         answer = fake_work(content, deadline_s)
         if deadline_s == 1.5:
             wanted = answer["wanted"]
-            assert isinstance(wanted, list)
             answer["wanted"] = wanted[:3]
         return answer
 

@@ -119,7 +119,6 @@ def seen_by_daemon(snap: Snapshot) -> Snapshot:
         mem_mb=np.zeros(len(on), dtype=np.int64),
     )
     claims = {JobId(j): Claim(contract=Contract()) for j in jobs.job_id.tolist()}
-    assert snap.progress is not None
     return dataclasses.replace(
         snap,
         seen=dataclasses.replace(snap.seen, jobs=jobs, claims=claims, held=held),
@@ -609,13 +608,10 @@ def test_who_still_waits_when_its_range_is_over_has_missed_it() -> None:
 
     assert judged(one, start_s=None, now_s=20.0) is None
     late = judged(one, start_s=None, now_s=20.5)
-    assert late is not None
     assert not late.held
     early = judged(one, start_s=9.0, now_s=9.5)
-    assert early is not None
     assert not early.held
     endless = judged(said(1, 10.0, math.inf), start_s=1e9, now_s=1e9)
-    assert endless is not None
     assert endless.held
 
 

@@ -77,7 +77,6 @@ def test_the_ledger_tells_how_a_job_gave_way(gave_way: tuple[Path, JobId, JobId]
 
     past = LedgerReader(path).past(big)
 
-    assert past is not None
     assert past.preemptions == 1
     (once,) = past.gave_way
     assert (once.purpose, once.beneficiaries, once.gpus) == ("preempt", (small,), 4.0)
@@ -97,7 +96,6 @@ def test_the_ledger_of_a_job_that_never_gave_way(gave_way: tuple[Path, JobId, Jo
 
     past = LedgerReader(path).past(small)
 
-    assert past is not None
     assert (past.preemptions, past.gave_way, len(past.runs)) == (0, (), 1)
     assert LedgerReader(path).past(JobId(4711)) is None
 
@@ -114,8 +112,6 @@ def test_a_job_that_the_ledger_has_dropped_keeps_its_runs(
 
     past = LedgerReader(path).past(big)
 
-    assert past is not None
-    assert before is not None
     assert past.attained_gpu_s == pytest.approx(before.attained_gpu_s)
     assert (past.preemptions, past.runs) == (1, before.runs)
     assert past.last_seen_s == 0.0
@@ -137,7 +133,6 @@ def test_a_number_that_came_round_is_the_last_job_that_had_it(
 
     past = LedgerReader(path).past(big)
 
-    assert past is not None
     assert (past.runs, past.gave_way, past.uids) == ((), (), frozenset())
 
 

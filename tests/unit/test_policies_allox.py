@@ -183,8 +183,6 @@ def test_a_job_waits_for_a_fast_gpu_where_it_ends_sooner_so() -> None:
     snap = scene([runs, *waits], (1.0, 1.0))
     order = EVERYBODY.order(snap)
 
-    assert order.barred is not None
-    assert order.gpu_type is not None
     assert order.barred.tolist() == [False, True, False]
     assert order.gpu_type.tolist() == [-1, 1, 0]
 
@@ -253,7 +251,6 @@ def test_a_gang_whose_turn_it_is_gets_the_gpus_that_come_free(policy: Allox) -> 
     small = Job(job_id=3, run_s=(60.0,), gpus=1.0, account="b")
     order = policy.order(scene([runs, gang, small], (4.0,)))
 
-    assert order.barred is not None
     assert order.barred.tolist() == [False, True, True]
 
 

@@ -35,7 +35,6 @@ def cluster(
 def gpus_given(snap: Snapshot, policy: GandivaFair) -> F64:
     """``(n, t)`` GPUs that the shares come to."""
     share = policy.order(snap).share
-    assert share is not None
     assert (share >= 0).all()
     assert (share.sum(axis=1) <= 1 + 1e-12).all()
     given_ = share * snap.jobs.gpus[:, None]
@@ -249,7 +248,6 @@ def test_shares_do_not_depend_on_the_order_of_the_list() -> None:
     def shares(listed: list[JobRow]) -> dict[int, list[float]]:
         snap = cluster(listed, accounts, (3, 3), [rates[r.job_id] for r in listed])
         share = GandivaFair().order(snap).share
-        assert share is not None
         return dict(zip(snap.jobs.job_id.tolist(), share.tolist(), strict=True))
 
     assert shares(rows) == shares(rows[::-1]) == shares([rows[i] for i in (2, 0, 4, 1, 3)])
@@ -267,7 +265,6 @@ def test_without_jobs_or_gpus_nobody_has_a_share() -> None:
     accounts = dict.fromkeys(range(1, 5), "a")
     for snap in (cluster(odd, accounts), cluster([build.pending(1)], {1: "a"}, (0, 0))):
         share = GandivaFair().order(snap).share
-        assert share is not None
         assert not share.any()
 
 

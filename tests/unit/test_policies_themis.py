@@ -253,7 +253,6 @@ def test_alone_means_on_an_equal_part_of_the_cluster() -> None:
 def shares_of(policy: Themis | ThemisConvex, snap: Snapshot) -> F64:
     """Shares on all types."""
     share = policy.order(snap).share
-    assert share is not None
     total: F64 = share.sum(axis=1)
     return total
 

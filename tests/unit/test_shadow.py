@@ -331,7 +331,6 @@ def test_an_open_wish_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
 
     held = read_open(tmp_path / OPEN)
 
-    assert held is not None
     assert [w.lead for w in held.wishes] == [2]
 
 
@@ -358,7 +357,6 @@ def test_a_clock_that_was_set_back_stops_no_checkpoint(tmp_path: Path) -> None:
 
     held = read_open(tmp_path / OPEN)
 
-    assert held is not None
     assert (held.now_s, len(held.wishes)) == (NOW_S - 7200, 1)
 
 
@@ -455,7 +453,6 @@ def test_unmanaged_jobs_and_jobs_without_gpus_are_not_kept(tmp_path: Path) -> No
 
     kept = kept_by(tmp_path / "s", look(rows))
 
-    assert kept.standing is not None
     assert kept.standing.jobs["job_id"].tolist() == [3]
 
 
@@ -464,9 +461,7 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
 
     def with_account(job_id: int, at_s: float) -> PublishedState:
         now = look([build.running(1), build.pending(job_id)], at_s=at_s)
-        assert now.cycle is not None
         texts = now.cycle.snapshot.seen.texts
-        assert isinstance(texts, dict)
         texts[JobId(job_id)] = JobText(label="x", account=f"account-{job_id}")
         return now
 
@@ -479,7 +474,6 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
     for now in looks:
         recorder.take(now)
     standing = recorder._before
-    assert standing is not None
     assert len(standing.accounts) < 110
     names = [standing.accounts[i] for i in standing.jobs["account"].tolist()]
     assert names == ["vision", "account-301"]
@@ -634,7 +628,6 @@ def test_the_standing_jobs_come_back_as_they_were(tmp_path: Path) -> None:
     store.stand(UnfinishedJobs(NOW_S, jobs, ("a", "b")))
 
     again = store.standing()
-    assert again is not None
     assert again.now_s == NOW_S
     assert again.accounts == ("a", "b")
     assert (again.jobs == jobs).all()
