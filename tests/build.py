@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.settings import Settings
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, AppliedObservation, apply_observation
 from slurm_dl.ledger.attained_service import AttainedService, remembered
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
+from slurm_dl.policies.base import Policy
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NOW_S = 2_000_000.0
 
@@ -121,6 +126,18 @@ def snapshot(
         next_handover_id=HandoverId(max((h.handover_id for h in handovers), default=0) + 1),
         **more,
     )
+
+
+def cycle(
+    cluster: FakeCluster,
+    ledger: Ledger,
+    policy: Policy,
+    settings: Settings,
+    **more: Any,  # noqa: ANN401 - of `run_cycle`
+) -> Cycle:
+    """A cycle by the cluster's own clock, which acts."""
+    more = {"clock": cluster.clock, "acting": True, **more}
+    return run_cycle(cluster, ledger, policy, settings, **more)
 
 
 def folded(before: AttainedService, seen: Observed) -> AppliedObservation:

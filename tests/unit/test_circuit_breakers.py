@@ -22,7 +22,7 @@ from slurm_dl.engine.circuit_breakers import (
     tripped,
     trips,
 )
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.past_reasons import moment
 from slurm_dl.engine.settings import (
@@ -687,14 +687,7 @@ class Life:
 
     def cycle(self) -> Cycle:
         """One look and what comes of it."""
-        cycle = run_cycle(
-            self.cluster,
-            self.ledger,
-            POLICY,
-            self.settings,
-            clock=self.cluster.clock,
-            acting=True,
-        )
+        cycle = build.cycle(self.cluster, self.ledger, POLICY, self.settings)
         self.plans.append(cycle.plan)
         return cycle
 

@@ -9,7 +9,7 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.preemption.defragmentation import defragment
 from slurm_dl.engine.preemption.eligibility import victims
 from slurm_dl.engine.settings import Defragment, Preemption, Settings
@@ -45,14 +45,7 @@ class Site:
 
     def cycle(self, *, acting: bool = True) -> Cycle:
         """One cycle of the daemon."""
-        cycle = run_cycle(
-            self.cluster,
-            self.ledger,
-            FifoSkip(),
-            self.settings,
-            clock=self.cluster.clock,
-            acting=acting,
-        )
+        cycle = build.cycle(self.cluster, self.ledger, FifoSkip(), self.settings, acting=acting)
         self.opened += [d.action for d in cycle.done if isinstance(d.action, OpenHandover)]
         return cycle
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import build
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from slurm_dl.daemon.control.status_answer import ControlContext, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import Reloaded, Trouble
-from slurm_dl.engine.cycle import AppliedAction, run_cycle
+from slurm_dl.engine.cycle import AppliedAction
 from slurm_dl.engine.preemption.handover_protocol import name_jobs
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.json_types import JsonObject
@@ -134,15 +135,7 @@ def site(
 
         for step_s in (0, *steps_s):
             cluster.advance(step_s)
-            cycle = run_cycle(
-                cluster,
-                ledger,
-                POLICY,
-                SETTINGS,
-                clock=cluster.clock,
-                acting=True,
-                on_done=written,
-            )
+            cycle = build.cycle(cluster, ledger, POLICY, SETTINGS, on_done=written)
         ledger.close()
         state = {
             "policy": POLICY,

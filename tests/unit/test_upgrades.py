@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 from typing import Any
 
+import build
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Overdue, Placement, Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
@@ -142,17 +143,11 @@ class Site:
 
     def look(self) -> Cycle:
         """One cycle, and the time until the next."""
-        cycle = run_cycle(
-            self.cluster,
-            self.ledger,
-            POLICY,
-            SETTINGS,
-            clock=self.cluster.clock,
-            acting=True,
-            enrich=lambda snap: dataclasses.replace(
-                snap, rates=np.tile(FOURFOLD, (len(snap.jobs), 1))
-            ),
-        )
+
+        def enrich(snap: Snapshot) -> Snapshot:
+            return dataclasses.replace(snap, rates=np.tile(FOURFOLD, (len(snap.jobs), 1)))
+
+        cycle = build.cycle(self.cluster, self.ledger, POLICY, SETTINGS, enrich=enrich)
         done = [d.action for d in cycle.done if not d.error]
         self.opened += [a.handover for a in done if isinstance(a, OpenHandover)]
         self.cluster.advance(LOOK_S)
