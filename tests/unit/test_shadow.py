@@ -88,8 +88,8 @@ def look(
     **more: Any,  # noqa: ANN401
 ) -> PublishedState:
     """One cycle, *at_s* seconds after the first, that planned *actions* and did nothing."""
-    account = {JobId(r.job_id): JobText(label=str(r.job_id), account="vision") for r in rows}
-    seen = build.observed(rows, now_s=NOW_S + at_s, texts=account, **more)
+    texts = build.texts(account={r.job_id: "vision" for r in rows})
+    seen = build.observed(rows, now_s=NOW_S + at_s, texts=texts, **more)
     snap = build.snapshot(seen)
     n = len(rows)
     plan = Plan(
@@ -270,9 +270,7 @@ def test_a_job_that_went_between_two_looks_never_started(tmp_path: Path) -> None
 
 def test_a_wish_whose_end_was_lost_is_not_open(tmp_path: Path) -> None:
     """It is in no list of the open ones, and older than that: nobody knows what became of it."""
-    lost = dataclasses.replace(
-        next(w for w in LINES if isinstance(w, WishedHandover)), begin_s=NOW_S - 500
-    )
+    lost = dataclasses.replace(LINES[2], begin_s=NOW_S - 500)
     SegmentStore(tmp_path / "s").append([written(lost)])
     rows = [build.running(1), build.pending(7)]
 
@@ -482,24 +480,18 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
 # The order.
 
 
-def test_the_order_is_compared_with_slurms(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rank", "first_other", "others"),
+    [([0, 1, 2, 3], 0, 0.0), ([3, 2, 1, 0], 1, 1.0), ([1, 0, 2, 3], 1, 0.0)],
+)
+def test_the_order_is_compared_with_slurms(
+    rank: list[int], first_other: int, others: float
+) -> None:
     """Of four waiting jobs the first two count; both are others, and so is the first."""
-    del tmp_path
-    rows = [build.pending(i, priority=10 - i) for i in range(1, 5)]
+    cycle = look([build.pending(i, priority=10 - i) for i in range(1, 5)], rank=rank).cycle
 
-    same = look(rows, rank=[0, 1, 2, 3]).cycle
-    turned = look(rows, rank=[3, 2, 1, 0]).cycle
-    swapped = look(rows, rank=[1, 0, 2, 3]).cycle
-
-    assert same is not None
-    assert turned is not None
-    assert swapped is not None
-    told = [compare(c.snapshot, c.plan) for c in (same, turned, swapped)]
-    assert [(t.looks, t.first_other, t.others) for t in told] == [
-        (1, 0, 0.0),
-        (1, 1, 1.0),
-        (1, 1, 0.0),
-    ]
+    told = compare(cycle.snapshot, cycle.plan)
+    assert (told.looks, told.first_other, told.others) == (1, first_other, others)
 
 
 # Files.
@@ -549,10 +541,8 @@ def test_a_damaged_file_never_breaks_the_reader(cut: int, noise: bytes) -> None:
 def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
     """Many jobs later there are as many files as may be, and the newest jobs are there."""
     store = SegmentStore(tmp_path / "s", segment_bytes=1000, keep=3)
-    job = next(line for line in LINES if isinstance(line, EndedJobRecord))
-
     for i in range(200):
-        store.append([written(dataclasses.replace(job, job_id=i))])
+        store.append([written(dataclasses.replace(LINES[0], job_id=i))])
 
     sizes = [p.stat().st_size for p in (tmp_path / "s").iterdir()]
     assert len(sizes) == 3
@@ -564,18 +554,9 @@ def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None
 
 def test_a_job_costs_less_than_a_hundred_bytes() -> None:
     """So a day of 100,000 jobs is less than 10 MB."""
-    job = EndedJobRecord(
-        job_id=12_345_678,
-        uid=1_000_123_456,
-        account="vision-research",
-        gpus=128,
-        submit_s=1.9e9,
-        start_s=1.9e9 + 1234.5,
-        ran_s=86_400.5,
-        end_s=1.9e9 + 90_000,
-        how="C",
-        opted_in=True,
-    )
+    who = {"job_id": 12_345_678, "uid": 1_000_123_456, "account": "vision-research", "gpus": 128}
+    when = {"submit_s": 1.9e9, "start_s": 1.9e9 + 1234.5, "end_s": 1.9e9 + 90_000}
+    job = dataclasses.replace(LINES[0], **who, **when, ran_s=86_400.5)
 
     assert len(written(job)) <= 100
 
@@ -760,7 +741,6 @@ def test_a_thread_that_hung_ends_and_writes_no_more(
     before = len(written_times)
     hangs.set()
 
-    assert watch._thread is not None
     eventually(lambda: not watch._thread.is_alive(), 60.0, what="its end")
     assert len(written_times) == before
 
@@ -776,7 +756,6 @@ def test_a_daemon_that_was_passed_over_overwrites_nothing(tmp_path: Path) -> Non
     there = {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()}
 
     one.abandon()
-    assert one._thread is not None
     eventually(lambda: not one._thread.is_alive(), 60.0, what="its end")
 
     assert {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()} == there
@@ -891,9 +870,8 @@ def test_the_longest_wish_is_a_line_that_is_read() -> None:
         ran_s=1e9,
         grace_s=1e6,
     )
-    wish = next(line for line in LINES if isinstance(line, WishedHandover))
     wish = dataclasses.replace(
-        wish,
+        LINES[2],
         lead_account="\U0001f600" * 64,
         victims=(victim,) * 10_000,
         beneficiaries=(10**9,) * 10_000,
