@@ -103,6 +103,12 @@ def texts(**columns: Mapping[int, str]) -> dict[JobId, JobText]:
     }
 
 
+def texts_of_users(whose: Mapping[int, tuple[str, str]]) -> dict[JobId, JobText]:
+    """Texts of jobs with these users and names."""
+    users, names = ({job: one[i] for job, one in whose.items()} for i in (0, 1))
+    return texts(user=users, name=names)
+
+
 def snapshot(
     seen: Observed,
     *,

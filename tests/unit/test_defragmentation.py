@@ -124,7 +124,7 @@ def test_nobody_is_moved_twice_in_the_cool_down(site: Site) -> None:
         ({"opted_in": False}, MOVING, 100),
         ({"pinned": True}, MOVING, 60),
         ({}, MOVING, 16),
-        ({}, dataclasses.replace(MOVING, defragment=Defragment()), 100),
+        ({}, dataclasses.replace(MOVING, defragment=Defragment(after_s=20)), 100),
     ],
     ids=["did not agree", "can go nowhere else", "gang has not waited", "switched off"],
 )
