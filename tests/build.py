@@ -7,14 +7,19 @@ from typing import Any
 
 import numpy as np
 
+from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.settings import Settings
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, AppliedObservation, apply_observation
 from slurm_dl.ledger.attained_service import AttainedService, remembered
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
-from slurm_dl.model.snapshot import Observed, Snapshot
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
+from slurm_dl.policies.base import Policy
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NOW_S = 2_000_000.0
 
@@ -38,9 +43,13 @@ def observed(
     held: Mapping[int, Mapping[int, float]] | None = None,
     opted_in: Sequence[int] = (),
     now_s: float = NOW_S,
+    columns: Mapping[str, Any] | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Observed:
-    """What a cluster of *nodes* (GPUs of each) says; *held*: job id -> node row -> GPUs."""
+    """What a cluster of *nodes* (GPUs of each) says; *held*: job id -> node row -> GPUs.
+
+    *columns*: columns of `Nodes` that are not as usual.
+    """
     jobs = Jobs.of(rows)
     row_of = jobs.row_of()
     holds = sorted(
@@ -48,17 +57,20 @@ def observed(
     )
     m = len(nodes)
     claims = {JobId(j): Claim(contract=Contract()) for j in opted_in}
+    usual = {
+        "up": np.ones(m, dtype=np.bool_),
+        "gpus": np.array(nodes, dtype=np.float64),
+        "gpu_type": np.zeros(m, dtype=np.int16),
+        "cpus": np.full(m, 64, dtype=np.int32),
+        "mem_mb": np.full(m, 1000, dtype=np.int64),
+        "leaf": np.zeros(m, dtype=np.int16),
+    }
+    given = {k: np.array(column, dtype=usual[k].dtype) for k, column in (columns or {}).items()}
     values: dict[str, Any] = {
         "claims": claims,
-        "nodes": Nodes(
-            name=tuple(f"n{i + 1}" for i in range(m)),
-            up=np.ones(m, dtype=np.bool_),
-            gpus=np.array(nodes, dtype=np.float64),
-            gpu_type=np.zeros(m, dtype=np.int16),
-            cpus=np.full(m, 64, dtype=np.int32),
-            mem_mb=np.full(m, 1000, dtype=np.int64),
-            leaf=np.zeros(m, dtype=np.int16),
-        ),
+        "nodes": Nodes(name=tuple(f"n{i + 1}" for i in range(m)), **{**usual, **given}),  # type: ignore[arg-type]
+        "gpu_types": ("a100", "v100"),
+        "node_in": np.ones((2, m), dtype=np.bool_),
         **more,
     }
     return Observed(
@@ -72,10 +84,29 @@ def observed(
             mem_mb=np.zeros(len(holds), dtype=np.int64),
         ),
         partitions=("gpu", "other"),
-        gpu_types=("a100", "v100"),
-        node_in=np.ones((2, m), dtype=np.bool_),
         **values,
     )
+
+
+def node_of_each_type(gpus: Sequence[float]) -> dict[str, Any]:
+    """Arguments of `observed`: a node for each GPU type, with so many GPUs."""
+    m = len(gpus)
+    return {"nodes": gpus, "columns": {"gpu_type": range(m)}, "gpu_types": tuple("abcdefgh"[:m])}
+
+
+def texts(**columns: Mapping[int, str]) -> dict[JobId, JobText]:
+    """Texts of jobs; *columns*: fields of `JobText`, each by job id."""
+    ids = dict.fromkeys(job_id for column in columns.values() for job_id in column)
+    return {
+        JobId(j): JobText(label=str(j), **{k: c[j] for k, c in columns.items() if j in c})
+        for j in ids
+    }
+
+
+def texts_of_users(whose: Mapping[int, tuple[str, str]]) -> dict[JobId, JobText]:
+    """Texts of jobs with these users and names."""
+    users, names = ({job: one[i] for job, one in whose.items()} for i in (0, 1))
+    return texts(user=users, name=names)
 
 
 def snapshot(
@@ -101,6 +132,18 @@ def snapshot(
         next_handover_id=HandoverId(max((h.handover_id for h in handovers), default=0) + 1),
         **more,
     )
+
+
+def cycle(
+    cluster: FakeCluster,
+    ledger: Ledger,
+    policy: Policy,
+    settings: Settings,
+    **more: Any,  # noqa: ANN401 - of `run_cycle`
+) -> Cycle:
+    """A cycle by the cluster's own clock, which acts."""
+    more = {"clock": cluster.clock, "acting": True, **more}
+    return run_cycle(cluster, ledger, policy, settings, **more)
 
 
 def folded(before: AttainedService, seen: Observed) -> AppliedObservation:

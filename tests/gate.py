@@ -110,7 +110,6 @@ class Lane:
 
     def ended(self, run: Path) -> bool:
         """Whether it is over; then all that it recorded is known."""
-        assert self.process is not None
         status = self.process.poll()
         if status is None:
             return False

@@ -138,7 +138,6 @@ class Schedd:
 
     def kill(self) -> None:
         """End the daemon without giving it a chance."""
-        assert self.process is not None
         self.process.kill()
         self.process.wait(60 * PATIENCE)
         self.process = None

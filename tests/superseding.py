@@ -12,5 +12,4 @@ def supersede(path: Path) -> int:
     """Take the lease on the ledger *path*, whoever has it: the generation to write it with."""
     with closing(LeaseRow(path)) as row:
         lease = row.take(row.read(), lease_s=60.0)
-    assert lease is not None
     return lease.generation

@@ -34,7 +34,6 @@ class Shown:
         left, top, width, height = map(float, self.data("plot").split())
         self.page.locator("#gantt").scroll_into_view_if_needed()
         box = self.page.locator("#gantt").bounding_box()
-        assert box is not None
         from_s, to_s = self.number("fromS"), self.number("toS")
         first, last = self.number("firstRow"), self.number("lastRow")
         return (

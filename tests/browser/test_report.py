@@ -455,7 +455,6 @@ def test_a_single_job_with_long_names_is_told_in_a_narrow_window(show: Show) -> 
     name = shown.page.locator("#fairness tbody th")
     expect(name).to_have_attribute("title", user)
     box = shown.page.locator("#fairness tbody td").first.bounding_box()
-    assert box is not None
     assert box["x"] + box["width"] < 500
     shown.page.locator("#colour").select_option("gpus")
     expect(shown.page.locator("#key > span")).to_have_text(["1", "2"])

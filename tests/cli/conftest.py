@@ -161,7 +161,6 @@ class Schedd:
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
         """End it and return its exit status."""
-        assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(how)
         status = self.process.wait(30 * PATIENCE)

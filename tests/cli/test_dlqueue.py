@@ -292,8 +292,6 @@ def test_a_reader_that_has_seen_enough_is_no_error(reading: Schedd) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert writer.stdout is not None
-    assert writer.stderr is not None
     writer.stdout.close()
 
     said = writer.stderr.read()

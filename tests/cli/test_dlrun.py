@@ -119,6 +119,13 @@ class FakeJob:
         self.processes.append(process)
         return process
 
+    def asked(self, *argv: str, up: Callable[[], object] | None = None) -> subprocess.Popen[bytes]:
+        """Start dlrun, and ask it to save once *up* holds: by default, once it trains."""
+        process = self.start(*argv)
+        until("the command is up", up or self.is_training)
+        ask(process)
+        return process
+
     def run(self, *argv: str) -> int:
         """Run dlrun to its end; its exit status."""
         return self.end_of(self.start(*argv))
@@ -292,9 +299,7 @@ def test_a_command_that_cannot_be_started_says_so(job: FakeJob) -> None:
 
 def test_a_job_that_finishes_after_the_request_is_not_requeued(job: FakeJob) -> None:
     """Exit 0 at any time is the end of the job, and nothing is acknowledged."""
-    process = job.start(*toy(60, "--ignore-signal"))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked(*toy(60, "--ignore-signal"))
 
     assert job.end_of(process) == 0
     assert job.steps == list(range(1, 61))
@@ -382,9 +387,7 @@ def test_nothing_is_reported_of_a_command_that_is_told(job: FakeJob, argv: list[
 def test_a_script_that_may_look_for_the_request_later_is_not_called_unhandled(job: FakeJob) -> None:
     """It has imported slurm_dl.job, and looks once an epoch."""
     job.environ["SLURM_DL_START_S"] = "1"
-    process = job.start(*python(f"import slurm_dl.job; {PLAIN}"))
-    until("the command is up", job.says("up\n"))
-    ask(process)
+    job.asked(*python(f"import slurm_dl.job; {PLAIN}"), up=job.says("up\n"))
     until("the hint", job.says("so far the command"))
     time.sleep(2)  # Two looks at the processes.
 
@@ -430,9 +433,7 @@ def test_a_final_status_is_told_unasked_and_again_if_slurm_refuses(job: FakeJob)
 def test_a_failure_after_the_request_stays_a_failure(job: FakeJob) -> None:
     """Only status 75 and the signal's own death mean requeue."""
     code = "import signal,time; signal.signal(10, lambda *a: exit(4)); print('up'); time.sleep(60)"
-    process = job.start("--", sys.executable, "-uc", code)
-    until("handler", job.says("up\n"))
-    ask(process)
+    process = job.asked("--", sys.executable, "-uc", code, up=job.says("up\n"))
 
     assert job.end_of(process) == 4
     assert job.calls == []
@@ -449,9 +450,7 @@ def test_status_75_out_of_the_blue_without_checkpoint_does_not_loop(job: FakeJob
 
 def test_a_saved_checkpoint_is_acknowledged_with_the_restart_count(job: FakeJob) -> None:
     """The comment gets the number of this run, and dlrun waits to be ended."""
-    process = job.start(*toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked(*toy(10_000))
     until("ack", lambda: job.ours.get("ack") == 2)
 
     assert job.ours == {"v": 1, "sig": "USR1", "ack": 2}
@@ -464,9 +463,7 @@ def test_a_saved_checkpoint_is_acknowledged_with_the_restart_count(job: FakeJob)
 def test_an_array_task_changes_its_own_record(job: FakeJob) -> None:
     """The bare job id of a task may name the whole array."""
     job.environ |= {"SLURM_ARRAY_JOB_ID": "77", "SLURM_ARRAY_TASK_ID": "3"}
-    process = job.start(*toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    job.asked(*toy(10_000))
     until("ack", lambda: "ack" in job.ours)
 
     assert [c[:2] for c in job.calls] == [["update", "JobId=77_3"]]
@@ -474,9 +471,7 @@ def test_an_array_task_changes_its_own_record(job: FakeJob) -> None:
 
 def test_the_next_run_resumes_where_the_last_one_stopped(job: FakeJob) -> None:
     """No step is lost and none is logged twice."""
-    process = job.start(*toy(80))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked(*toy(80))
     until("ack", lambda: "ack" in job.ours)
     stopped_at = job.steps[-1]
     process.send_signal(signal.SIGTERM)
@@ -517,9 +512,7 @@ def test_repeated_signals_are_one_request(job: FakeJob) -> None:
 def test_a_comment_that_is_not_ours_is_left_alone(job: FakeJob, comment: str) -> None:
     """A user's own comment is never overwritten; the daemon then waits out the grace."""
     job.write("comment", comment)
-    process = job.start(*toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    job.asked(*toy(10_000))
     until("notice", job.says("the job's comment is not slurm_dl's"))
 
     assert job.calls == []
@@ -529,9 +522,7 @@ def test_a_comment_that_is_not_ours_is_left_alone(job: FakeJob, comment: str) ->
 def test_a_controller_that_is_down_is_tried_again(job: FakeJob) -> None:
     """The acknowledgement is made as soon as slurmctld is back within the grace."""
     job.write("down")
-    process = job.start(*toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    job.asked(*toy(10_000))
     until("a failed try", job.says("acknowledgement failed"))
     (job.base / "down").unlink()
 
@@ -541,9 +532,7 @@ def test_a_controller_that_is_down_is_tried_again(job: FakeJob) -> None:
 def test_a_job_that_slurm_itself_preempts_requeues_itself_at_once(job: FakeJob) -> None:
     """Slurm would keep its GPUs idle for the rest of the grace, and not requeue it if it ended."""
     job.write("preempted", "2026-11-20T21:42:47 \n")
-    process = job.start("--ack-wait", "600", *toy(5000))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked("--ack-wait", "600", *toy(5000))
 
     assert job.end_of(process) == 128 + signal.SIGTERM
     assert job.calls == [["requeue", "Incomplete", "77"]]
@@ -554,9 +543,9 @@ def test_without_a_checkpoint_slurm_s_own_requeue_is_waited_for(job: FakeJob) ->
     """The grace is Slurm's to end: without saved work a requeue of our own gains nothing."""
     job.write("preempted", "2026-11-20T21:42:47 \n")
     code = "import signal,time; signal.signal(10, signal.SIG_DFL); print('up'); time.sleep(60)"
-    process = job.start("--forward", "USR1", "--ack-wait", "600", *python(code))
-    until("the command is up", job.run_dir.exists)
-    ask(process)
+    process = job.asked(
+        "--forward", "USR1", "--ack-wait", "600", *python(code), up=job.run_dir.exists
+    )
     until("the acknowledgement", lambda: job.ours.get("ack") == 2)
 
     process.terminate()
@@ -566,9 +555,7 @@ def test_without_a_checkpoint_slurm_s_own_requeue_is_waited_for(job: FakeJob) ->
 
 def test_death_by_the_forwarded_signal_is_acknowledged_without_a_checkpoint(job: FakeJob) -> None:
     """A job that has only periodic checkpoints gives its GPUs back at once."""
-    process = job.start("--forward", "USR1", "--", "sleep", "300")
-    until("start", job.says("of sleep in"))
-    ask(process)
+    job.asked("--forward", "USR1", "--", "sleep", "300", up=job.says("of sleep in"))
     until("ack", lambda: "ack" in job.ours)
 
     assert "status 138, no checkpoint recorded" in job.log
@@ -577,9 +564,7 @@ def test_death_by_the_forwarded_signal_is_acknowledged_without_a_checkpoint(job:
 def test_an_exit_status_hidden_by_a_shell_still_means_requeue(job: FakeJob) -> None:
     """In "python train.py | tee log" the status of python is lost; the job must not be."""
     command = " ".join(toy(10_000)[1:])
-    process = job.start("--", "sh", "-c", f"{command} | cat")
-    until("training", job.is_training)
-    ask(process)
+    job.asked("--", "sh", "-c", f"{command} | cat")
 
     until("ack", lambda: "ack" in job.ours)
     assert "stopped for requeue with status 0, checkpoint" in job.log
@@ -591,9 +576,7 @@ def test_an_exit_status_hidden_by_a_shell_still_means_requeue(job: FakeJob) -> N
 def test_a_shell_around_the_script_is_not_killed_by_the_signal(job: FakeJob) -> None:
     """A process without handler is not signalled; the script sees the request file."""
     command = " ".join(toy(10_000)[1:])
-    process = job.start("--", "sh", "-c", f"{command}; exit $?")
-    until("training", job.is_training)
-    ask(process)
+    job.asked("--", "sh", "-c", f"{command}; exit $?")
 
     until("ack", lambda: "ack" in job.ours)
     assert "stopped for requeue with status 75, checkpoint" in job.log
@@ -609,9 +592,7 @@ def test_the_signal_waits_until_the_command_has_a_handler(job: FakeJob) -> None:
         "signal.signal(10, lambda *a: exit(75))\n"
         "time.sleep(60)"
     )
-    process = job.start(*python(code))
-    until("start", job.says("run 2 of"))
-    ask(process)
+    job.asked(*python(code), up=job.says("run 2 of"))
     until("request", (job.run_dir / "slurm_dl.request").exists)
     go.touch()
 
@@ -644,9 +625,7 @@ def test_torchrun_gets_no_signal_and_its_own_exit_status_still_means_requeue(job
         f"subprocess.run([sys.executable, '-c', {code!r}])\n"
         "sys.exit(1)"
     )
-    process = job.start("--launcher", "torchrun", *python(worker))
-    until("start", job.says("up\n"))
-    ask(process)
+    job.asked("--launcher", "torchrun", *python(worker), up=job.says("up\n"))
     until("ack", lambda: "ack" in job.ours)
 
     assert "stopped for requeue with status 1, checkpoint" in job.log
@@ -662,9 +641,7 @@ def test_srun_is_signalled_unless_the_script_reads_the_request_file(
     code = HANDLER.replace("LISTEN", listen + "\nprint('ready', flush=True)\n")
     if signalled:  # an own handler alone, as Lightning has it
         code = code.split("LISTEN")[0].split("while not")[0] + "\nsignal.pause(); sys.exit(75)"
-    process = job.start("--launcher", "srun", *python(code))
-    until("handler", job.says("ready\n"))
-    ask(process)
+    job.asked("--launcher", "srun", *python(code), up=job.says("ready\n"))
     until("ack", lambda: "ack" in job.ours)
 
     assert ("SIGNALLED" in job.log) is signalled
@@ -674,9 +651,7 @@ def test_srun_is_signalled_unless_the_script_reads_the_request_file(
 def test_nothing_is_forwarded_with_forward_none(job: FakeJob) -> None:
     """The file alone is enough for a script that looks at it."""
     code = HANDLER.replace("LISTEN", "")
-    process = job.start("--forward", "none", *python(code))
-    until("handler", job.says("up\n"))
-    ask(process)
+    job.asked("--forward", "none", *python(code), up=job.says("up\n"))
     until("ack", lambda: "ack" in job.ours)
 
     assert "SIGNALLED" not in job.log
@@ -684,9 +659,7 @@ def test_nothing_is_forwarded_with_forward_none(job: FakeJob) -> None:
 
 def test_another_signal_can_be_forwarded(job: FakeJob) -> None:
     """Trainers that save on TERM get TERM, and their death by it means requeue."""
-    process = job.start("--forward", "SIGTERM", "--", "sleep", "300")
-    until("start", job.says("of sleep in"))
-    ask(process)
+    job.asked("--forward", "SIGTERM", "--", "sleep", "300", up=job.says("of sleep in"))
 
     until("ack", lambda: "ack" in job.ours)
     assert "stopped for requeue with status 143" in job.log
@@ -836,9 +809,7 @@ def test_a_job_that_slurm_is_ending_is_not_acknowledged(job: FakeJob) -> None:
 
 def test_without_a_daemon_the_job_requeues_itself(job: FakeJob) -> None:
     """After the wait it does what the daemon would have done, with the same command."""
-    process = job.start("--ack-wait", "1", *toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked("--ack-wait", "1", *toy(10_000))
 
     assert job.end_of(process) == 128 + 15
     assert [c[0] for c in job.calls] == ["update", "requeue"]
@@ -849,9 +820,7 @@ def test_without_a_daemon_the_job_requeues_itself(job: FakeJob) -> None:
 def test_a_refused_requeue_ends_in_a_restart_in_place_without_ack(job: FakeJob) -> None:
     """Nothing is lost if the daemon died and Slurm refuses: the work goes on here."""
     job.write("refuse-requeue")
-    process = job.start("--ack-wait", "1", *toy(80))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked("--ack-wait", "1", *toy(80))
 
     assert job.end_of(process) == 0
     assert [c[0] for c in job.calls] == ["update", *["requeue"] * 3, "update"]
@@ -864,9 +833,7 @@ def test_a_refused_requeue_ends_in_a_restart_in_place_without_ack(job: FakeJob) 
 def test_an_accepted_requeue_that_does_not_happen_ends_in_a_restart_in_place(job: FakeJob) -> None:
     """Effects count, not exit codes."""
     job.write("ignore-requeue")
-    process = job.start("--ack-wait", "1", *toy(80))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked("--ack-wait", "1", *toy(80))
 
     assert job.end_of(process) == 0
     assert "ack" not in job.ours
@@ -876,9 +843,7 @@ def test_an_accepted_requeue_that_does_not_happen_ends_in_a_restart_in_place(job
 def test_the_command_does_not_start_again_while_its_ack_stands(job: FakeJob) -> None:
     """A daemon that comes back would requeue the working job on the strength of an old ack."""
     job.write("refuse-requeue")
-    process = job.start("--ack-wait", "1", *toy(80))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked("--ack-wait", "1", *toy(80))
     until("ack", lambda: "ack" in job.ours)
     job.write("down")
     until("failed withdrawals", job.says("cannot take the acknowledgement back yet", 2))
@@ -893,9 +858,7 @@ def test_the_command_does_not_start_again_while_its_ack_stands(job: FakeJob) -> 
 def test_near_the_time_limit_the_job_requeues_itself_before_it(job: FakeJob) -> None:
     """Slurm's own warning looks like a preemption, and nobody requeues a job that timed out."""
     job.write("left", "0:16")
-    process = job.start(*toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked(*toy(10_000))
 
     assert job.end_of(process) == 128 + 15
     assert [c[0] for c in job.calls] == ["update", "requeue"]
@@ -904,9 +867,9 @@ def test_near_the_time_limit_the_job_requeues_itself_before_it(job: FakeJob) -> 
 def test_near_the_limit_a_job_without_checkpoint_does_not_requeue_itself(job: FakeJob) -> None:
     """It would start over with a fresh limit for ever and get nowhere."""
     job.write("left", "0:16")
-    process = job.start("--forward", "USR1", "--ack-wait", "1", "--", "sleep", "300")
-    until("start", job.says("of sleep in"))
-    ask(process)
+    job.asked(
+        "--forward", "USR1", "--ack-wait", "1", "--", "sleep", "300", up=job.says("of sleep in")
+    )
     until("restart in place", job.says("starting the command again in place"))
 
     assert [c[0] for c in job.calls] == ["update", "update"]
@@ -954,9 +917,7 @@ def test_a_checkpoint_before_a_restart_in_place_does_not_excuse_a_loop(job: Fake
 def test_without_slurm_tools_the_job_waits_and_goes_on(job: FakeJob) -> None:
     """Inside a container without scontrol nothing can be acknowledged; nothing is lost either."""
     job.environ["PATH"] = "/nonexistent"
-    process = job.start("--ack-wait", "1", *toy(60))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked("--ack-wait", "1", *toy(60))
 
     assert job.end_of(process) == 0
     assert "scontrol and squeue are not on PATH" in job.log
@@ -968,9 +929,7 @@ def test_outside_slurm_the_signal_shows_the_whole_cycle(job: FakeJob) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_DL_RUN_DIR"):
         del job.environ[name]
     job.run_dir = job.base / "slurm_dl-local"
-    process = job.start(*toy(60))
-    until("training", job.is_training)
-    ask(process)
+    process = job.asked(*toy(60))
 
     assert job.end_of(process) == 0
     assert len(job.runs) == 2
@@ -1016,9 +975,7 @@ def test_output_options_of_the_user_do_not_reach_squeue(job: FakeJob) -> None:
     tool = job.base / "bin" / "squeue"
     tool.write_text(tool.read_text().replace("cd ", "env > $0.env; cd ", 1))
     job.environ |= {"SQUEUE_FORMAT": "%i", "SLURM_TIME_FORMAT": "x", "SLURM_CONF": "/kept"}
-    process = job.start(*toy(10_000))
-    until("training", job.is_training)
-    ask(process)
+    job.asked(*toy(10_000))
     until("ack", lambda: "ack" in job.ours)
 
     seen = (job.base / "bin" / "squeue.env").read_text()

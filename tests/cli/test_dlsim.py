@@ -575,7 +575,6 @@ def test_what_is_done_is_kept_when_a_process_is_killed(tmp_path: Path) -> None:
     gone = grid.product(parse_policies("fifo,las", {}), costs=(str(tmp_path / "gone.json"),))
     for processes in (1, 2):
         for cell, fault in grid.run(EXPERIMENT, gone, grid.figures_of, processes=processes):
-            assert isinstance(fault, WorkFault)
             assert fault.why.startswith(f"{cell}: --costs {tmp_path / 'gone.json'}")
 
 

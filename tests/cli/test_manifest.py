@@ -71,7 +71,6 @@ def manifest_of(path: Path) -> dict[str, Any]:
             return _timeless(json.loads(image.info["Description"]))
     if path.suffix == ".html":
         data = re.search(r'id="data">(.*?)</script>', path.read_text(), re.DOTALL)
-        assert data is not None
         return _timeless(json.loads(data[1])["manifest"])
     return _timeless(json.loads(path.read_text())["manifest"])
 

@@ -127,7 +127,6 @@ def test_nodes_read_as_they_are(recorded: Recorded) -> None:
     assert most == {p: s or math.inf for p, s in expected["max_time_s"].items()}
     assert dict(zip(names, seen.nodes.cpus.tolist(), strict=True)) == expected["cpus"]
     assert dict(zip(names, seen.nodes.mem_mb.tolist(), strict=True)) == expected["mem_mb"]
-    assert seen.gres is not None
     assert dict(zip(seen.gres.names, seen.gres.total.tolist(), strict=True)) == expected["gres"]
     assert seen.nodes.gpus.tolist() == [4.0] * len(names)
     assert {seen.gpu_types[i] for i in seen.nodes.gpu_type} == {"a100"}

@@ -54,7 +54,6 @@ class Shell:
         self._marks += 1
         end = f"---{self._marks}---"
         at = self._printed.stat().st_size
-        assert self.process.stdin is not None
         # Nothing that is typed may read what is typed next.
         typed = f"{{\n{statement}\n}} </dev/null\necho {end}$?\n"
         self.process.stdin.write(typed.encode())
@@ -67,7 +66,6 @@ class Shell:
             return re.search(rf"(.*){end}(\d+)$", text, re.MULTILINE | re.DOTALL)
 
         found = eventually(ended, within_s, 0.1, what=f"the end of: {statement}")
-        assert found is not None
         body, status = found.groups()
         assert int(status) in allowed, f"{statement}\nended with {status}:\n{body}"
         assert "Traceback" not in body, f"{statement}\n{body}"
@@ -75,7 +73,6 @@ class Shell:
 
     def close(self) -> None:
         """End it, and what it has left running."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
         os.killpg(self.process.pid, signal.SIGTERM)
         self.process.wait(30)
@@ -126,7 +123,6 @@ def follow(
         raise
     finally:
         os.close(ours)
-    assert ended is not None
     assert ended[0] in {0, 130, -signal.SIGINT}, shown
     return shown.decode(errors="replace")
 

@@ -147,6 +147,5 @@ def test_no_attacker_keeps_gpus_from_others(
 
 
 def _rss_kb(place: Schedd) -> int:
-    assert place.process is not None
     status = Path(f"/proc/{place.process.pid}/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0])

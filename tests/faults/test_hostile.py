@@ -122,7 +122,6 @@ def test_no_record_becomes_another_jobs(place: Schedd) -> None:
     # Lines of the others double the honest one in the dump; its split is its own all the same.
     detail = place.box.run(["scontrol", "-o", "-d", "show", "job", str(told["honest"])]).stdout
     split = splits_in(detail, {told["honest"]})[told["honest"]]
-    assert split is not None
     true = {node: gres.gpus for node, gres in split.items()}
     for name in ("split", "bomb", "honest"):
         assert seen.held.gpus[seen.held.job == row_of[told[name]]].sum() == 3, name

@@ -207,7 +207,6 @@ class Trained:
     def now(self) -> tuple[JobState, Run]:
         """State and run as Slurm has them."""
         seen = job_now(self._slurm, JobId(int(self.job)))
-        assert seen is not None
         return seen.state, seen.run
 
     def until_trains(self, run: int) -> None:

@@ -54,7 +54,6 @@ def queued_s(outcome: Outcome) -> float:
 def speed_of(outcome: Outcome, *, skewed: bool) -> float:
     """Mean speed of the jobs that could be spread, of skewed models or of the others."""
     lay = outcome.lay
-    assert lay is not None
     mine = (lay.gpus > 1) & ((lay.skew >= SKEWED_FROM) == skewed)
     return float(lay.speed[mine].mean())
 
@@ -75,8 +74,6 @@ def test_consolidating_nothing_slows_the_skewed_down_and_hardly_the_others(seed:
     assert speed_of(nothing, skewed=True) < speed_of(skewed, skewed=True) - 0.03
     assert speed_of(nothing, skewed=False) > 0.99
     lays = nothing.lay, skewed.lay
-    assert lays[0] is not None
-    assert lays[1] is not None
     assert lays[0].skewed_spread_frac > lays[1].skewed_spread_frac
 
 
@@ -108,6 +105,5 @@ def test_the_same_job_is_slower_spread_if_its_model_is_skewed(
     )
 
     lay = after(trace, "3x4", NOTHING).lay
-    assert lay is not None
     assert lay.most_nodes.tolist() == [1, 1, 1, 3]
     assert slowest < lay.speed[3] <= fastest

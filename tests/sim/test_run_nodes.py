@@ -108,7 +108,6 @@ def test_a_run_over_two_nodes_is_on_both(costs: str) -> None:
     records = records_of("fifo", trace, "3x2", place=place, costs=costs)
     nodes = records.runs.nodes
 
-    assert nodes is not None
     of_job = [sorted(nodes.node[records.runs.job[nodes.run] == job].tolist()) for job in range(3)]
     assert of_job == [[0, 1], [2], [0, 1]]
     assert nodes.gpus.tolist() == [2] * 5

@@ -13,7 +13,6 @@ from slurm_dl.engine.settings import Defragment, Native, Overdue, Preemption, Se
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
-from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 LIMITS = Preemption(min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)
@@ -115,7 +114,7 @@ def test_nobody_is_moved_for_it() -> None:
 
 def test_where_slurm_preempts_it_waits_in_the_last_tier() -> None:
     """Inside the QOS Slurm displaces by priority, so the priority may exceed nobody who runs."""
-    texts = {JobId(j): JobText(label=str(j), qos="dl") for j in (1, 2, 3, 4)}
+    texts = build.texts(qos=dict.fromkeys((1, 2, 3, 4), "dl"))
     native = dataclasses.replace(SETTINGS, mode=Native("dl"))
     waiting = (build.pending(3, 4), build.pending(4, 4))
     plan = plan_of(*waiting, opted_in=(4,), settings=native, texts=texts)

@@ -64,9 +64,6 @@ def test_equal_pasts_teach_the_same() -> None:
     again = learned_s(past_of(over), asked)
     turned = learned_s(past_of(over[::-1]), asked)
 
-    assert first is not None
-    assert again is not None
-    assert turned is not None
     assert first.tobytes() == again.tobytes()
     assert turned.tolist() == pytest.approx(first.tolist(), rel=1e-9)
 

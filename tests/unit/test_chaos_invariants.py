@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -140,27 +141,48 @@ def done(t: Teller, for_s: float = 20.0, **more: object) -> None:
 # Sound stories, each of one submission.
 
 
-def completes(t: Teller) -> None:
-    t.submit()
-    done(t)
+Story = Callable[[Teller], None]
 
 
-def fails(t: Teller) -> None:
-    t.submit(expects="failed")
-    t.run(12, "FAILED", end(12, 3))
+def story(name: str, *runs: tuple[Any, ...], ends: bool = True, **submission: Any) -> Story:  # noqa: ANN401
+    """A submission, its runs, and then one that comes to its end."""
+
+    def tell(t: Teller) -> None:
+        t.submit(**submission)
+        for run in runs:
+            t.run(*run)
+        if ends:
+            done(t)
+
+    tell.__name__ = name
+    return tell
 
 
-def preempted(t: Teller) -> None:
-    t.submit()
-    t.run(25, "REQUEUED", sig(15))
-    done(t)
-
-
-def preempted_twice(t: Teller) -> None:
-    t.submit()
-    for _ in range(2):
-        t.run(25, "REQUEUED", sig(15))
-    done(t)
+ON_TERM = Terms(signal="TERM", grace_s=8.0)
+BY_JOB = Terms(signal="USR1", grace_s=8.0, by="job")
+PUT_BACK = (25, "REQUEUED", sig(15))
+completes = story("completes")
+fails = story("fails", (12, "FAILED", end(12, 3)), ends=False, expects="failed")
+preempted = story("preempted", PUT_BACK)
+preempted_twice = story("preempted_twice", PUT_BACK, PUT_BACK)
+acknowledged = story("acknowledged", (14, "REQUEUED", sig(12), Mark("ack", 12.5)))
+# Under dlrun: the program ends, what is around it waits to be put back.
+ended_and_waited = story("ended_and_waited", (14, "REQUEUED", sig(12), end(12.7, 75)))
+told_by_term = story(
+    "told_by_term", (25, "REQUEUED", sig(15, "TERM"), sig(25.1, "TERM")), terms=ON_TERM
+)
+finishes_in_grace = story("finishes_in_grace", (17, "COMPLETED", sig(15), end(17.1)), ends=False)
+fails_in_grace = story(
+    "fails_in_grace", (17, "FAILED", sig(15), end(17.1, 9)), ends=False, expects="any"
+)
+# Slurm was told to requeue it before it could know that the program had ended.
+ends_as_it_is_put_back = story("ends_as_it_is_put_back", (25, "REQUEUED", sig(15), end(25.4)))
+put_back_by_itself = story(
+    "put_back_by_itself",
+    (13, "REQUEUED", sig(11), Mark("requeues_itself", 12.8)),
+    kind="self",
+    terms=BY_JOB,
+)
 
 
 def a_record_is_lost(t: Teller) -> None:
@@ -177,19 +199,6 @@ def a_lower_bound(t: Teller) -> None:
     t.ledger[t.job] = Booked(t.ledger[t.job].attained_gpu_s / 2, incomplete=True)
 
 
-def acknowledged(t: Teller) -> None:
-    t.submit()
-    t.run(14, "REQUEUED", sig(12), Mark("ack", 12.5))
-    done(t)
-
-
-def ended_and_waited(t: Teller) -> None:
-    """Under dlrun: the program ends, what is around it waits to be put back."""
-    t.submit()
-    t.run(14, "REQUEUED", sig(12), end(12.7, 75))
-    done(t)
-
-
 def deaf(t: Teller) -> None:
     """It works on through the signal and through SIGTERM, until it is killed."""
     t.submit()
@@ -198,29 +207,6 @@ def deaf(t: Teller) -> None:
     # Its GPUs are given back when it is dead, and the ledger counts up to there.
     t.runs[-1] = replace(t.runs[-1], submit_s=t.runs[-2].end_s + 5)
     t.ledger[t.job] = Booked(t.ledger[t.job].attained_gpu_s + 5 * t.gpus)
-
-
-def told_by_term(t: Teller) -> None:
-    t.submit(terms=Terms(signal="TERM", grace_s=8.0))
-    t.run(25, "REQUEUED", sig(15, "TERM"), sig(25.1, "TERM"))
-    done(t)
-
-
-def finishes_in_grace(t: Teller) -> None:
-    t.submit()
-    t.run(17, "COMPLETED", sig(15), end(17.1))
-
-
-def fails_in_grace(t: Teller) -> None:
-    t.submit(expects="any")
-    t.run(17, "FAILED", sig(15), end(17.1, 9))
-
-
-def ends_as_it_is_put_back(t: Teller) -> None:
-    """Slurm was told to requeue it before it could know that the program had ended."""
-    t.submit()
-    t.run(25, "REQUEUED", sig(15), end(25.4))
-    done(t)
 
 
 def put_back_by_user(t: Teller) -> None:
@@ -245,12 +231,6 @@ def completed_put_back_by_user(t: Teller) -> None:
     done(t)
     had = t.ledger[t.job].attained_gpu_s
     t.ledger[t.job] = Booked(had - 20 * t.gpus)
-
-
-def put_back_by_itself(t: Teller) -> None:
-    t.submit(kind="self", terms=Terms(signal="USR1", grace_s=8.0, by="job"))
-    t.run(13, "REQUEUED", sig(11), Mark("requeues_itself", 12.8))
-    done(t)
 
 
 def cancelled_while_waiting(t: Teller) -> None:
@@ -358,7 +338,7 @@ def forgotten(t: Teller) -> None:
     t.lives += [replace(life, pid=8, marks=before), replace(life, marks=after)]
 
 
-STORIES: Sequence[Callable[[Teller], None]] = (
+STORIES: Sequence[Story] = (
     a_record_is_lost,
     a_lower_bound,
     half_of_a_het_job_lost,
@@ -390,7 +370,7 @@ STORIES: Sequence[Callable[[Teller], None]] = (
 )
 
 
-def told(*stories: Callable[[Teller], None]) -> Evidence:
+def told(*stories: Story) -> Evidence:
     teller = Teller()
     for story in stories:
         story(teller)
@@ -402,7 +382,7 @@ def verdict(report: Report) -> str:
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda s: s.__name__)
-def test_a_sound_story_passes(story: Callable[[Teller], None]) -> None:
+def test_a_sound_story_passes(story: Story) -> None:
     """What happens by right, under faults too, breaks nothing."""
     report = judge(told(preempted, story))
 
@@ -490,14 +470,10 @@ def again_after_the_end(e: Evidence) -> Evidence:
 
 
 def record_after_completed(e: Evidence) -> Evidence:
-    run = e.runs[0]
-    at_s = run.end_s + 12
-    more = replace(run, submit_s=run.end_s + 3, start_s=at_s, end_s=at_s + 20)
-    begun = (Mark("begin", at_s + 0.2), Mark("end", at_s + 20.2, status=0))
-    again = replace(e.lives[0], restart=1, marks=begun)
-    return replace(
-        e, runs=(run, more), lives=(again,), ledger={1: Booked(2 * (run.elapsed_s + 20))}
-    )
+    """The same, with the first record as it was."""
+    run, twice = e.runs[0], again_after_the_end(e)
+    more = replace(twice.runs[1], submit_s=run.end_s + 3)
+    return replace(twice, runs=(run, more), lives=twice.lives[1:])
 
 
 def put_back_after_the_end(e: Evidence) -> Evidence:
@@ -511,22 +487,12 @@ def put_back_after_the_end(e: Evidence) -> Evidence:
     return replace(e, runs=(*e.runs, gone), deeds=(deed,))
 
 
-def booked(gpu_s: Callable[[float], float]) -> Twist:
-    def twist(e: Evidence) -> Evidence:
-        ledger = {j: Booked(gpu_s(b.attained_gpu_s)) for j, b in (e.ledger or {}).items()}
-        return replace(e, ledger=ledger)
-
-    return twist
-
-
-def booked_bound(gpu_s: Callable[[float], float]) -> Twist:
-    """The same, called a lower bound."""
+def booked(gpu_s: Callable[[float], float], *, bound: bool = False) -> Twist:
+    """Other service in the ledger; *bound*: called a lower bound."""
 
     def twist(e: Evidence) -> Evidence:
-        ledger = {
-            j: Booked(gpu_s(b.attained_gpu_s), incomplete=True) for j, b in (e.ledger or {}).items()
-        }
-        return replace(e, ledger=ledger)
+        had = {j: gpu_s(b.attained_gpu_s) for j, b in (e.ledger or {}).items()}
+        return replace(e, ledger={j: Booked(s, incomplete=bound) for j, s in had.items()})
 
     return twist
 
@@ -554,7 +520,7 @@ def fault_elsewhere(e: Evidence) -> Evidence:
     return replace(e, faults=tuple(replace(f, nodes=frozenset({"n2"})) for f in e.faults))
 
 
-CAUGHT: Sequence[tuple[str, Callable[[Teller], None], Twist, set[str]]] = (
+CAUGHT: Sequence[tuple[str, Story, Twist, set[str]]] = (
     ("no record at all", completes, no_records, {"lost"}),
     ("never put back", preempted, never_put_back, {"lost"}),
     (
@@ -583,12 +549,7 @@ CAUGHT: Sequence[tuple[str, Callable[[Teller], None], Twist, set[str]]] = (
         ),
         {"twice"},
     ),
-    (
-        "node lost by no fault",
-        node_lost,
-        lambda e: replace(e, faults=()),
-        {"twice", "signal", "quantum"},
-    ),
+    ("node lost by no fault", node_lost, no_fault, {"twice", "signal", "quantum"}),
     ("another node was lost", node_lost, fault_elsewhere, {"twice", "signal", "quantum"}),
     ("runs again", completes, again_after_the_end, {"completed"}),
     ("a record follows", completes, record_after_completed, {"completed"}),
@@ -633,7 +594,12 @@ CAUGHT: Sequence[tuple[str, Callable[[Teller], None], Twist, set[str]]] = (
     ("too much", preempted, booked(lambda s: s * 1.2), {"service"}),
     ("a lost record counted twice", a_record_is_lost, booked(lambda s: s * 1.5), {"service"}),
     ("a lost record not counted", a_record_is_lost, booked(lambda s: s * 0.4), {"service"}),
-    ("more than it was, called less", a_lower_bound, booked_bound(lambda s: s * 4), {"service"}),
+    (
+        "more than it was, called less",
+        a_lower_bound,
+        booked(lambda s: s * 4, bound=True),
+        {"service"},
+    ),
     ("nothing", preempted_twice, booked(lambda s: s * 0), {"service"}),
     ("more than its last breath", deaf, booked(lambda s: s + 2 * 12.0), {"service"}),
     (
@@ -648,9 +614,7 @@ CAUGHT: Sequence[tuple[str, Callable[[Teller], None], Twist, set[str]]] = (
 @pytest.mark.parametrize(
     ("story", "twist", "names"), [c[1:] for c in CAUGHT], ids=[c[0] for c in CAUGHT]
 )
-def test_what_is_wrong_is_caught_and_named(
-    story: Callable[[Teller], None], twist: Twist, names: set[str]
-) -> None:
+def test_what_is_wrong_is_caught_and_named(story: Story, twist: Twist, names: set[str]) -> None:
     """Each invariant fails for what breaks it, and the others do not."""
     sound = told(story)
     assert not judge(sound).violated
@@ -669,8 +633,8 @@ def test_what_is_wrong_is_caught_and_named(
     at=st.integers(0, 6),
 )
 def test_one_wrong_among_many_sound_ones(
-    stories: list[Callable[[Teller], None]],
-    wrong: tuple[str, Callable[[Teller], None], Twist, set[str]],
+    stories: list[Story],
+    wrong: tuple[str, Story, Twist, set[str]],
     at: int,
 ) -> None:
     """Any mixture of sound stories passes; one wrong one is caught for what is wrong with it."""

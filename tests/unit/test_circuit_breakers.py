@@ -22,7 +22,7 @@ from slurm_dl.engine.circuit_breakers import (
     tripped,
     trips,
 )
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.past_reasons import moment
 from slurm_dl.engine.settings import (
@@ -50,7 +50,7 @@ from slurm_dl.model.plan import (
     Signal,
     TripBreaker,
 )
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -176,10 +176,8 @@ def test_what_is_being_taken_back_counts_and_what_is_an_hour_ago_does_not() -> N
 
 def test_the_share_is_of_the_managed_partitions() -> None:
     """Nodes of others do not count, nodes that are down do."""
-    seen = build.observed([])
     node_in = np.array([[True, True, False, False], [False, True, True, True]])
-    down = dataclasses.replace(seen.nodes, up=np.zeros(4, dtype=np.bool_))
-    seen = dataclasses.replace(seen, node_in=node_in, nodes=down)
+    seen = build.observed([], node_in=node_in, columns={"up": [False] * 4})
     snap = build.snapshot(seen, taken=taken(5))
 
     assert managed_gpus(snap) == 8
@@ -454,7 +452,7 @@ def situations(draw: st.DrawFn) -> Snapshot:
         )
         for i, job in enumerate(chosen)
     ]
-    texts = {JobId(r.job_id): JobText(label=str(r.job_id), qos=QOS) for r in rows}
+    texts = build.texts(qos={r.job_id: QOS for r in rows})
     seen = build.observed(rows, nodes=(4,) * n_nodes, held=held, opted_in=opted, texts=texts)
     return build.snapshot(
         seen,
@@ -520,7 +518,7 @@ def test_in_native_mode_a_trip_shields_who_runs_and_every_requeue_counts() -> No
     native = settings(mode=Native(QOS), gpus_per_hour=8)
     back = tuple(restart(i, handover=0, gpus=3.0) for i in range(3))
     rows = [build.running(1, 4), build.pending(9, 4)]
-    texts = {JobId(j): JobText(label=str(j), qos=QOS) for j in (1, 9)}
+    texts = build.texts(qos={1: QOS, 9: QOS})
     seen = build.observed(rows, held={1: {0: 4}}, opted_in=[1], texts=texts, nodes=(4,))
     old = {"attained_gpu_s": {1: 1e6}, "ran_s": {1: 1e6}}
     snap = build.snapshot(seen, memory=old, restarts=back)
@@ -585,25 +583,14 @@ def standing(ledger: Ledger) -> tuple[Breaker, ...]:
 
 
 def test_a_trip_is_on_disk_before_anything_else_is_done(path: Path) -> None:
-    """A daemon that is killed right after finds it on its next start."""
-    ledger = Ledger(SqliteStore(path))
+    """A daemon that is killed right after finds it on its next start, as does another's."""
+    ledger = Ledger(SqliteStore(path, generation=supersede(path)))
     ledger.begin(trip())
 
+    there = {"tripped_s": NOW_S, "why": "4 of 6", "jobs": (JobId(4), JobId(7))}
     found = standing(Ledger(SqliteStore(path)))
-    assert found == standing(ledger)
-    assert found == (
-        Breaker(name="failed_restarts", tripped_s=NOW_S, why="4 of 6", jobs=(JobId(4), JobId(7))),
-    )
-
-
-def test_a_take_over_leaves_it_tripped(path: Path) -> None:
-    """Another daemon's generation, the same ledger."""
-    first = Ledger(SqliteStore(path, generation=supersede(path)))
-    first.begin(trip())
-    first.close()
-
-    second = Ledger(SqliteStore(path, generation=supersede(path)))
-    assert [b.name for b in standing(second)] == ["failed_restarts"]
+    assert found == standing(ledger) == (Breaker(name="failed_restarts", **there),)
+    assert standing(Ledger(SqliteStore(path, generation=supersede(path)))) == found
 
 
 def test_a_reset_is_on_disk_and_leaves_the_others(path: Path) -> None:
@@ -689,14 +676,7 @@ class Life:
 
     def cycle(self) -> Cycle:
         """One look and what comes of it."""
-        cycle = run_cycle(
-            self.cluster,
-            self.ledger,
-            POLICY,
-            self.settings,
-            clock=self.cluster.clock,
-            acting=True,
-        )
+        cycle = build.cycle(self.cluster, self.ledger, POLICY, self.settings)
         self.plans.append(cycle.plan)
         return cycle
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, get_args
 
+import build
 import numpy as np
 import pytest
 from build import observed, pending, running, snapshot
@@ -17,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
+from streams import SETTINGS
 
 from slurm_dl.config import Config
 from slurm_dl.daemon.metrics import catalogue
@@ -37,9 +39,8 @@ from slurm_dl.daemon.published_state import (
     Reloaded,
     Trouble,
 )
-from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
+from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.forecast.calibration import ForecastScore
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -53,18 +54,6 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
-SETTINGS = Settings(
-    partitions=frozenset({"gpu"}),
-    preemption=Preemption(
-        beneficiaries="all",
-        min_quantum_s=8,
-        cooldown_s=15,
-        max_grace_s=60,
-        handover_timeout_s=80,
-        start_margin_s=12,
-        limit_reserve_s=0,
-    ),
-)
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})
 
 NO_SCORE = ForecastScore(ranges=0, held=0, median_error_s=math.nan)
@@ -131,9 +120,7 @@ class Life:
     def cycle(self, seconds: int = 1) -> Cycle:
         """One cycle, then some seconds pass."""
         self.cluster.watch_reservations = True  # type: ignore[attr-defined] # as the real one has
-        cycle = run_cycle(
-            self.cluster, self.ledger, POLICY, SETTINGS, clock=self.cluster.clock, acting=True
-        )
+        cycle = build.cycle(self.cluster, self.ledger, POLICY, SETTINGS)
         self.now = published(cycle, cycles=self.now.cycles + 1)
         self.tally.on_cycle(self.now)
         self.cluster.advance(seconds)
@@ -337,19 +324,19 @@ def test_service_of_others_is_not_counted() -> None:
     assert totals == [0, 500, 600]
 
 
-def closing(handover: Handover, *, fruitless: bool) -> MetricsTally:
-    """What is counted of a cycle that ends *handover*."""
-    counted = MetricsTally()
-    snap = snapshot(observed([pending(2)]), handovers=[handover])
-    action = CloseHandover(
-        handover_id=handover.handover_id,
-        outcome="",
-        why="",
-        fruitless=(JobId(2),) if fruitless else (),
-    )
-    plan = decide(snap, POLICY, SETTINGS)
-    counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(action),))))
-    return counted
+def tried(counted: MetricsTally, during: Handover, action: Action, error: str = "") -> None:
+    """Count a cycle in which *action* was tried."""
+    snap = snapshot(observed([pending(2)]), handovers=[during])
+    done = (AppliedAction(action, error),)
+    counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=True, done=done)))
+
+
+def close(*fruitless: JobId) -> CloseHandover:
+    return CloseHandover(handover_id=HandoverId(7), outcome="", why="", fruitless=fruitless)
+
+
+def gone(outcome: str) -> MarkGone:
+    return MarkGone(handover_id=HandoverId(7), job_id=JobId(1), outcome=outcome, why="")
 
 
 def handover(state: VictimState, *, outcome: str = "", now_s: float = 2_000_000.0) -> Handover:
@@ -390,7 +377,8 @@ def test_a_hand_over_ends_in_one_way(
     idle_gpu_s: float,
 ) -> None:
     """How it ended, how long it took, and how long GPUs were idle for it."""
-    counted = closing(handover(state, outcome=outcome), fruitless=fruitless)
+    counted = MetricsTally()
+    tried(counted, handover(state, outcome=outcome), close(JobId(2)) if fruitless else close())
 
     for word in catalogue.HANDOVER_ENDS:
         spread = counted.distribution(catalogue.HANDOVER, word)
@@ -402,10 +390,7 @@ def test_who_was_not_told_loses_nothing() -> None:
     """A victim that left before it was signalled, and one that refused, cost no notice."""
     counted = MetricsTally()
     for state, outcome in ((VictimState.CHOSEN, "left"), (VictimState.SIGNALLED, "refused")):
-        snap = snapshot(observed([pending(2)]), handovers=[handover(state)])
-        gone = MarkGone(handover_id=HandoverId(7), job_id=JobId(1), outcome=outcome, why="")
-        plan = decide(snap, POLICY, SETTINGS)
-        counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(gone),))))
+        tried(counted, handover(state), gone(outcome))
 
     assert counted.count(catalogue.PREEMPTIONS, "preempt", "left") == 1
     assert counted.count(catalogue.PREEMPTIONS, "preempt", "refused") == 1
@@ -418,10 +403,8 @@ def test_a_notice_takes_no_time_that_was_not(signalled_s: float, notices: int) -
     """When it began is not known, or is later than now by a clock that was set back."""
     told = handover(VictimState.SIGNALLED)
     victims = tuple(dataclasses.replace(v, signalled_s=signalled_s) for v in told.victims)
-    snap = snapshot(observed([pending(2)]), handovers=[dataclasses.replace(told, victims=victims)])
-    gone = MarkGone(handover_id=HandoverId(7), job_id=JobId(1), outcome="left", why="")
     counted = MetricsTally()
-    counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=True, done=(AppliedAction(gone),))))
+    tried(counted, dataclasses.replace(told, victims=victims), gone("left"))
 
     assert counted.count(catalogue.LOST, "notice") == 0
     left = counted.distribution(catalogue.CHECKPOINT, "by_itself")
@@ -432,11 +415,8 @@ def test_a_requeue_that_is_tried_again_is_one_notice() -> None:
     """It was asked for in an earlier cycle: the waiting was over then."""
     counted = MetricsTally()
     for state in (VictimState.SIGNALLED, VictimState.REQUEUING):
-        snap = snapshot(observed([pending(2)]), handovers=[handover(state)])
         run = Run(JobId(1), start_s=1.0, restarts=0)
-        requeue = Requeue(handover_id=HandoverId(7), run=run, why="")
-        plan = decide(snap, POLICY, SETTINGS)
-        counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(requeue),))))
+        tried(counted, handover(state), Requeue(handover_id=HandoverId(7), run=run, why=""))
 
     assert counted.distribution(catalogue.CHECKPOINT, "grace").total == 90.0
     assert counted.distribution(catalogue.CHECKPOINT, "grace").up_to[-1] == 1
@@ -445,10 +425,7 @@ def test_a_requeue_that_is_tried_again_is_one_notice() -> None:
 def test_actions_are_counted_by_kind_and_result() -> None:
     """What failed changes nothing else: a hand-over that could not be closed is not over."""
     counted = MetricsTally()
-    snap = snapshot(observed([pending(2)]), handovers=[handover(VictimState.GONE)])
-    close = CloseHandover(handover_id=HandoverId(7), outcome="", why="")
-    plan = decide(snap, POLICY, SETTINGS)
-    counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(close, "no"),))))
+    tried(counted, handover(VictimState.GONE), close(), "no")
 
     assert counted.count(catalogue.ACTIONS_BY_KIND, "close_handover", "failed") == 1
     assert counted.count(catalogue.ACTIONS_BY_KIND, "close_handover", "done") == 0

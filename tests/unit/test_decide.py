@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.ledger.sqlite.store import SqliteStore
@@ -266,16 +265,8 @@ def test_out_of_budget_writes_are_left_and_derived_again(tmp_path: Path) -> None
     ledger = Ledger(SqliteStore(tmp_path / "ledger"))
     tokens = iter([True, True, False, False, False])
 
-    first = run_cycle(
-        cluster,
-        ledger,
-        POLICY,
-        SETTINGS,
-        clock=cluster.clock,
-        acting=True,
-        may_write=lambda: next(tokens),
-    )
-    second = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True)
+    first = build.cycle(cluster, ledger, POLICY, SETTINGS, may_write=lambda: next(tokens))
+    second = build.cycle(cluster, ledger, POLICY, SETTINGS)
     ledger.close()
 
     assert (len(first.done), len(first.left)) == (2, 3)
@@ -288,7 +279,7 @@ def test_looking_only_changes_nothing_on_the_cluster(tmp_path: Path) -> None:
     cluster = FakeCluster(nodes=1, gpus=1)
     cluster.submit(1, work_s=100)
     ledger = Ledger(SqliteStore(tmp_path / "ledger"))
-    cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=False)
+    cycle = build.cycle(cluster, ledger, POLICY, SETTINGS, acting=False)
     ledger.close()
 
     assert cycle.left == cycle.plan.actions != ()

@@ -9,7 +9,7 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.preemption.defragmentation import defragment
 from slurm_dl.engine.preemption.eligibility import victims
 from slurm_dl.engine.settings import Defragment, Preemption, Settings
@@ -45,14 +45,7 @@ class Site:
 
     def cycle(self, *, acting: bool = True) -> Cycle:
         """One cycle of the daemon."""
-        cycle = run_cycle(
-            self.cluster,
-            self.ledger,
-            FifoSkip(),
-            self.settings,
-            clock=self.cluster.clock,
-            acting=acting,
-        )
+        cycle = build.cycle(self.cluster, self.ledger, FifoSkip(), self.settings, acting=acting)
         self.opened += [d.action for d in cycle.done if isinstance(d.action, OpenHandover)]
         return cycle
 
@@ -125,19 +118,24 @@ def test_nobody_is_moved_twice_in_the_cool_down(site: Site) -> None:
     assert all(site.cluster.jobs[j].state is JobState.PENDING for j in gangs)
 
 
-def test_who_did_not_agree_is_not_moved(site: Site) -> None:
-    long = site.fragment(opted_in=False)
+@pytest.mark.parametrize(
+    ("jobs", "how", "seconds"),
+    [
+        ({"opted_in": False}, MOVING, 100),
+        ({"pinned": True}, MOVING, 60),
+        ({}, MOVING, 16),
+        ({}, dataclasses.replace(MOVING, defragment=Defragment(after_s=20)), 100),
+    ],
+    ids=["did not agree", "can go nowhere else", "gang has not waited", "switched off"],
+)
+def test_who_is_not_moved(
+    tmp_path: Path, jobs: dict[str, bool], how: Settings, seconds: int
+) -> None:
+    """No hand-over is opened, and no job is put back."""
+    site = Site(tmp_path, how)
+    long = site.fragment(**jobs)
     site.cluster.submit(8, n_nodes=2, work_s=20)
-    site.go_on(100)
-    assert not site.opened
-    assert all(site.cluster.jobs[j].restarts == 0 for j in long)
-
-
-def test_who_can_go_nowhere_else_is_not_moved(site: Site) -> None:
-    """Its owner lets it run on one node only."""
-    long = site.fragment(pinned=True)
-    site.cluster.submit(8, n_nodes=2, work_s=20)
-    site.go_on(60)
+    site.go_on(seconds)
     assert not site.opened
     assert all(site.cluster.jobs[j].restarts == 0 for j in long)
 
@@ -154,21 +152,6 @@ def test_shadow_mode_only_says_so(site: Site) -> None:
     assert {a.handover.beneficiaries for a in said} == {(gang,)}
     assert "moved elsewhere" in said[0].why
     assert len(site.cluster.applied) == before
-
-
-def test_nobody_moves_for_who_has_not_waited(site: Site) -> None:
-    site.fragment()
-    site.cluster.submit(8, n_nodes=2, work_s=20)
-    site.go_on(16)
-    assert not site.opened
-
-
-def test_switched_off_it_moves_nobody(tmp_path: Path) -> None:
-    site = Site(tmp_path, dataclasses.replace(MOVING, defragment=Defragment()))
-    site.fragment()
-    site.cluster.submit(8, n_nodes=2, work_s=20)
-    site.go_on(100)
-    assert not site.opened
 
 
 def test_whole_nodes_are_freed_one_at_a_time(tmp_path: Path) -> None:

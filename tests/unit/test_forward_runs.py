@@ -7,7 +7,7 @@ import json
 import math
 from collections import deque
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from pasts import past_columns
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.forecast import forward_runs
 from slurm_dl.forecast.calibration import LAST, MOST_OPEN, ForecastBook, Said, judged
-from slurm_dl.forecast.forward_runs import ForecastQuestion, foresee, range_of
+from slurm_dl.forecast.forward_runs import Forecast, ForecastQuestion, foresee, range_of
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimate_origin import Origin
@@ -119,7 +119,6 @@ def seen_by_daemon(snap: Snapshot) -> Snapshot:
         mem_mb=np.zeros(len(on), dtype=np.int64),
     )
     claims = {JobId(j): Claim(contract=Contract()) for j in jobs.job_id.tolist()}
-    assert snap.progress is not None
     return dataclasses.replace(
         snap,
         seen=dataclasses.replace(snap.seen, jobs=jobs, claims=claims, held=held),
@@ -320,6 +319,11 @@ def queue_of(sizes: list[int], busy_s: float) -> Snapshot:
     return dataclasses.replace(begun, left_s=np.array([busy_s, *([500.0] * len(sizes))]))
 
 
+def foretold(begun: Snapshot, question: ForecastQuestion, **more: Any) -> Forecast:  # noqa: ANN401
+    """The answer first come, first served, without limits or costs."""
+    return foresee(begun, question, policy=Fifo(), settings=FREE, pace=AT_ONCE, **more)
+
+
 @given(
     sizes=st.lists(st.integers(1, 8), max_size=5),
     busy_s=st.floats(10, 5000),
@@ -328,7 +332,7 @@ def queue_of(sizes: list[int], busy_s: float) -> Snapshot:
 @settings(max_examples=12)
 def test_more_gpus_never_start_earlier(sizes: list[int], busy_s: float, shapes: list[int]) -> None:
     """First come, first served on one node: of two that come now the larger is not sooner."""
-    found = foresee(
+    found = foretold(
         queue_of(sizes, busy_s),
         ForecastQuestion(
             wanted=tuple(
@@ -337,9 +341,6 @@ def test_more_gpus_never_start_earlier(sizes: list[int], busy_s: float, shapes: 
             ),
             runs=2,
         ),
-        policy=Fifo(),
-        settings=FREE,
-        pace=AT_ONCE,
     )
 
     starts = [one.start.median_s for one in found.wanted]
@@ -372,12 +373,8 @@ def test_a_range_is_what_a_count_says(at: list[float], until: float, blur: float
 
 def test_what_is_not_within_the_horizon_is_said_to_be_so() -> None:
     """A job behind one that runs on for longer has no start, and no end."""
-    found = foresee(
-        queue_of([4], 5000.0),
-        ForecastQuestion(jobs=(JobId(2),), runs=3, horizon_s=4000.0),
-        policy=Fifo(),
-        settings=FREE,
-        pace=AT_ONCE,
+    found = foretold(
+        queue_of([4], 5000.0), ForecastQuestion(jobs=(JobId(2),), runs=3, horizon_s=4000.0)
     )
 
     assert found.jobs[0].start.low_s == math.inf
@@ -387,12 +384,9 @@ def test_what_is_not_within_the_horizon_is_said_to_be_so() -> None:
 def test_runs_that_take_too_long_are_left_out() -> None:
     """What was computed by the deadline counts, and no half of a run."""
     asked = iter([False] * 4 + [True] * 100)
-    found = foresee(
+    found = foretold(
         queue_of([4], 5000.0),
         ForecastQuestion(jobs=(JobId(2),), runs=30),
-        policy=Fifo(),
-        settings=FREE,
-        pace=AT_ONCE,
         is_late=lambda: next(asked),
     )
 
@@ -404,13 +398,8 @@ def test_a_run_that_is_cut_off_says_what_is_later() -> None:
     """Where none comes to its end, what had not happened when time was up is later than that."""
     asked = iter([False] * 3 + [True] * 100)
     begun = queue_of([8, 8], 5000.0)
-    found = foresee(
-        begun,
-        ForecastQuestion(jobs=(JobId(2), JobId(3)), runs=30),
-        policy=Fifo(),
-        settings=FREE,
-        pace=AT_ONCE,
-        is_late=lambda: next(asked),
+    found = foretold(
+        begun, ForecastQuestion(jobs=(JobId(2), JobId(3)), runs=30), is_late=lambda: next(asked)
     )
 
     first, second = found.jobs
@@ -428,14 +417,7 @@ def test_a_run_that_is_cut_off_is_not_sure_of_the_last_instants(
     asked = iter([False] * 3 + [True] * 100)
     begun = queue_of([8, 8], 5000.0)
     cut, whole = (
-        foresee(
-            begun,
-            ForecastQuestion(jobs=(JobId(3),), runs=2, blur_s=blur_s),
-            policy=Fifo(),
-            settings=FREE,
-            pace=AT_ONCE,
-            is_late=is_late,
-        )
+        foretold(begun, ForecastQuestion(jobs=(JobId(3),), runs=2, blur_s=blur_s), is_late=is_late)
         for is_late in (lambda: next(asked), lambda: False)
     )
 
@@ -457,12 +439,9 @@ def test_nothing_is_made_ready_once_it_is_late(monkeypatch: pytest.MonkeyPatch) 
         HypotheticalJob(gpus=gpus, n_nodes=1, partition=0, uid=7, limit_s=3600.0)
         for gpus in (1, 2, 4)
     )
-    found = foresee(
+    found = foretold(
         queue_of([4], 5000.0),
         ForecastQuestion(wanted=wanted, runs=5),
-        policy=Fifo(),
-        settings=FREE,
-        pace=AT_ONCE,
         is_late=lambda: len(made) > 1,
     )
 
@@ -620,13 +599,10 @@ def test_who_still_waits_when_its_range_is_over_has_missed_it() -> None:
 
     assert judged(one, start_s=None, now_s=20.0) is None
     late = judged(one, start_s=None, now_s=20.5)
-    assert late is not None
     assert not late.held
     early = judged(one, start_s=9.0, now_s=9.5)
-    assert early is not None
     assert not early.held
     endless = judged(said(1, 10.0, math.inf), start_s=1e9, now_s=1e9)
-    assert endless is not None
     assert endless.held
 
 

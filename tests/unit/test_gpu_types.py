@@ -35,15 +35,10 @@ def mixed(
     gpus: tuple[float, ...],
     kinds: tuple[int, ...],
     rates: tuple[float, float] = (2.0, 1.0),
-    node_in: list[list[bool]] | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Jobs on nodes of two types."""
-    seen = observed(rows, nodes=gpus, **more)
-    nodes = dataclasses.replace(seen.nodes, gpu_type=np.array(kinds, dtype=np.int16))
-    seen = dataclasses.replace(seen, nodes=nodes)
-    if node_in is not None:
-        seen = dataclasses.replace(seen, node_in=np.array(node_in))
+    seen = observed(rows, nodes=gpus, columns={"gpu_type": kinds}, **more)
     return snapshot(seen, rates=np.tile(rates, (len(rows), 1)))
 
 
@@ -81,7 +76,7 @@ def test_a_type_that_no_node_of_the_partition_has_is_out_of_reach() -> None:
     """However fast it is, and even where its speed is not known."""
     rows = [pending(1, partition=0), pending(2, partition=1), pending(3, partition=-1)]
     snap = mixed(
-        rows, gpus=(4, 4), kinds=(A100, V100), node_in=[[True, True], [False, True]],
+        rows, gpus=(4, 4), kinds=(A100, V100), node_in=np.array([[True, True], [False, True]]),
         rates=(float("inf"), 1.0),
     )  # fmt: skip
 
@@ -93,7 +88,7 @@ def test_a_job_in_several_partitions_reaches_the_types_of_all() -> None:
     """Slurm starts it in any of them."""
     snap = mixed(
         [pending(1, partition=1)], gpus=(4, 4), kinds=(A100, V100),
-        node_in=[[True, False], [False, True]],
+        node_in=np.array([[True, False], [False, True]]),
     )  # fmt: skip
     also = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, also_in={1: (0,)}))
 

@@ -522,8 +522,6 @@ def test_rows_are_the_trace_and_its_ranges(found: dict[Cell, Figures]) -> None:
         if row.label == "fifo":
             assert figure.ratio is None
             continue
-        assert figure.ratio is not None
-        assert figure.difference is not None
         ratios = [a / b for a, b in zip(values, first, strict=True)]
         assert figure.ratio.value == ratios[0]
         assert figure.ratio.mean == pytest.approx(statistics.mean(ratios[1:]))
@@ -620,7 +618,6 @@ def test_figures_that_are_there_are_not_computed_again(tmp_path: Path) -> None:
     jobs = gzip.decompress(path.with_suffix(".csv.gz").read_bytes()).decode()
     assert jobs == jobs_csv(EXPERIMENT.simulate(CELLS[0]).result.outcome.records)
     told = first[CELLS[0]]
-    assert isinstance(told, dict)
     less = {name: value for name, value in told.items() if name != "max_jct_s"}
     odd = ({"avg_jct_s": "1"}, {"notes": None}, {"placement": {"mean_nodes": "2"}}, {"jobs": 1.5})
     wrong = (json.dumps(one) for one in (less, *(told | one for one in odd)))
@@ -658,7 +655,6 @@ def test_a_policy_that_ends_the_program_is_a_failure(monkeypatch: pytest.MonkeyP
 
     (value,) = ran((Cell(policy=PolicySpec(policy="las")),)).values()
 
-    assert isinstance(value, WorkFault)
     assert "policy las ended the program" in value.why
 
 

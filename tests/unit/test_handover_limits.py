@@ -6,19 +6,21 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import build
 import numpy as np
 import pytest
+import streams
 
-from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
+from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import PAST_ITS_SHARE, victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import steps_of
 from slurm_dl.engine.preemption.handover_verdicts import judge
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
@@ -46,17 +48,43 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
-LIMITS = Preemption(
-    beneficiaries="all",
-    min_quantum_s=8,
-    cooldown_s=15,
-    max_preemptions=100,
-    max_grace_s=600,
-    handover_timeout_s=80,
-    start_margin_s=12,
-    limit_reserve_s=0,
-)
-SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
+LIMITS = dataclasses.replace(streams.SETTINGS.preemption, max_preemptions=100, max_grace_s=600)
+SETTINGS = dataclasses.replace(streams.SETTINGS, preemption=LIMITS)
+
+
+def limited(**limits: Any) -> Settings:  # noqa: ANN401 - of `Preemption`
+    """`SETTINGS` with other limits."""
+    return dataclasses.replace(SETTINGS, preemption=dataclasses.replace(LIMITS, **limits))
+
+
+def standing(
+    state: VictimState,
+    told_s: float = 0.0,
+    free_s: float = 0.0,
+    *,
+    victim: int = 1,
+    gpus: float = 4.0,
+    lead: int = 2,
+) -> Handover:
+    """A hand-over under its seal; its victim was told, and gone, so many seconds ago."""
+    return Handover(
+        handover_id=HandoverId(1),
+        opened_s=build.NOW_S - 40,
+        beneficiaries=(JobId(lead),),
+        victims=(
+            Victim(
+                run=Run(JobId(victim), build.NOW_S - 5000, 0),
+                gpus=gpus,
+                contract=Contract(),
+                state=state,
+                signalled_s=told_s and build.NOW_S - told_s,
+                gone_s=free_s and build.NOW_S - free_s,
+            ),
+        ),
+        nodes=("n1",),
+        attached=(JobId(lead),),
+        seal=Seal.STANDING,
+    )
 
 
 @pytest.fixture
@@ -74,9 +102,7 @@ def _cycle(
     on_done: Callable[[AppliedAction], None] = lambda _: None,
 ) -> Cycle:
     cluster.advance(2)
-    return run_cycle(
-        cluster, ledger, policy, settings, clock=cluster.clock, acting=True, on_done=on_done
-    )
+    return build.cycle(cluster, ledger, policy, settings, on_done=on_done)
 
 
 def _sunk(cluster: FakeCluster, ledger: Ledger, *jobs: int, **more: object) -> list[JobId]:
@@ -151,11 +177,10 @@ def test_one_that_cannot_be_sealed_for_does_not_keep_others_from_theirs(ledger: 
 
     cluster = Refusing(nodes=3, gpus=4)
     _sunk(cluster, ledger, 4, 4, 4)
-    few = dataclasses.replace(SETTINGS, preemption=dataclasses.replace(LIMITS, max_handovers=1))
     cluster.submit(4, work_s=10, uid=666)
     good = cluster.submit(4, work_s=10)
     for _ in range(60):
-        _cycle(cluster, ledger, settings=few)
+        _cycle(cluster, ledger, settings=limited(max_handovers=1))
 
     assert cluster.jobs[good].state is JobState.COMPLETED
 
@@ -200,18 +225,7 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
     state: VictimState, claim: Claim, does: type[ClusterAction] | None
 ) -> None:
     """It may be older than a signal that failed, and its owner has withdrawn the contract since."""
-    run = Run(job_id=JobId(1), restarts=0, start_s=build.NOW_S - 5000)
-    signalled_s = build.NOW_S - 5 if state is VictimState.SIGNALLED else 0.0
-    first = Victim(run=run, gpus=4, contract=Contract(), state=state, signalled_s=signalled_s)
-    handover = Handover(
-        handover_id=HandoverId(1),
-        opened_s=build.NOW_S - 20,
-        beneficiaries=(JobId(2),),
-        victims=(first,),
-        nodes=("n1",),
-        seal=Seal.STANDING,
-        attached=(JobId(2),),
-    )
+    handover = standing(state, 5.0 if state is VictimState.SIGNALLED else 0.0)
     seen = build.observed(
         [build.running(1, 4), build.pending(2, 4)], held={1: {0: 4}}, claims={JobId(1): claim}
     )
@@ -240,13 +254,10 @@ def test_gpus_on_their_way_count_against_the_hourly_limit(ledger: Ledger) -> Non
     """Several hand-overs at once do not pass it together."""
     cluster = FakeCluster(nodes=6, gpus=4)
     _sunk(cluster, ledger, *[4] * 6, on_signal="ignore")
-    limited = dataclasses.replace(
-        SETTINGS, preemption=dataclasses.replace(LIMITS, max_gpus_per_hour=4)
-    )
     for _ in range(4):
         cluster.submit(4, work_s=500)
     for _ in range(40):
-        _cycle(cluster, ledger, settings=limited)
+        _cycle(cluster, ledger, settings=limited(max_gpus_per_hour=4))
 
     assert sum(isinstance(a, Requeue) for a in cluster.applied) == 1
 
@@ -289,9 +300,8 @@ def test_what_was_being_undone_is_undone(ledger: Ledger) -> None:
     """Killed between taking the seal away and closing: no signal without a seal."""
     cluster = FakeCluster(nodes=1, gpus=4)
     victim = _until_attached(cluster, ledger)
-    off = dataclasses.replace(SETTINGS, preemption=dataclasses.replace(LIMITS, enabled=False))
     with pytest.raises(Stopped):
-        _cycle(cluster, ledger, settings=off, on_done=_stop_after(Unseal))
+        _cycle(cluster, ledger, settings=limited(enabled=False), on_done=_stop_after(Unseal))
     [handover] = ledger.handovers
     assert handover.seal is Seal.RELEASED
     _cycle(cluster, ledger)
@@ -305,11 +315,7 @@ def test_another_policy_or_partition_undoes_what_was_not_signalled() -> None:
     changes: list[dict[str, object]] = [
         {"policy": Fifo()},
         {"settings": dataclasses.replace(SETTINGS, partitions=frozenset({"cpu"}))},
-        {
-            "settings": dataclasses.replace(
-                SETTINGS, preemption=dataclasses.replace(LIMITS, min_quantum_s=1e6)
-            )
-        },
+        {"settings": limited(min_quantum_s=1e6)},
     ]
     for change in changes:
         cluster = FakeCluster(nodes=1, gpus=4)
@@ -359,22 +365,7 @@ def test_a_record_that_could_not_be_read_is_no_job_that_left(ledger: Ledger) -> 
 
 def test_the_margin_begins_when_the_gpus_are_free() -> None:
     """A victim whose epilog is still running holds its GPUs: it is not gone."""
-    victim = Victim(
-        run=Run(JobId(1), 5.0, 0),
-        gpus=4.0,
-        contract=Contract(),
-        state=VictimState.REQUEUING,
-        signalled_s=build.NOW_S - 5,
-    )
-    handover = Handover(
-        handover_id=HandoverId(1),
-        opened_s=build.NOW_S - 10,
-        beneficiaries=(JobId(2),),
-        victims=(victim,),
-        nodes=("n1",),
-        attached=(JobId(2),),
-        seal=Seal.STANDING,
-    )
+    handover = standing(VictimState.REQUEUING, 5)
 
     def plan_when(state: JobState) -> list[type]:
         ending = dataclasses.replace(build.pending(1, 4, restarts=1), state=state)
@@ -394,26 +385,9 @@ def test_gpus_are_kept_for_who_is_left_out_of_a_look_but_not_for_ever(
     free_for_s: float, left_out: int, ends: str
 ) -> None:
     """Its record changed while it was read: whether it still waits is not known."""
-    victim = Victim(
-        run=Run(JobId(1), 5.0, 0),
-        gpus=4.0,
-        contract=Contract(),
-        state=VictimState.GONE,
-        signalled_s=build.NOW_S - 30,
-        gone_s=build.NOW_S - free_for_s,
-    )
-    handover = Handover(
-        handover_id=HandoverId(1),
-        opened_s=build.NOW_S - 40,
-        beneficiaries=(JobId(2),),
-        victims=(victim,),
-        nodes=("n1",),
-        attached=(JobId(2),),
-        seal=Seal.STANDING,
-    )
-    seen = build.observed([build.pending(1, 4, restarts=1)])
+    handover = standing(VictimState.GONE, 30, free_for_s)
     left = {JobId(left_out): LeftOut(uid=1, label=str(left_out))}
-    seen = dataclasses.replace(seen, left_out=left, unreadable=1)
+    seen = build.observed([build.pending(1, 4, restarts=1)], left_out=left, unreadable=1)
     plan = decide(build.snapshot(seen, handovers=[handover]), POLICY, SETTINGS)
 
     closed = [a.outcome for a in plan.actions if isinstance(a, CloseHandover)]
@@ -424,8 +398,8 @@ def _two_partitions() -> Snapshot:
     rows = [build.pending(i, 4) for i in range(1, 11)]
     rows += [build.running(100, 4), build.pending(200, 4, partition=1)]
     rows += [build.running(101, 4, partition=1)]
-    seen = build.observed(rows, nodes=(4, 4), held={100: {0: 4}, 101: {1: 4}}, opted_in=[101])
-    seen = dataclasses.replace(seen, node_in=np.array([[True, False], [False, True]]))
+    held, node_in = {100: {0: 4}, 101: {1: 4}}, np.array([[True, False], [False, True]])
+    seen = build.observed(rows, nodes=(4, 4), held=held, opted_in=[101], node_in=node_in)
     snap = build.snapshot(seen, memory={"attained_gpu_s": {100: 1e6, 101: 1e6}})
     return dataclasses.replace(snap, managed=np.array([True, True]))
 
@@ -441,23 +415,7 @@ def test_one_partitions_queue_does_not_hide_anothers() -> None:
 
 def test_seals_never_overlap() -> None:
     """Who holds a node of one hand-over is no victim of another."""
-    first = Handover(
-        handover_id=HandoverId(1),
-        opened_s=build.NOW_S,
-        beneficiaries=(JobId(1),),
-        victims=(
-            Victim(
-                run=Run(JobId(50), build.NOW_S - 5000, 0),
-                gpus=2.0,
-                contract=Contract(),
-                state=VictimState.SIGNALLED,
-                signalled_s=build.NOW_S,
-            ),
-        ),
-        nodes=("n1",),
-        attached=(JobId(1),),
-        seal=Seal.STANDING,
-    )
+    first = standing(VictimState.SIGNALLED, 1, victim=50, gpus=2.0, lead=1)
     rows = [build.running(60, 4, n_nodes=2), build.running(50, 2), build.running(70, 2)]
     rows += [build.pending(1, 2), build.pending(2, 2)]
     held = {60: {0: 2.0, 1: 2.0}, 50: {0: 2.0}, 70: {1: 2.0}}

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import build
 import numpy as np
 import pytest
 from protocol_world import World
+from streams import SETTINGS
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
@@ -41,17 +42,7 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 NODES, GPUS = 3, 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the ledger syncs a lot
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
-LIMITS = Preemption(
-    beneficiaries="all",
-    min_quantum_s=8,
-    cooldown_s=15,
-    max_preemptions=4,
-    max_grace_s=60,
-    handover_timeout_s=80,
-    start_margin_s=12,
-    limit_reserve_s=0,
-)
-SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
+LIMITS = SETTINGS.preemption
 GRACE_S = 12.0
 
 
@@ -123,16 +114,16 @@ class Daemon:
         self.points = points
         self.looks += 1
         try:
-            return run_cycle(
-                self.cluster,
-                self.ledger,
-                POLICY,
-                SETTINGS,
-                clock=self.cluster.clock,
-                acting=self.looks > 1,
-            )
+            acting = self.looks > 1
+            return build.cycle(self.cluster, self.ledger, POLICY, SETTINGS, acting=acting)
         except ClusterError:
             return None
+
+    def go_on(self, cycles: int) -> None:
+        """So many cycles, two seconds apart."""
+        for _ in range(cycles):
+            self.cluster.advance(2)
+            self.cycle()
 
 
 def _sixteen_against_small(path: Path) -> tuple[CheckedCluster, Daemon, JobId]:
@@ -211,27 +202,31 @@ def test_killed_at_every_single_point_of_a_hand_over(tmp_path: Path) -> None:
         daemon.store.close()
 
 
-def test_a_job_that_ignores_the_signal_goes_after_its_grace_and_not_before(tmp_path: Path) -> None:
-    """Grace is counted from the signal."""
-    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
-    cluster.jobs[big].on_signal = "ignore"
-    _run_to_end(cluster, daemon)
+@pytest.mark.parametrize(
+    ("on_signal", "by", "waits_s", "restarts", "ours"),
+    [
+        ("save", "daemon", (0, GRACE_S - 1), 1, 1),
+        ("ignore", "daemon", (GRACE_S, GRACE_S + 2), 1, 1),
+        ("finish", "daemon", (0, GRACE_S), 0, 0),
+        ("requeue_itself", "job", (0, GRACE_S), 1, 0),
+        ("save", "job", (GRACE_S, GRACE_S + 2), 1, 1),
+    ],
+)
+def test_the_answer_to_the_signal_ends_the_run(  # noqa: PLR0917
+    on_signal: str, by: str, waits_s: tuple[float, float], restarts: int, ours: int, tmp_path: Path
+) -> None:
+    """Or its grace, which counts from the signal; one that says it requeues itself has all of it.
 
+    A job that finishes is not requeued, nor is one that has requeued itself.
+    """
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
     job = cluster.jobs[big]
-    first_end = job.runs[0][1]
-    assert GRACE_S <= first_end - job.signals[0] <= GRACE_S + 2
-    assert cluster.jobs[big].state is JobState.COMPLETED
-
-
-def test_a_job_that_finishes_during_its_grace_stays_completed(tmp_path: Path) -> None:
-    """It is never requeued, and its GPUs go to those waiting."""
-    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
-    cluster.jobs[big].on_signal = "finish"
+    job.on_signal, job.contract = on_signal, Contract(grace_s=GRACE_S, requeued_by=by)
     _run_to_end(cluster, daemon)
 
-    assert cluster.jobs[big].restarts == 0
-    assert cluster.jobs[big].state is JobState.COMPLETED
-    assert not [a for a in cluster.applied if isinstance(a, Requeue)]
+    assert waits_s[0] <= job.runs[0][1] - job.signals[0] <= waits_s[1]
+    assert (job.state, job.restarts) == (JobState.COMPLETED, restarts)
+    assert sum(isinstance(a, Requeue) for a in cluster.applied) == ours
 
 
 @pytest.mark.parametrize(
@@ -313,9 +308,7 @@ def test_who_fails_while_the_daemon_is_away_is_requeued_if_it_was_asked(
     if kind is Signal:
         cluster.crash(big, 1)
     daemon = Daemon(cluster, tmp_path / "ledger")
-    for _ in range(30):
-        cluster.advance(2)
-        daemon.cycle()
+    daemon.go_on(30)
 
     answers = daemon.ledger.snapshot(cluster.observe(), SETTINGS.partitions).answers
     assert (job.restarts, len(answers)) == (restarts, restarts)
@@ -370,36 +363,12 @@ def test_a_failed_victim_that_slurm_does_not_requeue_is_left(tmp_path: Path) -> 
     assert not daemon.ledger.handovers
 
 
-def test_a_job_that_requeues_itself_is_not_requeued_again(tmp_path: Path) -> None:
-    """Frameworks that requeue themselves are waited for."""
-    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
-    job = cluster.jobs[big]
-    job.on_signal = "requeue_itself"
-    job.contract = Contract(grace_s=GRACE_S, requeued_by="job")
-    _run_to_end(cluster, daemon)
-
-    assert job.restarts == 1
-    assert not [a for a in cluster.applied if isinstance(a, Requeue)]
-
-
-def test_who_requeues_itself_is_given_its_grace_for_it(tmp_path: Path) -> None:
-    """An acknowledgement is not enough where the job said that it requeues itself."""
-    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
-    job = cluster.jobs[big]
-    job.contract = Contract(grace_s=GRACE_S, requeued_by="job")
-    _run_to_end(cluster, daemon)
-
-    assert job.runs[0][1] - job.signals[0] >= GRACE_S
-
-
 def test_a_victim_that_slurm_will_not_signal_is_let_go(tmp_path: Path) -> None:
     """The hand-over is given up in time, and the job runs on untouched."""
     cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
     cluster.jobs[big].work_s = 400
     cluster.fail = [Signal] * 1000
-    for _ in range(60):
-        cluster.advance(2)
-        daemon.cycle()
+    daemon.go_on(60)
 
     [taken] = [h for h in _closed(tmp_path / "ledger") if "refused" in h]
     assert '"gone"' in taken
@@ -433,9 +402,7 @@ def test_refusals_leave_the_victim_alone(tmp_path: Path) -> None:
     """If the nodes cannot be sealed nobody is signalled, and the hand-over is given up."""
     cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
     cluster.fail = [Reserve] * 1000
-    for _ in range(70):
-        cluster.advance(2)
-        daemon.cycle()
+    daemon.go_on(70)
 
     assert not cluster.jobs[big].signals
     assert cluster.jobs[big].restarts == 0
@@ -480,9 +447,7 @@ def test_a_signal_that_may_have_been_sent_is_followed_through(tmp_path: Path) ->
         if job.job_id != big:
             cluster.cancel(job.job_id)
     daemon = Daemon(cluster, tmp_path / "ledger")
-    for _ in range(10):
-        cluster.advance(2)
-        daemon.cycle()
+    daemon.go_on(10)
 
     assert cluster.jobs[big].restarts == 1
     assert [type(a) for a in cluster.applied].count(Requeue) == 1

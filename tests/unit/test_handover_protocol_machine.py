@@ -244,7 +244,6 @@ class Protocol(RuleBasedStateMachine):
                 break
         if self.life is None:
             self._start()
-        assert self.life is not None
         victims = [v.run.job_id for h in self.life.ledger.handovers for v in h.victims]
         if victims:
             self._act(victims[which % len(victims)], what, contract)
@@ -277,7 +276,6 @@ class Protocol(RuleBasedStateMachine):
     @rule(seconds=st.integers(0, 30))
     def daemon_is_killed(self, *, seconds: int) -> None:
         """Between two cycles."""
-        assert self.life is not None
         self.life.end()
         self.life = None
         self.world.advance(seconds)
@@ -494,7 +492,6 @@ class Protocol(RuleBasedStateMachine):
         self._nothing_is_left()
 
     def _open_since(self, since_s: float) -> list[int]:
-        assert self.life is not None
         return [h.handover_id for h in self.life.ledger.handovers if h.opened_s <= since_s]
 
     def _all_jobs_end(self) -> None:
@@ -522,7 +519,6 @@ class Protocol(RuleBasedStateMachine):
         world, witness = self.world, self.witness
         for _ in range(int(witness.longest_s() / 5) + 20):
             self._cycle()
-            assert self.life is not None
             if not self.life.ledger.handovers and not world.reservations:
                 break
             world.advance(5)
@@ -530,8 +526,6 @@ class Protocol(RuleBasedStateMachine):
         assert not world.reservations
         self._cycle()
         self._cycle()
-        assert self.life is not None
-        assert self.life.last is not None
         assert not self.life.last.plan.actions, "what is as it should be is done once more"
         witness.preempted(self.life)
 

@@ -18,7 +18,6 @@ from slurm_dl.engine.target import NOBODY, choose_target, serve
 from slurm_dl.ledger.lease_credits import OWED
 from slurm_dl.model.booking import entry
 from slurm_dl.model.jobs import Bool, Held, JobRow, JobState
-from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
 from slurm_dl.policies.fifo import Fifo, FifoSkip
@@ -68,17 +67,8 @@ def test_tenths_of_a_gpu_fill_it(skips: bool) -> None:  # noqa: FBT001
 def mixed(rows: list[JobRow], *, a100: int = 2, v100: int = 2, up: int = 99) -> Snapshot:
     """Nodes of 4 GPUs, *a100* of one type and *v100* of the other, the first *up* of them up."""
     m = a100 + v100
-    nodes = Nodes(
-        name=tuple(f"n{i}" for i in range(m)),
-        up=np.arange(m) < up,
-        gpus=np.full(m, 4.0),
-        gpu_type=np.repeat(np.array([A100, V100], dtype=np.int16), [a100, v100]),
-        cpus=np.full(m, 64, dtype=np.int32),
-        mem_mb=np.full(m, 1000, dtype=np.int64),
-        leaf=np.zeros(m, dtype=np.int16),
-    )
-    seen = build.observed(rows, nodes=(4,) * m)
-    return build.snapshot(dataclasses.replace(seen, nodes=nodes))
+    columns = {"up": np.arange(m) < up, "gpu_type": [A100] * a100 + [V100] * v100}
+    return build.snapshot(build.observed(rows, nodes=(4,) * m, columns=columns))
 
 
 def target_by_hand(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import build
@@ -26,7 +26,7 @@ from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.published_state import row
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.past_reasons import Everything, how_it_gave_way, moment, why_gone
 from slurm_dl.engine.explain.plan_reasons import why
@@ -65,7 +65,7 @@ def gave_way(tmp_path: Path) -> tuple[Path, JobId, JobId]:
     for number in range(150):
         if number == 40:
             small = cluster.submit(4, work_s=30, uid=OTHER)
-        run_cycle(cluster, ledger, POLICY, QUICK, clock=cluster.clock, acting=True)
+        build.cycle(cluster, ledger, POLICY, QUICK)
         cluster.advance(3)
     ledger.close()
     return path, big, small
@@ -77,7 +77,6 @@ def test_the_ledger_tells_how_a_job_gave_way(gave_way: tuple[Path, JobId, JobId]
 
     past = LedgerReader(path).past(big)
 
-    assert past is not None
     assert past.preemptions == 1
     (once,) = past.gave_way
     assert (once.purpose, once.beneficiaries, once.gpus) == ("preempt", (small,), 4.0)
@@ -97,7 +96,6 @@ def test_the_ledger_of_a_job_that_never_gave_way(gave_way: tuple[Path, JobId, Jo
 
     past = LedgerReader(path).past(small)
 
-    assert past is not None
     assert (past.preemptions, past.gave_way, len(past.runs)) == (0, (), 1)
     assert LedgerReader(path).past(JobId(4711)) is None
 
@@ -114,8 +112,6 @@ def test_a_job_that_the_ledger_has_dropped_keeps_its_runs(
 
     past = LedgerReader(path).past(big)
 
-    assert past is not None
-    assert before is not None
     assert past.attained_gpu_s == pytest.approx(before.attained_gpu_s)
     assert (past.preemptions, past.runs) == (1, before.runs)
     assert past.last_seen_s == 0.0
@@ -137,7 +133,6 @@ def test_a_number_that_came_round_is_the_last_job_that_had_it(
 
     past = LedgerReader(path).past(big)
 
-    assert past is not None
     assert (past.runs, past.gave_way, past.uids) == ((), (), frozenset())
 
 
@@ -400,11 +395,12 @@ def _ended(label: str, uid: int = OWN, **more: object) -> JobEnding:
 
 
 @pytest.fixture
-def context(tmp_path: Path) -> ControlContext:
+def context(tmp_path: Path) -> Iterator[ControlContext]:
     """A daemon that lists job 1 alone."""
     made = levers_of(tmp_path, _cycle(build.pending(1)))
     made.audit.write(AuditLine(actor="dlschedd", action="requeue", job=7, reason="a reason"))
-    return made
+    yield made
+    made.audit.close()
 
 
 def test_a_job_that_is_gone_is_answered_from_the_ledger(context: ControlContext) -> None:
@@ -417,7 +413,6 @@ def test_a_job_that_is_gone_is_answered_from_the_ledger(context: ControlContext)
     assert "no longer lists job 7;" in text
     assert "requeue: a reason" in text
     assert len(answer["history"]) == 1  # type: ignore[arg-type]
-    context.audit.close()
 
 
 def test_a_task_of_an_array_is_found_by_its_name(context: ControlContext) -> None:
@@ -432,7 +427,6 @@ def test_a_task_of_an_array_is_found_by_its_name(context: ControlContext) -> Non
     for no_such in ("5_4", "9" * 30):
         with pytest.raises(RequestError, match=r"no job (5_4|9+)|no job id"):
             ask(no_such)
-    context.audit.close()
 
 
 def test_others_jobs_that_are_gone_are_not_there(context: ControlContext) -> None:
@@ -445,7 +439,6 @@ def test_others_jobs_that_are_gone_are_not_there(context: ControlContext) -> Non
             ask("8")
         assert str(caught.value) == str(no_such.value).replace("8", "7")
         assert ask("7", ADMIN)["past"] is not None
-    context.audit.close()
 
 
 def test_their_own_job_is_told_without_others(context: ControlContext) -> None:
@@ -460,7 +453,6 @@ def test_their_own_job_is_told_without_others(context: ControlContext) -> None:
     assert "to job 9 and another user's job (hand" in " ".join(how_it_gave_way(PAST, partly))
     assert answer["past"]["gave_way"][0]["beneficiaries"] == []  # type: ignore[index,call-overload]
     assert answer["past"]["job_id"] == 7  # type: ignore[index,call-overload]
-    context.audit.close()
 
 
 def test_what_users_wrote_acts_on_no_terminal(context: ControlContext) -> None:
@@ -471,7 +463,6 @@ def test_what_users_wrote_acts_on_no_terminal(context: ControlContext) -> None:
 
     assert "owned" in said
     assert not any(c in said for c in "\x1b\x07\r\u202e")
-    context.audit.close()
 
 
 def _listed(answers: RequestHandlers, peer: Peer, **filters: object) -> list[JsonObject]:
@@ -499,7 +490,6 @@ def test_jobs_that_are_gone_are_listed_with_all_states(context: ControlContext) 
     for filters in ({"user": ["ann"]}, {"job": ["7"]}, {"sort": ["-attained"], "limit": 1}):
         found = _listed(answers, USER, **{"state": ["all"], **filters})
         assert [j["job"] for j in found] == ["7_1"]
-    context.audit.close()
 
 
 def test_what_ended_is_read_once_for_each_look() -> None:
@@ -525,7 +515,6 @@ def test_others_jobs_that_are_gone_are_not_listed_where_slurm_hides_them(
 
     assert [j["job"] for j in _listed(answers, USER, state=["F"])] == ["7_1"]
     assert _listed(answers, stranger, state=["F"]) == []
-    context.audit.close()
 
 
 def test_a_users_own_list_is_asked_for_as_such(context: ControlContext) -> None:
@@ -555,7 +544,6 @@ def test_what_a_list_is_filtered_by_is_asked_of_the_ledger(context: ControlConte
 
     only = Only(accounts=("a",), qos=("q",), partitions=("p",), names=("n",), jobs=("7",))
     assert known.asked == [only, Only(states=("FAILED",))]
-    context.audit.close()
 
 
 def test_a_job_that_slurm_lists_is_listed_once() -> None:

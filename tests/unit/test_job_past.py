@@ -106,8 +106,6 @@ def test_the_end_of_a_short_job_is_told_when_the_clock_was_set_back(
     past = LedgerReader(path).past(JobId(7))
     (listed,) = LedgerReader(path).ended_since(0.0, LATER_S, 5)
 
-    assert past is not None
-    assert past.ending is not None
     assert past.ending.seen_s == NOW_S + 10 - 200_000.0
     assert past.uids == {1001}
     assert (listed.attained_gpu_s, listed.preemptions) == (999, 3)
@@ -137,8 +135,6 @@ def test_a_job_that_the_file_alone_has_is_kept_no_longer_than_a_week(
 
     past = LedgerReader(path).past(JobId(7))
 
-    assert past is not None
-    assert past.ending is not None
     assert past.last_seen_s == past.ending.seen_s == NOW_S - YEAR_S
 
 
@@ -153,7 +149,6 @@ def test_an_end_of_before_is_no_owner_of_a_job_that_lives(path: Path) -> None:
 
     past = LedgerReader(path).past(JobId(7))
 
-    assert past is not None
     assert (past.ending, past.uids) == (None, frozenset())
 
 
@@ -172,8 +167,6 @@ def test_a_job_that_came_and_ended_between_two_looks_has_an_end(path: Path) -> N
     past = reader.past(JobId(7))
     (listed,) = reader.ended_since(NOW_S, NOW_S + 99, 5)
 
-    assert past is not None
-    assert past.ending is not None
     assert past.ending.seen_s == NOW_S + 10
     assert past.uids == {1001}
     assert past.attained_gpu_s == listed.attained_gpu_s == 4 * 59.0
@@ -184,7 +177,6 @@ def test_a_job_that_came_and_ended_between_two_looks_has_an_end(path: Path) -> N
         again = _over(7, uid=1002, start_s=0.0, end_s=NOW_S + 90, submit_s=NOW_S + 80)
         ledger.book(build.observed([again], now_s=NOW_S + 99))
     past = reader.past(JobId(7))
-    assert past is not None
     assert (past.runs, past.attained_gpu_s) == ((), 0.0)
     assert past.uids == {1002}
 
@@ -216,7 +208,6 @@ def test_what_was_of_an_earlier_job_is_not_told_of_a_stranger(path: Path, ledger
 
     past = LedgerReader(path).past(JobId(7))
 
-    assert past is not None
     assert past.uids == {1002}
     assert [run.start_s for run in past.runs] == [LATER_S + 1]
     assert past.attained_gpu_s == 8.0
@@ -248,8 +239,6 @@ def test_a_task_of_an_array_that_was_cancelled_is_found(
         assert reader.named(name, NOW_S + 10) is None
     assert reader.named(found[0], NOW_S - 60) is None
     past = reader.past(JobId(7))
-    assert past is not None
-    assert past.ending is not None
     assert len(past.ending.label) <= LONGEST_TEXT
     assert past.ending.label.endswith("]")
 

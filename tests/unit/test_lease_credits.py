@@ -6,46 +6,23 @@ import dataclasses
 
 import numpy as np
 import pytest
-from build import NOW_S, observed, pending, running, snapshot
+from build import NOW_S, node_of_each_type, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
-from slurm_dl.model.nodes import Nodes
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 
 GAVEL = np.array([[0.455, 0.0], [0.455, 0.091], [0.091, 0.909]])
 """What max-min fairness gives three jobs on one GPU of each of two types (Gavel, OSDI 2020)."""
 
 
-def nodes_of(gpus: list[int]) -> Nodes:
-    """A node for each type, with so many GPUs."""
-    m = len(gpus)
-    return Nodes(
-        name=tuple(f"n{i}" for i in range(m)),
-        up=np.ones(m, dtype=np.bool_),
-        gpus=np.array(gpus, dtype=np.float64),
-        gpu_type=np.arange(m, dtype=np.int16),
-        cpus=np.full(m, 64, dtype=np.int32),
-        mem_mb=np.zeros(m, dtype=np.int64),
-        leaf=np.zeros(m, dtype=np.int16),
-    )
-
-
 def received(share: F64, gpus: list[int], leases: int) -> tuple[F64, int]:
     """``(n, t)`` leases that each job ran on each type, and how many changed hands."""
     n, t = share.shape
-    seen = observed([pending(i + 1) for i in range(n)], nodes=[1] * t)
-    base = snapshot(
-        dataclasses.replace(
-            seen,
-            nodes=nodes_of(gpus),
-            gpu_types=tuple("abcdef"[:t]),
-            node_in=np.ones((2, t), dtype=np.bool_),
-        )
-    )
+    base = snapshot(observed([pending(i + 1) for i in range(n)], **node_of_each_type(gpus)))
     credit, got = np.zeros((n, t)), np.zeros((n, t))
     restarts, last = 0, np.full(n, -1)
     for _ in range(leases):
@@ -208,7 +185,7 @@ def test_when_types_change_nobody_is_owed_anything() -> None:
 
 def test_the_type_a_job_holds_is_that_of_its_nodes() -> None:
     """Waiting jobs hold none."""
-    seen = observed([running(1), pending(2), running(3)], nodes=[4, 4], held={1: {1: 1}, 3: {0: 1}})
-    seen = dataclasses.replace(seen, nodes=nodes_of([4, 4]))
+    rows, held = [running(1), pending(2), running(3)], {1: {1: 1}, 3: {0: 1}}
+    seen = observed(rows, held=held, **node_of_each_type([4, 4]))
 
     assert type_held(seen).tolist() == [1, -1, 0]

@@ -14,7 +14,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from native_qos import NativeQos, WithinCluster
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.engine.settings import External, Native, Preemption, Settings
@@ -24,11 +24,11 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Plan, Requeue, Reserve, SetSiteFactor
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from tests.build import observed, pending, running, snapshot
+from tests.build import cycle, observed, pending, running, snapshot, texts
 
 B = 1000
 EDGES_GPU_S = (100.0, 200.0)
@@ -71,8 +71,8 @@ def queue(
         for r in rows
     ]
     ids = [r.job_id for r in rows]
-    texts = {JobId(j): JobText(label=str(j), qos="normal" if j in outside else "dl") for j in ids}
-    seen = observed(rows, opted_in=[j for j in ids if j not in strangers], texts=texts)
+    qos = texts(qos={j: "normal" if j in outside else "dl" for j in ids})
+    seen = observed(rows, opted_in=[j for j in ids if j not in strangers], texts=qos)
     return snapshot(seen, memory={"attained_gpu_s": attained or {}, "site_factor": factors}, **more)
 
 
@@ -323,7 +323,7 @@ SHARE = Contract(grace_s=20)
 
 def daemon(cluster: FakeCluster, settings: Settings, ledger: Ledger, policy: Policy) -> Cycle:
     """One cycle that acts."""
-    return run_cycle(cluster, ledger, policy, settings, clock=cluster.clock, acting=True)
+    return cycle(cluster, ledger, policy, settings)
 
 
 @pytest.mark.parametrize("on_signal", ["save", "ignore", "requeue_itself"])

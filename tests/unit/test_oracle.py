@@ -38,7 +38,6 @@ def test_a_model_that_was_measured_has_its_own_ratio_of_types_others_that_of_the
     asked = Oracle(gpu_speed={"v100": 4.0, "k80": 1.0})
     rates, _ = asked.speeds(trace_of(("resnet50", "nobody's"), 2), MIXED, shipped_profiles())
 
-    assert rates is not None
     assert rates[1].tolist() == [1.0, 0.25]
     assert rates[0, 0] == 1.0
     assert 0 < rates[0, 1] < 0.25
@@ -130,7 +129,6 @@ def test_rates_are_of_the_nearest_number_of_gpus_and_relative_to_the_first_type(
 
     rates, told = speeds.speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
 
-    assert rates is not None
     assert rates.tolist() == [[1, 0.25], [2, 1], [1, 0.2]]
     assert told == ("speeds on v100, k80: 1 job by --gpu-speed, 2 jobs by --rates",)
     alike, told = Oracle().speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})

@@ -167,12 +167,9 @@ def test_jobs_with_room_on_other_nodes_do_not_wait(
         pending(GANG, 8, n_nodes=2, limit_s=1e5, **asks[GANG]),  # type: ignore[arg-type]
         pending(30, 2, limit_s=1e5, **asks[30]),  # type: ignore[arg-type]
     ]
-    seen = observed(rows, held={1: {1: 4.0}, 2: {2: 4.0}, 3: {3: 1.0}}, **apart)
-    seen = dataclasses.replace(
-        seen,
-        nodes=dataclasses.replace(seen.nodes, gpu_type=np.array([0, 0, 1, 1], np.int16)),
-        node_in=np.array([LEFT_HALF | True, LEFT_HALF]),
-    )
+    held = {1: {1: 4.0}, 2: {2: 4.0}, 3: {3: 1.0}}
+    node_in = np.array([LEFT_HALF | True, LEFT_HALF])
+    seen = observed(rows, held=held, columns={"gpu_type": [0, 0, 1, 1]}, node_in=node_in, **apart)
     since = {row.job_id: NOW_S - HOUR_S - 1 for row in rows}
     snap = snapshot(seen, memory={"waiting_since_s": since, "first_submit_s": since})
     snap = dataclasses.replace(snap, managed=np.array([True, True]))

@@ -15,7 +15,6 @@ def test_a_pause_survives_a_restart(tmp_path: Path) -> None:
 
     pause = PauseSwitch(tmp_path).pause
 
-    assert pause is not None
     assert (pause.by, pause.since_s, pause.reason) == ("user ann (7)", 12.0, '"x"\n')
 
 
@@ -39,7 +38,6 @@ def test_a_file_that_cannot_be_read_is_a_pause(content: str, tmp_path: Path) -> 
 
     pause = PauseSwitch(tmp_path).pause
 
-    assert pause is not None
     assert FILE_NAME in pause.reason
 
 

@@ -205,7 +205,6 @@ def test_strict_rule_holds_for_a_wait_of_the_scheme() -> None:
 
     waits = placed(snap, scheme, Empty()).waits[JobId(1)]
 
-    assert waits.within is not None
     assert waits.within.tolist() == [False, True, False]
     assert (waits.for_s, waits.why) == (60, "its leaf")
 
@@ -298,7 +297,6 @@ def test_range_of_nodes_counts_where_room_is_made_too() -> None:
     need = needs.of(0)
     within = np.array([True, True, False, False])
     place = room.place(need, within)
-    assert place is not None
     assert place.tolist() == [N1, N2]
     room.take(need, place)
     assert room.gpus.tolist() == [0, 0, 4, 4]

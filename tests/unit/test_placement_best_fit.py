@@ -54,7 +54,6 @@ def test_no_empty_node_is_opened_while_used_ones_fit_and_fuller_ones_come_first(
         if not ways:
             assert answer is None
             continue
-        assert answer is not None
         nodes = answer.nodes  # type: ignore[union-attr]
         assert len(nodes) == min(ways)
 

@@ -52,7 +52,6 @@ def test_the_classes_of_the_published_models(known: float, together: bool) -> No
 
     answer = placer.place(want, CandidateNodes(stock, want, ()))
 
-    assert isinstance(answer, Spot)
     assert answer.nodes == ((2,) if together else (0, 1))
 
 
@@ -69,8 +68,6 @@ def test_a_skewed_job_waits_for_the_node_that_is_free_first() -> None:
     job = pc.Waiting(gpus=8, most_nodes=2, model="skewed", waited_s=100.0)
     answer = _answer(pc.Case(THREE, BUSY, (job,)))
 
-    assert isinstance(answer, Wait)
-    assert answer.within is not None
     assert answer.within.tolist() == [False, True, False]
     assert answer.for_s == 500.0
 
@@ -80,8 +77,6 @@ def test_it_does_not_wait_for_a_node_that_it_may_not_use() -> None:
     job = pc.Waiting(gpus=8, most_nodes=2, model="skewed", partition=1)
     answer = _answer(pc.Case(THREE, BUSY, (job,), frozenset({1})))
 
-    assert isinstance(answer, Wait)
-    assert answer.within is not None
     assert answer.within.tolist() == [False, False, True]
 
 
@@ -91,7 +86,6 @@ def test_an_empty_node_stays_empty_even_if_more_gpus_are_left_over() -> None:
     job = pc.Waiting(gpus=8, most_nodes=2, model="even")
     answer = _answer(pc.Case(THREE, runs, (job,)))
 
-    assert isinstance(answer, Spot)
     assert answer.nodes == (0, 1)
 
 
@@ -99,7 +93,6 @@ def test_after_the_wait_it_takes_more_nodes() -> None:
     job = pc.Waiting(gpus=8, most_nodes=2, model="skewed", waited_s=600.0)
     answer = _answer(pc.Case(THREE, BUSY, (job,)))
 
-    assert isinstance(answer, Spot)
     assert answer.nodes == (0, 1)
 
 
@@ -132,10 +125,7 @@ def test_several_nodes_are_on_one_leaf_or_wait_for_it() -> None:
         return _answer(pc.Case(nodes, runs, (job,)))
 
     early, late = asked(0.0), asked(600.0)
-    assert isinstance(early, Wait)
-    assert early.within is not None
     assert early.within.tolist() == [False, False, True, True]
-    assert isinstance(late, Spot)
     assert late.nodes == (1, 3)
 
 
@@ -144,7 +134,6 @@ def test_what_no_leaf_could_ever_hold_starts_on_the_fewest() -> None:
     job = pc.Waiting(gpus=24, n_nodes=3, most_nodes=6, model="skewed")
     answer = _answer(pc.Case(nodes, (), (job,)))
 
-    assert isinstance(answer, Spot)
     assert len(answer.nodes) == 3
 
 
@@ -162,7 +151,6 @@ def test_a_job_that_one_node_can_never_hold_does_not_wait_for_one() -> None:
     job = pc.Waiting(gpus=8, cpus=24, most_nodes=2, model="skewed")
     answer = _answer(pc.Case(nodes, (), (job,)))
 
-    assert isinstance(answer, Spot)
     assert answer.nodes == (0, 1)
 
 
@@ -192,7 +180,6 @@ def test_a_model_that_is_not_skewed_leaves_the_fewest_gpus_over(case: pc.Case) -
             if not scores:
                 assert answer is None
             else:
-                assert isinstance(answer, Spot)
                 n = len(answer.nodes)
                 taken = (
                     sum(ledger.jobs[node] == 0 for node in answer.nodes),

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend, rank_jobs
 from slurm_dl.engine.placing.guarantees import guarantee, tiers_of
@@ -67,13 +66,12 @@ def snap_of(
     """A snapshot in which jobs have accounts, and nodes leaves."""
     seen = build.observed(
         rows,
-        texts={JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()},
+        texts=build.texts(account=accounts),
+        columns={} if leaves is None else {"leaf": leaves},
         **more,
     )
-    nodes = seen.nodes
-    up = ~np.isin(np.arange(len(nodes)), list(down))
-    leaf = np.array(leaves or [0] * len(nodes), dtype=np.int16)
-    seen = dataclasses.replace(seen, nodes=dataclasses.replace(nodes, up=up, leaf=leaf))
+    up = ~np.isin(np.arange(len(seen.nodes)), list(down))
+    seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, up=up))
     return build.snapshot(seen, memory=memory)
 
 
@@ -165,8 +163,6 @@ def test_a_guaranteed_job_starts_on_its_cell_or_waits_for_it() -> None:
         nodes=(0,), why="cells of its account"
     )
     wait = answers(full, site({"a": {"node": 1}}))[1]
-    assert isinstance(wait, Wait)
-    assert wait.within is not None
     assert wait.within.tolist() == [True, False]
     assert wait.for_s == float("inf")
 
@@ -189,8 +185,6 @@ def test_a_job_that_cannot_be_taken_back_stays_off_what_may_be_claimed() -> None
 
     assert {said[1].nodes, said[2].nodes} == {(2,), (3,)}  # type: ignore[union-attr]
     wait = said[3]
-    assert isinstance(wait, Wait)
-    assert wait.within is not None
     assert wait.within.tolist() == [False, False, True, True]
     assert wait.why == "nodes that no account's cells need, as it cannot be taken back"
 
@@ -199,7 +193,6 @@ def test_where_everything_is_owned_such_a_job_starts_nowhere() -> None:
     """The guarantee is worth more than a job that would not give its GPUs back."""
     wait = answers(snap_of([build.pending(1, 4)], {}), site({"a": {"node": 4}}))[1]
 
-    assert isinstance(wait, Wait)
     assert wait.within is None
 
 
@@ -229,7 +222,6 @@ def test_opportunistic_jobs_keep_off_nodes_that_a_job_waits_for_by_right() -> No
 
     wait = answers(snap, site({"a": {"node": 1}}))[2]
 
-    assert isinstance(wait, Wait)
     assert wait.within is None
     assert wait.why == "nodes that no job waits for by right"
 
@@ -292,25 +284,34 @@ def test_cells_that_do_not_fit_the_cluster_are_refused(
 
 def test_each_gpu_type_has_its_tree_and_has_to_be_named() -> None:
     """A cell is a cell of one type; a job of another type is not guaranteed one."""
-    seen = build.observed([build.pending(1, 4, gpu_type=1), build.pending(2, 4, gpu_type=0)])
-    types = np.array([0, 0, 1, 1], dtype=np.int16)
-    texts = {JobId(j): JobText(label="", account="a") for j in (1, 2)}
-    seen = dataclasses.replace(
-        seen, nodes=dataclasses.replace(seen.nodes, gpu_type=types), texts=texts
-    )
-    snap = build.snapshot(seen)
+    rows = [build.pending(1, 4, gpu_type=1), build.pending(2, 4, gpu_type=0)]
+    texts = build.texts(account={1: "a", 2: "a"})
+    snap = build.snapshot(build.observed(rows, columns={"gpu_type": [0, 0, 1, 1]}, texts=texts))
 
     assert guaranteed(snap, site({"a": {"v100:node": 1}})) == {1}
     with pytest.raises(ConfigError, match="types a100, v100; say which"):
         Cells(cells={"a": {"node": 1}}).check(snap)
 
 
-def test_a_job_with_more_cpus_than_its_share_needs_a_larger_cell() -> None:
-    """One GPU and half of the CPUs do not go beside two others of half a node."""
-    snap = snap_of([build.pending(1, 1, cpus=32)], {1: "a"})
-
-    assert guaranteed(snap, site({"a": {"1": 1}})) == set()
-    assert guaranteed(snap, site({"a": {"2": 1}})) == {1}
+@pytest.mark.parametrize(
+    ("row", "cells", "holds"),
+    [
+        # One GPU and half of the CPUs do not go beside two others of half a node.
+        (build.pending(1, 1, cpus=32), {"1": 1}, False),
+        (build.pending(1, 1, cpus=32), {"2": 1}, True),
+        (build.pending(1, 1, cpus=65), {"node": 1}, False),
+        (build.pending(1, 1, exclusive=True), {"2": 2}, False),
+        (build.pending(1, 1, exclusive=True), {"node": 1}, True),
+        # A need of more GPUs than a node has is split over nodes, and that is a gang.
+        (build.pending(1, 8), {"2": 4}, False),
+        (build.pending(1, 8), {"node": 2}, True),
+    ],
+)
+def test_a_job_needs_a_cell_of_all_that_it_asks_for(
+    row: JobRow, cells: dict[str, int], *, holds: bool
+) -> None:
+    """CPUs and a node for itself, too; no cell is large enough for what Slurm cannot start."""
+    assert guaranteed(snap_of([row], {1: "a"}), site({"a": cells})) == ({1} if holds else set())
 
 
 def test_an_array_gets_cells_for_as_many_tasks_as_there_are() -> None:
@@ -689,22 +690,23 @@ class Accounts(FakeCluster):
         return dataclasses.replace(seen, texts=texts)
 
 
+def cycles(cluster: Accounts, ledger: Ledger, settings_: Settings, number: int) -> None:
+    """So many cycles, ten seconds apart."""
+    for _ in range(number):
+        build.cycle(cluster, ledger, FifoSkip(), settings_)
+        cluster.advance(10)
+
+
 def played(settings_: Settings) -> tuple[Accounts, JobId]:
     """Opportunistic jobs fill 4 nodes of 4 GPUs; then account *a* asks for two nodes."""
     cluster = Accounts(nodes=4, gpus=4)
     ledger = Ledger(MemoryStore())
     for _ in range(8):
         cluster.submit(2, work_s=100_000, contract=Contract(grace_s=30))
-
-    def cycles(n: int) -> None:
-        for _ in range(n):
-            run_cycle(cluster, ledger, FifoSkip(), settings_, clock=cluster.clock, acting=True)
-            cluster.advance(10)
-
-    cycles(3)
+    cycles(cluster, ledger, settings_, 3)
     gang = cluster.submit(8, n_nodes=2, work_s=600)
     cluster.account[gang] = "a"
-    cycles(20)
+    cycles(cluster, ledger, settings_, 20)
     return cluster, gang
 
 
@@ -742,12 +744,8 @@ def test_nothing_is_found_where_the_owner_of_a_job_does_not_let_it_go() -> None:
     """It is opportunistic, and others' cells stay producible."""
     only = np.array([False, False, True, True])
     rows = [build.pending(1, 4), build.running(2, 4), build.running(3, 4)]
-    snap = snap_of(
-        rows,
-        {1: "a", 2: "a", 3: "a"},
-        held={2: {2: 4}, 3: {3: 4}},
-        choices={JobId(1): only},
-    )
+    held, choices = {2: {2: 4}, 3: {3: 4}}, {JobId(1): only}
+    snap = snap_of(rows, {1: "a", 2: "a", 3: "a"}, held=held, choices=choices)
 
     assert guaranteed(snap, site({"a": {"node": 3}})) == {2, 3}
 
@@ -772,29 +770,6 @@ def test_what_is_broken_in_two_ways_is_told_in_both() -> None:
     assert "1 of the node cells" in broken
 
 
-def test_a_larger_job_than_any_node_is_not_guaranteed_but_placed_like_others() -> None:
-    """Its need is split over nodes, and that is a gang."""
-    snap = snap_of([build.pending(1, 8)], {1: "a"})
-
-    assert guaranteed(snap, site({"a": {"2": 4}})) == set()
-    assert guaranteed(snap, site({"a": {"node": 2}})) == {1}
-
-
-def test_an_exclusive_job_needs_a_whole_node() -> None:
-    """However few GPUs it asks for."""
-    snap = snap_of([build.pending(1, 1, exclusive=True)], {1: "a"})
-
-    assert guaranteed(snap, site({"a": {"2": 2}})) == set()
-    assert guaranteed(snap, site({"a": {"node": 1}})) == {1}
-
-
-def test_a_job_with_more_cpus_than_any_node_is_not_guaranteed() -> None:
-    """Slurm will not start it either."""
-    snap = snap_of([build.pending(1, 1, cpus=65)], {1: "a"})
-
-    assert guaranteed(snap, site({"a": {"node": 1}})) == set()
-
-
 def test_nodes_of_another_size_are_in_no_cell() -> None:
     """They are for everybody; a job there is guaranteed nothing."""
     rows = [build.pending(1, 2), build.running(2, 2), build.running(3, 2)]
@@ -811,17 +786,11 @@ def test_jobs_that_cannot_be_taken_back_leave_the_owned_nodes_to_their_owner() -
     cluster, ledger = Accounts(nodes=4, gpus=4), Ledger(MemoryStore())
     stubborn = [cluster.submit(4, work_s=100_000) for _ in range(4)]
     settings_ = site({"a": {"node": 2}})
-
-    def cycles(n: int) -> None:
-        for _ in range(n):
-            run_cycle(cluster, ledger, FifoSkip(), settings_, clock=cluster.clock, acting=True)
-            cluster.advance(10)
-
-    cycles(6)
+    cycles(cluster, ledger, settings_, 6)
     assert [cluster.jobs[j].state for j in stubborn].count(JobState.RUNNING) == 2
     gang = cluster.submit(8, n_nodes=2, work_s=100_000)
     cluster.account[gang] = "a"
-    cycles(6)
+    cycles(cluster, ledger, settings_, 6)
 
     assert cluster.jobs[gang].state is JobState.RUNNING
     assert not any(isinstance(a, Signal) for a in cluster.applied)

@@ -52,9 +52,7 @@ def snap_of(
 ) -> Snapshot:
     """Nodes of these types; a job's limit is how long it runs, and all run model *net*."""
     claims = {JobId(r.job_id): Claim(model="net") for r in rows}
-    seen = build.observed(rows, nodes=gpus, claims=claims, **more)
-    kinds = np.array(types, dtype=np.int16)
-    seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, gpu_type=kinds))
+    seen = build.observed(rows, nodes=gpus, claims=claims, columns={"gpu_type": types}, **more)
     return build.snapshot(seen, steers=dict(steers or {}))
 
 
@@ -106,7 +104,6 @@ def test_without_a_profile_the_pool_that_is_free_first_is_best() -> None:
     rows = [pending(1, 4, 1000.0), running(2, 4, 400.0), running(3, 4, 300.0)]
     answer = said(snap_of(rows, held={2: {0: 4}, 3: {1: 4}}))[1]
 
-    assert isinstance(answer, Wait)
     assert where(answer) == [1]
     assert answer.expected_start_s == build.NOW_S + 300.0
     assert "expected to start in 300 s and to be done in 1300 s" in answer.why

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import build
 import numpy as np
@@ -16,9 +17,8 @@ from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import tenants
 from slurm_dl.policies.astraea_ltgf import (
     AstraeaLtgf,
@@ -39,13 +39,12 @@ def snapshot_of(
     accounts: dict[int, str],
     memory: dict[str, dict[int, float]] | None = None,
     *,
-    nodes: tuple[float, ...] = (4, 4),
     past: Past | None = None,
+    **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Jobs of these accounts on eight GPUs."""
-    texts = {JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()}
     known = {"waiting_since_s": {r.job_id: build.NOW_S - 60 for r in rows}, **(memory or {})}
-    seen = build.observed(rows, texts=texts, nodes=nodes)
+    seen = build.observed(rows, texts=build.texts(account=accounts), **{"nodes": (4, 4), **more})
     return build.snapshot(seen, memory=known, past=past or NO_PAST)
 
 
@@ -218,9 +217,7 @@ def test_a_job_that_wants_a_type_takes_it_from_that_type() -> None:
 def test_a_job_whose_type_is_gone_leaves_the_turn_to_its_account() -> None:
     """Four GPUs of each type: the second job for type 1 stands behind all that fit."""
     rows = [build.pending(j, 4, gpu_type=1) for j in (1, 2)] + [build.pending(3, 4)]
-    snap = snapshot_of(rows, dict.fromkeys((1, 2, 3), "a"))
-    nodes = dataclasses.replace(snap.seen.nodes, gpu_type=np.array([0, 1], dtype=np.int16))
-    snap = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=nodes))
+    snap = snapshot_of(rows, dict.fromkeys((1, 2, 3), "a"), columns={"gpu_type": [0, 1]})
 
     assert ranked(snap) == [1, 3, 2]
 

@@ -14,10 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.nodes import Nodes
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.dominant_shares import fluid_progress
 from slurm_dl.policies.drf import Drf, launch_order
@@ -35,18 +33,9 @@ def cluster(
     up: bool = True,
 ) -> Snapshot:
     """One node; accounts by job id."""
-    texts = {JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()}
-    seen = build.observed(rows, nodes=[gpus], texts=texts)
-    nodes = Nodes(
-        name=("n1",),
-        up=np.array([up]),
-        gpus=np.array([gpus]),
-        gpu_type=np.zeros(1, dtype=np.int16),
-        cpus=np.array([cpus], dtype=np.int32),
-        mem_mb=np.array([mem_mb], dtype=np.int64),
-        leaf=np.zeros(1, dtype=np.int16),
-    )
-    return build.snapshot(dataclasses.replace(seen, nodes=nodes))
+    columns = {"up": [up], "cpus": [cpus], "mem_mb": [mem_mb]}
+    texts = build.texts(account=accounts)
+    return build.snapshot(build.observed(rows, nodes=[gpus], columns=columns, texts=texts))
 
 
 def served(snap: Snapshot, policy: Drf | None = None) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -13,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow
-from slurm_dl.model.nodes import Nodes
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade, trade_types
 
@@ -30,31 +27,14 @@ def cluster(
     rates: Sequence[Sequence[float]] | None = None,
 ) -> Snapshot:
     """One node of each type; accounts by job id; rates in the order of *rows*."""
-    m = len(supply)
-    nodes = Nodes(
-        name=tuple(f"n{i}" for i in range(m)),
-        up=np.ones(m, dtype=np.bool_),
-        gpus=np.array(supply, dtype=np.float64),
-        gpu_type=np.arange(m, dtype=np.int16),
-        cpus=np.full(m, 64, dtype=np.int32),
-        mem_mb=np.full(m, 1000, dtype=np.int64),
-        leaf=np.zeros(m, dtype=np.int16),
-    )
-    texts = {JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()}
-    seen = build.observed(rows, nodes=supply, texts=texts)
-    seen = dataclasses.replace(
-        seen,
-        nodes=nodes,
-        gpu_types=tuple("abc"[:m]),
-        node_in=np.ones((2, m), dtype=np.bool_),
-    )
+    texts = build.texts(account=accounts)
+    seen = build.observed(rows, **build.node_of_each_type(supply), texts=texts)
     return build.snapshot(seen, rates=None if rates is None else np.array(rates, dtype=float))
 
 
 def gpus_given(snap: Snapshot, policy: GandivaFair) -> F64:
     """``(n, t)`` GPUs that the shares come to."""
     share = policy.order(snap).share
-    assert share is not None
     assert (share >= 0).all()
     assert (share.sum(axis=1) <= 1 + 1e-12).all()
     given_ = share * snap.jobs.gpus[:, None]
@@ -268,7 +248,6 @@ def test_shares_do_not_depend_on_the_order_of_the_list() -> None:
     def shares(listed: list[JobRow]) -> dict[int, list[float]]:
         snap = cluster(listed, accounts, (3, 3), [rates[r.job_id] for r in listed])
         share = GandivaFair().order(snap).share
-        assert share is not None
         return dict(zip(snap.jobs.job_id.tolist(), share.tolist(), strict=True))
 
     assert shares(rows) == shares(rows[::-1]) == shares([rows[i] for i in (2, 0, 4, 1, 3)])
@@ -286,7 +265,6 @@ def test_without_jobs_or_gpus_nobody_has_a_share() -> None:
     accounts = dict.fromkeys(range(1, 5), "a")
     for snap in (cluster(odd, accounts), cluster([build.pending(1)], {1: "a"}, (0, 0))):
         share = GandivaFair().order(snap).share
-        assert share is not None
         assert not share.any()
 
 

@@ -11,7 +11,7 @@ import shares_oracle as oracle
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.gavel.hierarchy import GavelHierarchical, Inside, filled
 
@@ -23,13 +23,9 @@ def cluster(
     gpus: list[float], accounts: list[str], capacity: list[float], rates: F64 | None = None
 ) -> Snapshot:
     """Waiting jobs of these accounts, in the order of their submission."""
-    seen = build.observed([build.pending(i + 1, g) for i, g in enumerate(gpus)], nodes=capacity)
-    seen = dataclasses.replace(
-        seen,
-        nodes=dataclasses.replace(seen.nodes, gpu_type=np.arange(len(capacity), dtype=np.int16)),
-        gpu_types=tuple("abc"[: len(capacity)]),
-        texts={JobId(i + 1): JobText(label="", account=a) for i, a in enumerate(accounts)},
-    )
+    rows = [build.pending(i, g) for i, g in enumerate(gpus, 1)]
+    texts = build.texts(account=dict(enumerate(accounts, 1)))
+    seen = build.observed(rows, **build.node_of_each_type(capacity), texts=texts)
     return dataclasses.replace(build.snapshot(seen), rates=rates)
 
 
@@ -46,7 +42,6 @@ def drawn(seed: int, k: int) -> Snapshot:
 
 def gains(snap: Snapshot) -> F64:
     """``(n, t)`` GPUs x rate over the throughput of the equal split; 0 for who can run nowhere."""
-    assert snap.rates is not None
     gpus, capacity = snap.jobs.gpus, snap.seen.nodes.gpus
     can = snap.rates.any(axis=1)
     split = capacity / capacity.sum() * min(1.0, capacity.sum() / gpus[can].sum())
@@ -111,7 +106,6 @@ def test_first_come_first_served_inside_an_account() -> None:
 
     share = GavelHierarchical(weights=(("x", 2.0),), inside="fifo").order(snap).share
 
-    assert share is not None
     assert share[:, 0] == pytest.approx([1, 0, 0.5, 0, 0, 0])
 
 
@@ -122,7 +116,6 @@ def test_what_an_account_cannot_use_goes_to_the_others(inside: Inside) -> None:
 
     share = GavelHierarchical(weights=(("x", 9.0),), inside=inside).order(snap).share
 
-    assert share is not None
     assert share[0, 0] == pytest.approx(1.0)
     assert share[1:, 0].sum() == pytest.approx(1.0)
 

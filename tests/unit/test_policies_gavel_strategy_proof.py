@@ -23,12 +23,8 @@ from slurm_dl.policies.gavel.strategy_proof import (
 
 def cluster(gpus: list[float], capacity: list[float], rates: F64) -> Snapshot:
     """Waiting jobs on one node for each type."""
-    seen = build.observed([build.pending(i + 1, g) for i, g in enumerate(gpus)], nodes=capacity)
-    seen = dataclasses.replace(
-        seen,
-        nodes=dataclasses.replace(seen.nodes, gpu_type=np.arange(len(capacity), dtype=np.int16)),
-        gpu_types=tuple("abc"[: len(capacity)]),
-    )
+    rows = [build.pending(i, g) for i, g in enumerate(gpus, 1)]
+    seen = build.observed(rows, **build.node_of_each_type(capacity))
     return dataclasses.replace(build.snapshot(seen), rates=rates)
 
 
@@ -179,5 +175,4 @@ def test_above_so_many_classes_nothing_is_held_back() -> None:
     cut = GavelStrategyProof(discounts_up_to=6).order(snap).share
 
     assert uncut == pytest.approx(fair, abs=1e-6)
-    assert cut is not None
     assert cut.sum() < fair.sum() * 0.95

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import build
-import numpy as np
 import pytest
 
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
@@ -19,9 +16,8 @@ from slurm_dl.testing.snapshot_builder import shuffles
 )
 def test_it_is_the_one_of_which_it_holds_most(holds: dict[int, float], kind: int) -> None:
     """Of equals the first type; GPUs without a type only if there is nothing else."""
-    seen = build.observed([build.pending(1), build.running(2, 5)], nodes=(4, 4, 4), held={2: holds})
-    kinds = np.array([0, 1, -1], dtype=np.int16)
-    seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, gpu_type=kinds))
+    rows, columns = [build.pending(1), build.running(2, 5)], {"gpu_type": [0, 1, -1]}
+    seen = build.observed(rows, nodes=(4, 4, 4), held={2: holds}, columns=columns)
 
     assert type_held(seen).tolist() == [-1, kind]
     for snap in shuffles(build.snapshot(seen)):

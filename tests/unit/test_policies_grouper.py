@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import build
 import numpy as np
@@ -29,12 +30,12 @@ def snapshot_of(
     left_s: dict[int, float],
     texts: dict[int, JobText] | None = None,
     ran_s: dict[int, float] | None = None,
-    nodes: tuple[float, ...] = (4, 4),
+    **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Jobs with so many seconds left, the others without any estimate."""
     words = {JobId(r.job_id): JobText(label=str(r.job_id)) for r in rows}
     words |= {JobId(j): t for j, t in (texts or {}).items()}
-    seen = build.observed(rows, texts=words, nodes=nodes)
+    seen = build.observed(rows, texts=words, **{"nodes": (4, 4), **more})
     snap = build.snapshot(seen, memory={"ran_s": ran_s or {}})
     left = [left_s.get(r.job_id, math.inf) for r in rows]
     return dataclasses.replace(snap, left_s=np.array(left, dtype=np.float64))
@@ -117,9 +118,7 @@ def test_jobs_tied_to_a_type_have_its_gpus_only() -> None:
     """Four GPUs of type 1: four jobs of 100 s on 4 GPUs each need 400 s there, 200 s anywhere."""
     rows = [build.pending(j, 4, gpu_type=1) for j in range(1, 5)] + [build.pending(5)]
     left_s = {**dict.fromkeys(range(1, 5), 100.0), 5: 300.0}
-    snap = snapshot_of(rows, left_s, like("a", 1, 2, 3, 4))
-    types = dataclasses.replace(snap.seen.nodes, gpu_type=np.array([0, 1], dtype=np.int16))
-    snap = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=types))
+    snap = snapshot_of(rows, left_s, like("a", 1, 2, 3, 4), columns={"gpu_type": [0, 1]})
 
     assert ranked(snap) == [5, 1, 2, 3, 4]
     anywhere = [build.pending(j, 4) for j in range(1, 5)] + [build.pending(5)]

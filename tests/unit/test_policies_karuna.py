@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from policy_runs import Work, run
 
 from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.base import Order
@@ -75,7 +74,7 @@ def test_deadlines_that_need_all_gpus_together_press_earlier() -> None:
 def test_a_qos_can_carry_a_due_time_and_the_jobs_own_goes_before() -> None:
     """Counted from the first submission, here 1000 s ago; a QOS without one gives none."""
     rows = [build.pending(i) for i in (1, 2, 3)]
-    texts = {JobId(i): JobText(label=str(i), qos=q) for i, q in ((1, "a"), (2, "b"), (3, "a"))}
+    texts = build.texts(qos={1: "a", 2: "b", 3: "a"})
     memory = {"first_submit_s": dict.fromkeys((1, 2, 3), NOW_S - 1000)}
     snap = build.snapshot(build.observed(rows, texts=texts), memory=memory)
     snap = dataclasses.replace(snap, due_s=np.array([math.inf, math.inf, NOW_S + 7]))

@@ -20,7 +20,7 @@ from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, JobRow
 from slurm_dl.model.plan import OpenHandover
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.run_time_model import setup_cost_index
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.learned_gittins import LearnedGittins
@@ -40,12 +40,8 @@ def snap_of(
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """*rows* with users and names, run times and costs of a start."""
-    texts = {
-        JobId(j): JobText(label=str(j), user=user, name=name)
-        for j, (user, name) in (whose or {}).items()
-    }
     return build.snapshot(
-        build.observed(rows, texts=texts),
+        build.observed(rows, texts=build.texts_of_users(whose or {})),
         past=past,
         memory={"ran_s": ages or {}},
         setup_s=np.broadcast_to(np.array(setup, dtype=np.float64), (len(rows),)),

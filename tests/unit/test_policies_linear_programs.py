@@ -271,7 +271,6 @@ def test_a_solver_without_time_answers_with_the_proportional_share() -> None:
             pool, gain, past=np.zeros(400), coming=np.ones(400), limit_s=1e-6
         ),
     ):
-        assert found is not None
         assert found.how == "proportional"
         assert (found.share == fair).all()
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.mlfs import Mlfs, as_share, loss_factor, ml_priority
 
 
@@ -31,7 +30,7 @@ def snapshot_of(
     waited_s: dict[int, float] | None = None,
 ) -> Snapshot:
     """Jobs of which only this is known; columns that nobody gives are not there."""
-    texts = {JobId(j): JobText(label=str(j), qos=q) for j, q in (qos or {}).items()}
+    texts = build.texts(qos=qos or {})
     since_s = {r.job_id: build.NOW_S - (waited_s or {}).get(r.job_id, 0.0) for r in rows}
     memory: dict[str, dict[int, float]] = {"ran_s": ran_s or {}, "waiting_since_s": since_s}
     snap = build.snapshot(build.observed(rows, texts=texts), memory=memory)

@@ -13,9 +13,8 @@ from pasts import Over, past_of
 from slurm_dl.engine.intent import intend
 from slurm_dl.estimates import boosted_trees
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.qssf import Qssf
 
 OVER = [
@@ -29,10 +28,8 @@ ALL_S = (100 + 300 + 50_000 + 1000) / 4
 
 def snap_of(rows: list[JobRow], whose: dict[int, tuple[str, str]], past: Past) -> Snapshot:
     """*rows* with users and names by job id."""
-    texts = {
-        JobId(j): JobText(label=str(j), user=user, name=name) for j, (user, name) in whose.items()
-    }
-    return build.snapshot(build.observed(rows, texts=texts), past=past)
+    seen = build.observed(rows, texts=build.texts_of_users(whose))
+    return build.snapshot(seen, past=past)
 
 
 def test_the_rank_is_gpus_times_the_predicted_run_time() -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from pasts import past_columns
 
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, JobRow, JobState
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import tenants
 from slurm_dl.policies.arithmetic.lifetimes import lifetimes
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
@@ -45,8 +44,7 @@ def snapshot_of(
     past: list[tuple[str, float, float, float, float]] | None = None,
 ) -> Snapshot:
     """Live jobs of these accounts, and finished ones."""
-    texts = {JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()}
-    seen = build.observed(rows, now_s=NOW_S, texts=texts)
+    seen = build.observed(rows, now_s=NOW_S, texts=build.texts(account=accounts))
     return build.snapshot(seen, memory=memory, past=past_of(past or []))
 
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import FifoSkip, StaticPriority
 
 PRIORITIES = (("batch", -5.0), ("best", 20.0), ("gold", 20.0), ("normal", 10.0))
@@ -22,8 +21,7 @@ PRIORITIES = (("batch", -5.0), ("best", 20.0), ("gold", 20.0), ("normal", 10.0))
 
 def with_qos(rows: list[JobRow], qos: dict[int, str]) -> Snapshot:
     """Jobs of these QOS, by id; the others tell nothing at all."""
-    texts = {JobId(j): JobText(label=str(j), qos=q) for j, q in qos.items()}
-    return build.snapshot(build.observed(rows, texts=texts))
+    return build.snapshot(build.observed(rows, texts=build.texts(qos=qos)))
 
 
 @given(

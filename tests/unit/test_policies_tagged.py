@@ -11,9 +11,8 @@ from pasts import Over, past_of
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.tagged import Tagged
 
 OVER = [
@@ -28,10 +27,8 @@ WHOSE = {1: ("ann", "a"), 2: ("ann", "a"), 3: ("ann", "new"), 4: ("bob", "x"), 5
 
 def snap_of(rows: list[JobRow], past: Past) -> Snapshot:
     """*rows* with the users and names of `WHOSE`."""
-    texts = {
-        JobId(j): JobText(label=str(j), user=user, name=name) for j, (user, name) in WHOSE.items()
-    }
-    return build.snapshot(build.observed(rows, texts=texts), past=past)
+    seen = build.observed(rows, texts=build.texts_of_users(WHOSE))
+    return build.snapshot(seen, past=past)
 
 
 ROWS = [build.pending(i, gpus) for i, gpus in ((1, 1), (2, 2), (3, 1), (4, 1), (5, 1))]

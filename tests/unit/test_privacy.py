@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import build
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from slurm_dl.daemon.control.status_answer import ControlContext, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import Reloaded, Trouble
-from slurm_dl.engine.cycle import AppliedAction, run_cycle
+from slurm_dl.engine.cycle import AppliedAction
 from slurm_dl.engine.preemption.handover_protocol import name_jobs
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.json_types import JsonObject
@@ -134,15 +135,7 @@ def site(
 
         for step_s in (0, *steps_s):
             cluster.advance(step_s)
-            cycle = run_cycle(
-                cluster,
-                ledger,
-                POLICY,
-                SETTINGS,
-                clock=cluster.clock,
-                acting=True,
-                on_done=written,
-            )
+            cycle = build.cycle(cluster, ledger, POLICY, SETTINGS, on_done=written)
         ledger.close()
         state = {
             "policy": POLICY,
@@ -193,6 +186,19 @@ def handed_over() -> tuple[Described, tuple[int, ...]]:
     return cluster, (1, 1, 1)
 
 
+@contextmanager
+def under_way(slurm: SiteConfig = HIDING) -> Iterator[tuple[Described, ControlContext]]:
+    """The hand-over of `handed_over`, and the daemon in the middle of it."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps, slurm=slurm) as context:
+        yield cluster, context
+
+
+def ask(context: ControlContext, uid: int, request: str = "status", **fields: object) -> Any:  # noqa: ANN401
+    """The answer to a user."""
+    return RequestHandlers(context)({"request": request, **fields}, Peer(uid, is_admin=uid == ROOT))
+
+
 def test_every_request_is_asked_here() -> None:
     """A new request is either for admins alone or asked by these tests."""
     kinds, commands = (
@@ -205,9 +211,7 @@ def test_every_request_is_asked_here() -> None:
 
 def test_nothing_of_others_is_said_while_a_hand_over_is_under_way() -> None:
     """Beneficiary, victim and bystander hear of their own jobs alone; root hears of all."""
-    cluster, steps = handed_over()
-    with site(cluster, *steps) as context:
-        assert context.board.current.cycle is not None
+    with under_way() as (cluster, context):
         assert context.board.current.cycle.snapshot.handovers
         for uid in (ANN, BOB, EVE):
             assert told_of(uid, context, cluster) == set()
@@ -243,12 +247,9 @@ def test_nothing_of_others_is_said_whatever_happens(
 
 def test_own_jobs_are_shown_whole() -> None:
     """A user loses nothing of what concerns their own jobs."""
-    cluster, steps = handed_over()
-    with site(cluster, *steps) as context:
-        answers = RequestHandlers(context)
-        mine: Any = answers({"request": "queue"}, Peer(ANN, is_admin=False))
-        every: Any = answers({"request": "queue"}, Peer(ROOT, is_admin=True))
-        story: Any = answers({"request": "why", "job": str(FIRST + 3)}, Peer(ANN, is_admin=False))
+    with under_way() as (_cluster, context):
+        mine, every = (ask(context, uid, "queue") for uid in (ANN, ROOT))
+        story = ask(context, ANN, "why", job=str(FIRST + 3))
 
     wanted = [row for row in every["jobs"] if row["uid"] == ANN]
     assert wanted
@@ -262,18 +263,12 @@ def test_own_jobs_are_shown_whole() -> None:
 @pytest.mark.parametrize("uid", [ANN, EVE])
 def test_a_foreign_job_is_as_unknown_as_one_that_is_not_there(uid: int) -> None:
     """The words of the refusal do not tell whether there is such a job."""
-    cluster, steps = handed_over()
-    with site(cluster, *steps) as context:
-        refusals = []
-        for job in (FIRST + 1, FIRST + 99):
-            with pytest.raises(RequestError) as refused:
-                RequestHandlers(context)(
-                    {"request": "why", "job": str(job)}, Peer(uid, is_admin=False)
-                )
-            refusals.append((refused.value.kind, str(refused.value).replace(str(job), "JOB")))
+    with under_way() as (_cluster, context):
+        jobs, peer = (str(FIRST + 1), str(FIRST + 99)), Peer(uid, is_admin=False)
+        told = [refusal(context, peer, request="why", job=job) for job in jobs]
 
-    assert refusals[0] == refusals[1]
-    assert refusals[0][0] is RefusalKind.NOT_FOUND
+    assert {kind for kind, _ in told} == {RefusalKind.NOT_FOUND}
+    assert told[0][1].replace(jobs[0], "JOB") == told[1][1].replace(jobs[1], "JOB")
 
 
 @pytest.mark.parametrize(
@@ -290,9 +285,8 @@ def test_a_foreign_job_is_as_unknown_as_one_that_is_not_there(uid: int) -> None:
 )
 def test_who_sees_all(peer: Peer, private: set[str], sees_all: bool) -> None:  # noqa: FBT001
     """root, the daemon's account and control.admins (both are_admin), SlurmUser; else nobody."""
-    cluster, steps = handed_over()
     slurm = dataclasses.replace(HIDING, private=frozenset(private))
-    with site(cluster, *steps, slurm=slurm) as context:
+    with under_way(slurm=slurm) as (_cluster, context):
         answer: Any = RequestHandlers(context)({"request": "queue"}, peer)
 
     assert (len(answer["jobs"]) == 4) is sees_all
@@ -301,14 +295,11 @@ def test_who_sees_all(peer: Peer, private: set[str], sees_all: bool) -> None:  #
 @pytest.mark.parametrize("word", ["users", "accounts"])
 def test_the_configuration_names_users_and_accounts(word: str) -> None:
     """Who may not know them may not read it; admins may."""
-    cluster, steps = handed_over()
     slurm = dataclasses.replace(HIDING, private=frozenset({word}))
-    with site(cluster, *steps, slurm=slurm) as context:
-        with pytest.raises(RequestError, match="PrivateData") as refused:
-            RequestHandlers(context)({"request": "config"}, Peer(ANN, is_admin=False))
-        assert RequestHandlers(context)({"request": "config"}, Peer(ROOT, is_admin=True))["values"]
-
-    assert refused.value.kind is RefusalKind.DENIED
+    with under_way(slurm=slurm) as (_cluster, context):
+        kind, why = refusal(context, Peer(ANN, is_admin=False), request="config")
+        assert (kind, "PrivateData" in why) == (RefusalKind.DENIED, True)
+        assert ask(context, ROOT, "config")["values"]
 
 
 def test_every_field_of_the_status_was_thought_of() -> None:
@@ -316,8 +307,7 @@ def test_every_field_of_the_status_was_thought_of() -> None:
 
     Those that are hidden on purpose stand here.
     """
-    cluster, steps = handed_over()
-    with site(cluster, *steps) as context:
+    with under_way() as (_cluster, context):
         fields = status(context).keys()
 
     hidden, filtered = {"misfit", "problems"}, {"breakers", "handovers", "reader"}
@@ -327,12 +317,8 @@ def test_every_field_of_the_status_was_thought_of() -> None:
 
 def test_a_hand_over_is_shown_to_those_it_concerns() -> None:
     """With their own jobs in it and nobody else's, and without nodes; bystanders see none."""
-    cluster, steps = handed_over()
-    with site(cluster, *steps) as context:
-        answers = RequestHandlers(context)
-        to_ann: Any = answers({"request": "status"}, Peer(ANN, is_admin=False))
-        to_bob: Any = answers({"request": "status"}, Peer(BOB, is_admin=False))
-        to_none: Any = answers({"request": "status"}, Peer(4711, is_admin=False))
+    with under_way() as (_cluster, context):
+        to_ann, to_bob, to_none = (ask(context, uid) for uid in (ANN, BOB, 4711))
 
     (for_ann,), (for_bob,) = to_ann["handovers"], to_bob["handovers"]
     assert (for_ann["beneficiaries"], for_ann["victims"]) == ([FIRST + 3], [])
@@ -352,9 +338,8 @@ def refusal(context: ControlContext, peer: Peer, **request: Any) -> tuple[Refusa
 
 def test_all_is_hidden_while_private_data_is_not_known() -> None:
     """Before the first look, and on a stand-by, which reads nothing of Slurm."""
-    cluster, steps = handed_over()
     ann, root = Peer(ANN, is_admin=False), Peer(ROOT, is_admin=True)
-    with site(cluster, *steps) as context:
+    with under_way() as (cluster, context):
         board = context.board
         board.current = dataclasses.replace(board.current, slurm=None)
         assert {told_of(uid, context, cluster) == set() for uid in (ANN, BOB, SLURM)} == {True}
@@ -368,8 +353,7 @@ def test_all_is_hidden_while_private_data_is_not_known() -> None:
         )
 
         board.current = dataclasses.replace(board.current, cycle=None)
-        to_ann: Any = RequestHandlers(context)({"request": "status"}, ann)
-        to_root: Any = RequestHandlers(context)({"request": "status"}, root)
+        to_ann, to_root = ask(context, ANN), ask(context, ROOT)
         assert to_ann["trouble"]["message"] == to_ann["reloaded"]["message"] == NEUTRAL
         assert to_root["trouble"]["message"] == f"job {FIRST + 1} of user-bob is gone"
         for request in ({"request": "queue"}, {"request": "why", "job": str(FIRST + 1)}):
@@ -385,17 +369,12 @@ def test_all_is_hidden_while_private_data_is_not_known() -> None:
 
 def test_who_paused_and_why_is_for_those_who_see_all() -> None:
     """In each answer that says so; of the same types as for admins."""
-    cluster, steps = handed_over()
     reason = f"job {FIRST + 1} of user-bob breaks account-of-bob"
-    with site(cluster, *steps) as context:
+    with under_way() as (cluster, context):
         context.pause.on(by="user bob (1002)", reason=reason, now_s=7.0)
         for request in ("status", "queue", "why"):
-            asked: dict[str, Any] = {
-                "request": request,
-                **({"job": str(FIRST + 3)} if request == "why" else {}),
-            }
-            to_ann = RequestHandlers(context)(asked, Peer(ANN, is_admin=False))
-            to_root = RequestHandlers(context)(asked, Peer(ROOT, is_admin=True))
+            fields = {"job": str(FIRST + 3)} if request == "why" else {}
+            to_ann, to_root = (ask(context, uid, request, **fields) for uid in (ANN, ROOT))
             assert to_ann["paused"] == {"by": "an admin", "since_s": 7.0, "reason": ""}
             assert to_root["paused"] == {"by": "user bob (1002)", "since_s": 7.0, "reason": reason}
             assert to_ann["doing"] == "paused: plans and touches nothing"
@@ -404,17 +383,14 @@ def test_who_paused_and_why_is_for_those_who_see_all() -> None:
 
 def test_what_it_does_and_how_it_reads_names_nobody() -> None:
     """A refusal of a permit, and what the readers do not agree upon."""
-    cluster, steps = handed_over()
     words = f"job {FIRST + 1} has another comment"
-    with site(cluster, *steps) as context:
+    with under_way() as (cluster, context):
+        reader = ReaderChoice(reader="cli", reason=words)
         context.board.current = dataclasses.replace(
-            context.board.current,
-            idle=words,
-            reader=ReaderChoice(reader="cli", reason=words),
+            context.board.current, idle=words, reader=reader
         )
         assert told_of(ANN, context, cluster) == set()
-        to_ann: Any = RequestHandlers(context)({"request": "status"}, Peer(ANN, is_admin=False))
-        queue: Any = RequestHandlers(context)({"request": "queue"}, Peer(ANN, is_admin=False))
+        to_ann, queue = ask(context, ANN), ask(context, ANN, "queue")
 
     assert to_ann["reader"] == {"name": "cli", "reason": "another user's job has another comment"}
     assert to_ann["doing"] == queue["doing"] == f"only looking: {to_ann['reader']['reason']}"

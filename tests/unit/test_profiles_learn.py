@@ -345,7 +345,6 @@ def test_measured_takes_the_place_of_published_and_leaves_the_rest() -> None:
     assert after.skew == 0.5
     assert there in after.speeds
     found = after.speed(Shape(1, 2), "a100")
-    assert found is not None
     assert (found.steps_per_s, found.observations, found.spread) == (4.0, 2, 0.25)
     assert (found.batch, found.origin) == (None, "measured")
     (named,) = learned(Profile(name="m"), votes([reports([3.0])], gpu_type="h100")).speeds

@@ -40,8 +40,6 @@ SKEWED = 0.4
 def script(name: str) -> ModuleType:
     """The script *name* of profiles/ as a module."""
     spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -160,8 +160,6 @@ def test_the_worker_serves_until_its_input_ends(queue: PyslurmQueue, slurm: Comm
     child = queue.process.child
     assert table(queue, slurm, {"id": 7}).job_id == [7]
     assert queue.process.child is child
-    assert child is not None
-    assert child.stdin is not None
     told = Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0")[:-1]
     assert set(told) == {f"{k}={v}".encode() for k, v in slurm.env.items()}
     child.stdin.close()

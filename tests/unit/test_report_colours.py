@@ -53,11 +53,9 @@ def test_any_two_colours_are_told_apart(eye: str, kind: str) -> None:
     others = re.search(rf'OTHERS = .*{kind}: "(#\w+)"', THEME.read_text(encoding="utf-8"))
     css = (THEME.parent / "page.css").read_text(encoding="utf-8")
     grounds = re.findall(r"--ground: (#\w+)", css)
-    assert others is not None
     ground = grounds[0] if kind == "light" else grounds[1]
     ground = ground if len(ground) == 7 else f"#{ground[1:] * 2}"
     bars = re.search(r"BARS = \[(.*?)\]", THEME.read_text(encoding="utf-8"))
-    assert bars is not None
     tints = re.findall(r"#\w{6}", bars[1])
     seen = [lab(colour, VISION[eye]) for colour in (*tints, others[1], ground)]
 

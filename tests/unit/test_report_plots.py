@@ -54,7 +54,6 @@ def test_the_distribution_rises_to_one_at_the_longest_job() -> None:
     (axes,) = plots.jct_distribution({"slow": RECORDS, "fast": fast}).axes
     assert texts(axes) == ["fast, 5.00 s", "slow, 40.0 s"]
     legend = axes.get_legend()
-    assert legend is not None
     assert [text.get_color() for text in legend.get_texts()] == [style.COLOURS[1], style.COLOURS[0]]
 
 
@@ -120,7 +119,6 @@ def test_a_name_is_drawn_as_it_is() -> None:
     (label,) = texts(axes)
     assert label.startswith(r"$\frac{1}{0$ _x & <b> % " + "\N{REPLACEMENT CHARACTER}" * 2)
     legend = axes.get_legend()
-    assert legend is not None
     assert not legend.get_texts()[0].get_parse_math()
     assert style.label_of("x" * 99) == "x" * 27 + "…"
     assert style.label_of("\x00") == "-"

@@ -88,8 +88,8 @@ def look(
     **more: Any,  # noqa: ANN401
 ) -> PublishedState:
     """One cycle, *at_s* seconds after the first, that planned *actions* and did nothing."""
-    account = {JobId(r.job_id): JobText(label=str(r.job_id), account="vision") for r in rows}
-    seen = build.observed(rows, now_s=NOW_S + at_s, texts=account, **more)
+    texts = build.texts(account={r.job_id: "vision" for r in rows})
+    seen = build.observed(rows, now_s=NOW_S + at_s, texts=texts, **more)
     snap = build.snapshot(seen)
     n = len(rows)
     plan = Plan(
@@ -270,9 +270,7 @@ def test_a_job_that_went_between_two_looks_never_started(tmp_path: Path) -> None
 
 def test_a_wish_whose_end_was_lost_is_not_open(tmp_path: Path) -> None:
     """It is in no list of the open ones, and older than that: nobody knows what became of it."""
-    lost = dataclasses.replace(
-        next(w for w in LINES if isinstance(w, WishedHandover)), begin_s=NOW_S - 500
-    )
+    lost = dataclasses.replace(LINES[2], begin_s=NOW_S - 500)
     SegmentStore(tmp_path / "s").append([written(lost)])
     rows = [build.running(1), build.pending(7)]
 
@@ -331,7 +329,6 @@ def test_an_open_wish_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
 
     held = read_open(tmp_path / OPEN)
 
-    assert held is not None
     assert [w.lead for w in held.wishes] == [2]
 
 
@@ -358,7 +355,6 @@ def test_a_clock_that_was_set_back_stops_no_checkpoint(tmp_path: Path) -> None:
 
     held = read_open(tmp_path / OPEN)
 
-    assert held is not None
     assert (held.now_s, len(held.wishes)) == (NOW_S - 7200, 1)
 
 
@@ -455,7 +451,6 @@ def test_unmanaged_jobs_and_jobs_without_gpus_are_not_kept(tmp_path: Path) -> No
 
     kept = kept_by(tmp_path / "s", look(rows))
 
-    assert kept.standing is not None
     assert kept.standing.jobs["job_id"].tolist() == [3]
 
 
@@ -464,9 +459,7 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
 
     def with_account(job_id: int, at_s: float) -> PublishedState:
         now = look([build.running(1), build.pending(job_id)], at_s=at_s)
-        assert now.cycle is not None
         texts = now.cycle.snapshot.seen.texts
-        assert isinstance(texts, dict)
         texts[JobId(job_id)] = JobText(label="x", account=f"account-{job_id}")
         return now
 
@@ -479,7 +472,6 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
     for now in looks:
         recorder.take(now)
     standing = recorder._before
-    assert standing is not None
     assert len(standing.accounts) < 110
     names = [standing.accounts[i] for i in standing.jobs["account"].tolist()]
     assert names == ["vision", "account-301"]
@@ -488,24 +480,18 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
 # The order.
 
 
-def test_the_order_is_compared_with_slurms(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rank", "first_other", "others"),
+    [([0, 1, 2, 3], 0, 0.0), ([3, 2, 1, 0], 1, 1.0), ([1, 0, 2, 3], 1, 0.0)],
+)
+def test_the_order_is_compared_with_slurms(
+    rank: list[int], first_other: int, others: float
+) -> None:
     """Of four waiting jobs the first two count; both are others, and so is the first."""
-    del tmp_path
-    rows = [build.pending(i, priority=10 - i) for i in range(1, 5)]
+    cycle = look([build.pending(i, priority=10 - i) for i in range(1, 5)], rank=rank).cycle
 
-    same = look(rows, rank=[0, 1, 2, 3]).cycle
-    turned = look(rows, rank=[3, 2, 1, 0]).cycle
-    swapped = look(rows, rank=[1, 0, 2, 3]).cycle
-
-    assert same is not None
-    assert turned is not None
-    assert swapped is not None
-    told = [compare(c.snapshot, c.plan) for c in (same, turned, swapped)]
-    assert [(t.looks, t.first_other, t.others) for t in told] == [
-        (1, 0, 0.0),
-        (1, 1, 1.0),
-        (1, 1, 0.0),
-    ]
+    told = compare(cycle.snapshot, cycle.plan)
+    assert (told.looks, told.first_other, told.others) == (1, first_other, others)
 
 
 # Files.
@@ -555,10 +541,8 @@ def test_a_damaged_file_never_breaks_the_reader(cut: int, noise: bytes) -> None:
 def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
     """Many jobs later there are as many files as may be, and the newest jobs are there."""
     store = SegmentStore(tmp_path / "s", segment_bytes=1000, keep=3)
-    job = next(line for line in LINES if isinstance(line, EndedJobRecord))
-
     for i in range(200):
-        store.append([written(dataclasses.replace(job, job_id=i))])
+        store.append([written(dataclasses.replace(LINES[0], job_id=i))])
 
     sizes = [p.stat().st_size for p in (tmp_path / "s").iterdir()]
     assert len(sizes) == 3
@@ -570,18 +554,9 @@ def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None
 
 def test_a_job_costs_less_than_a_hundred_bytes() -> None:
     """So a day of 100,000 jobs is less than 10 MB."""
-    job = EndedJobRecord(
-        job_id=12_345_678,
-        uid=1_000_123_456,
-        account="vision-research",
-        gpus=128,
-        submit_s=1.9e9,
-        start_s=1.9e9 + 1234.5,
-        ran_s=86_400.5,
-        end_s=1.9e9 + 90_000,
-        how="C",
-        opted_in=True,
-    )
+    who = {"job_id": 12_345_678, "uid": 1_000_123_456, "account": "vision-research", "gpus": 128}
+    when = {"submit_s": 1.9e9, "start_s": 1.9e9 + 1234.5, "end_s": 1.9e9 + 90_000}
+    job = dataclasses.replace(LINES[0], **who, **when, ran_s=86_400.5)
 
     assert len(written(job)) <= 100
 
@@ -634,7 +609,6 @@ def test_the_standing_jobs_come_back_as_they_were(tmp_path: Path) -> None:
     store.stand(UnfinishedJobs(NOW_S, jobs, ("a", "b")))
 
     again = store.standing()
-    assert again is not None
     assert again.now_s == NOW_S
     assert again.accounts == ("a", "b")
     assert (again.jobs == jobs).all()
@@ -767,7 +741,6 @@ def test_a_thread_that_hung_ends_and_writes_no_more(
     before = len(written_times)
     hangs.set()
 
-    assert watch._thread is not None
     eventually(lambda: not watch._thread.is_alive(), 60.0, what="its end")
     assert len(written_times) == before
 
@@ -783,7 +756,6 @@ def test_a_daemon_that_was_passed_over_overwrites_nothing(tmp_path: Path) -> Non
     there = {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()}
 
     one.abandon()
-    assert one._thread is not None
     eventually(lambda: not one._thread.is_alive(), 60.0, what="its end")
 
     assert {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()} == there
@@ -898,9 +870,8 @@ def test_the_longest_wish_is_a_line_that_is_read() -> None:
         ran_s=1e9,
         grace_s=1e6,
     )
-    wish = next(line for line in LINES if isinstance(line, WishedHandover))
     wish = dataclasses.replace(
-        wish,
+        LINES[2],
         lead_account="\U0001f600" * 64,
         victims=(victim,) * 10_000,
         beneficiaries=(10**9,) * 10_000,

@@ -204,7 +204,6 @@ def test_only_the_time_asked_for_is_in_it() -> None:
 
     period = period_of(kept, BEGIN_S + 4000)
 
-    assert period is not None
     assert [w.lead for w in period.wishes] == [8, 9, 3]
     assert [j.job_id for j in period.ended] == [5]
     assert period_of(kept, BEGIN_S + 9000) is None

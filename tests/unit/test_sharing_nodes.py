@@ -97,88 +97,136 @@ def sent(snap: Snapshot, how: Placement = HOW) -> dict[int, list[int] | None]:
     }
 
 
-def test_a_job_is_sent_beside_one_it_gets_on_with() -> None:
-    """To the node of the half-free device, though whole ones are free elsewhere."""
-    snap = scene([running(1, 0.5), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(1, 0, 1)])
+def steer(**more: float) -> dict[JobId, Steer]:
+    """Job 9 was sent to the third node before."""
+    times = {"since_s": NOW_S, "until_s": NOW_S, **more}
+    return {JobId(9): Steer(job_id=JobId(9), kind="wait", avoid=("n1", "n2"), why="", **times)}
 
-    assert sent(snap) == {9: [1]}
+
+R1, R2, R3, J8, J9 = running(1, 0.5), running(2, 0.5), running(3, 1), half(8), half(9)
+TINY = dict.fromkeys((1, 2, 3, 7, 8, 9), "tiny")
+ON_N1, LATER, ON_N2 = [gpu(0, 0, 1)], [gpu(0, 1, 1, first=False)], [gpu(1, 0, 2)]
+STRANGERS = [("jumbo", "jumbo"), ("tiny", "huge"), ("tiny", "new"), ("tiny", ""), ("", "tiny")]
+Case = tuple[str, list[JobRow], dict[int, str], dict[str, Any], dict[int, list[int] | None]]
+CASES: list[Case] = [
+    (
+        "a friend's half",
+        [R2, J9],
+        TINY,
+        {"shared": ON_N2},
+        {9: [1]},
+    ),
+    *(
+        (
+            f"{host}-{guest}",
+            [R1, J9],
+            {1: host, 9: guest},
+            {"shared": ON_N1},
+            {9: [1]},
+        )
+        for host, guest in STRANGERS
+    ),
+    ("nobody's model", [R1, J9], {9: "tiny"}, {"shared": ON_N1}, {9: [1]}),
+    (
+        "no label",
+        [R1, J9],
+        {1: "new", 9: "tiny"},
+        {"shared": ON_N1},
+        {9: [1]},
+    ),
+    # A measured 0.99 beats the 0.95 that a label promises.
+    ("the best host", [R1, R2, J9], {**TINY, 2: "small"}, {"shared": ON_N1 + ON_N2}, {9: [1]}),
+    (
+        "a full device is no host, nor is one for a quarter",
+        [R1, R2, pending(8, 0.25), J9],
+        TINY,
+        {"shared": [gpu(0, 0, 1, 2)]},
+        {8: [1], 9: [2]},
+    ),
+    (
+        "nor one for more than is left",
+        [running(1, 0.25), J9],
+        TINY,
+        {"shared": [gpu(0, 0, 1, share=0.25)]},
+        {9: [1]},
+    ),
+    ("not where Slurm takes a lower device", [R1, J9], TINY, {"shared": LATER}, {9: [1]}),
+    (
+        "not where two are half free",
+        [R1, R2, J9],
+        TINY,
+        {"shared": [gpu(0, 0, 1), gpu(0, 1, 2)]},
+        {9: [1]},
+    ),
+    (
+        "no other device has room",
+        [R1, R3, J9],
+        {1: "tiny", 9: "tiny"},
+        {"shared": LATER, "whole": {3: {0: 1}}},
+        {9: [0]},
+    ),
+    # In one pass Slurm would put both on the same device.
+    ("nodes of their own", [half(7), J8, J9], {}, {}, {7: [0], 8: [1], 9: [2]}),
+    ("two that get on begin together", [J8, J9], TINY, {}, {8: [0], 9: [0]}),
+    (
+        "two fill the only GPU",
+        [half(7), J8, J9],
+        TINY,
+        {"nodes": (1,)},
+        {7: [0], 8: [0], 9: None},
+    ),
+    ("the least loaded is another", [J8, J9], TINY, {"spreads_shares": True}, {8: [0], 9: [1]}),
+    # The best gets the nodes on which whole GPUs will be free, the others start nowhere.
+    (
+        "without a place",
+        [running(1, 2), R2, R3, J8, J9],
+        {},
+        {"nodes": (2, 2), "shared": ON_N2, "whole": {1: {0: 2}, 3: {1: 1}}},
+        {8: [0], 9: None},
+    ),
+    ("it stays where it was sent", [J9], {}, {"steers": steer()}, {9: [2]}),
+    ("where shares are", [J9], {}, {"sharable": np.array([False, False, True])}, {9: [2]}),
+    ("CPUs count", [R1, half(9, cpus=64)], TINY, {"shared": ON_N1}, {9: [1]}),
+    ("and of those sent there", [half(8, cpus=40), half(9, cpus=40)], TINY, {}, {8: [0], 9: [1]}),
+    (
+        "a node for itself",
+        [running(1, 1), half(9, exclusive=True)],
+        {},
+        {"whole": {1: {0: 1}}},
+        {9: [1]},
+    ),
+    ("else the fuller node", [running(1, 1), J9], {}, {"whole": {1: {0: 1}}}, {9: [0]}),
+    # It is not certain that it would come beside the friend.
+    (
+        "a free device beside nobody",
+        [R1, R2, running(3, 0.5), J9],
+        TINY,
+        {"nodes": (2, 4), "shared": [*LATER, gpu(1, 0, 2, 3)]},
+        {9: [1]},
+    ),
+    ("away from an unknown device", [R1, J9], {}, {"whole": {1: {0: 0.5}}}, {9: [1]}),
+    # They are one record: kept together from others, not from each other.
+    ("an array", [half(8, tasks=3), J9], {8: "tiny", 9: "new"}, {}, {8: [0, 1], 9: [2]}),
+    ("one could join", [R1, half(8, tasks=3)], TINY, {"shared": ON_N1}, {8: [1, 2]}),
+    ("two nodes", [R1, pending(9, 0.5, n_nodes=2)], TINY, {"shared": ON_N1}, {9: [1, 2]}),
+]
 
 
 @pytest.mark.parametrize(
-    ("host", "guest"),
-    [("jumbo", "jumbo"), ("tiny", "huge"), ("tiny", "new"), ("tiny", ""), ("", "tiny")],
+    ("rows", "models", "more", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
 )
-def test_a_job_is_kept_away_from_one_it_does_not_get_on_with(host: str, guest: str) -> None:
-    """By label, memory or ignorance; it goes where nobody has a share, though there is room."""
-    models = {job: model for job, model in ((1, host), (9, guest)) if model}
-    snap = scene([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
-
-    assert sent(snap) == {9: [1]}
-
-
-def test_nobody_joins_an_unknown_job() -> None:
-    """A tenant without a model, or without a label, stays alone."""
-    for models in ({9: "tiny"}, {1: "new", 9: "tiny"}):
-        snap = scene([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
-        assert sent(snap) == {9: [1]}
-
-
-def test_the_best_of_several_hosts_is_joined() -> None:
-    """The best sum of speeds: a measured 0.99 beats the 0.95 that a label promises."""
-    rows = [running(1, 0.5), running(2, 0.5), half(9)]
-    models = {1: "tiny", 2: "small", 9: "tiny"}
-    snap = scene(rows, models, shared=[gpu(0, 0, 1), gpu(1, 0, 2)])
-
-    assert sent(snap) == {9: [1]}
-
-
-def test_a_third_job_never_joins() -> None:
-    """A full device is no host, nor is one for a quarter, nor for more than is left."""
-    rows = [running(1, 0.5), running(2, 0.5), pending(8, 0.25), half(9)]
-    models = dict.fromkeys((1, 2, 8, 9), "tiny")
-    snap = scene(rows, models, shared=[gpu(0, 0, 1, 2)])
-
-    assert sent(snap) == {8: [1], 9: [2]}
-    quarter = scene(
-        [running(1, 0.25), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1, share=0.25)]
+def test_a_job_is_sent_beside_one_it_gets_on_with_or_where_it_is_alone(
+    rows: list[JobRow],
+    models: dict[int, str],
+    more: dict[str, Any],
+    expected: dict[int, list[int] | None],
+) -> None:
+    """To each job the node rows where it may start; None: nowhere yet."""
+    listed = {row.job_id for row in rows}
+    assert (
+        sent(scene(rows, {j: m for j, m in models.items() if m and j in listed}, **more))
+        == expected
     )
-    assert sent(quarter) == {9: [1]}
-
-
-def test_a_pair_is_formed_only_where_slurm_will_take_that_device() -> None:
-    """Not beside a free device of a lower index, nor where two devices are half free."""
-    rows = [running(1, 0.5), running(2, 0.5), half(9)]
-    models = dict.fromkeys((1, 2, 9), "tiny")
-    before = scene(rows[:1] + rows[2:], models, shared=[gpu(0, 1, 1, first=False)])
-    two = scene(rows, models, shared=[gpu(0, 0, 1), gpu(0, 1, 2)])
-    full = scene(
-        [running(1, 0.5), running(3, 1), half(9)],
-        models,
-        shared=[gpu(0, 1, 1, first=False)],
-        whole={3: {0: 1}},
-    )
-
-    assert sent(before) == {9: [1]}
-    assert sent(two) == {9: [1]}
-    assert sent(full) == {9: [0]}, "no other device has room"
-
-
-def test_two_that_are_to_be_alone_get_nodes_of_their_own() -> None:
-    """In one pass Slurm would put both on the same device."""
-    snap = scene([half(7), half(8), half(9)], {})
-
-    assert sent(snap) == {7: [0], 8: [1], 9: [2]}
-
-
-def test_two_that_get_on_begin_together() -> None:
-    """The second is sent after the first, to the device that the first will get."""
-    snap = scene([half(8), half(9)], {8: "tiny", 9: "tiny"})
-
-    assert sent(snap) == {8: [0], 9: [0]}
-    three = scene([half(7), half(8), half(9)], dict.fromkeys((7, 8, 9), "tiny"), nodes=(1,))
-    assert sent(three) == {7: [0], 8: [0], 9: None}, "two fill the only GPU"
-    spread = scene([half(8), half(9)], {8: "tiny", 9: "tiny"}, spreads_shares=True)
-    assert sent(spread) == {8: [0], 9: [1]}, "the least loaded device is another"
 
 
 @pytest.mark.parametrize(("first", "second"), [("safe", "rough"), ("rough", "safe")])
@@ -194,88 +242,6 @@ def test_of_two_that_begin_together_either_may_be_the_host(first: str, second: s
     assert sent(snap, how) == {8: [0], 9: None}
 
 
-def test_what_has_no_place_waits_where_nobody_shares() -> None:
-    """The best gets the nodes on which whole GPUs will be free, the others start nowhere."""
-    rows = [running(1, 2), running(2, 0.5), running(3, 1), half(8), half(9)]
-    snap = scene(rows, {}, nodes=(2, 2), shared=[gpu(1, 0, 2)], whole={1: {0: 2}, 3: {1: 1}})
-
-    assert sent(snap) == {8: [0], 9: None}
-
-
-def test_a_job_stays_with_the_node_it_was_sent_to() -> None:
-    """Another node with room is no reason to write."""
-    steer = Steer(
-        job_id=JobId(9), kind="wait", avoid=("n1", "n2"), since_s=NOW_S, until_s=NOW_S, why=""
-    )
-    snap = scene([half(9)], {}, steers={JobId(9): steer})
-
-    assert sent(snap) == {9: [2]}
-
-
-def test_nodes_without_shares_are_not_offered() -> None:
-    """Slurm refuses a job for good that is kept from all nodes it could ever have."""
-    snap = scene([half(9)], {}, sharable=np.array([False, False, True]))
-
-    assert sent(snap) == {9: [2]}
-
-
-def test_cpus_and_memory_count() -> None:
-    """A half-free device on a node whose CPUs are taken helps nobody."""
-    rows = [running(1, 0.5), half(9, cpus=64)]
-    snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
-
-    assert sent(snap) == {9: [1]}
-
-
-def test_cpus_of_those_that_are_sent_there_count_too() -> None:
-    """Two that get on with each other, and a node that has CPUs for one of them."""
-    snap = scene([half(8, cpus=40), half(9, cpus=40)], {8: "tiny", 9: "tiny"})
-
-    assert sent(snap) == {8: [0], 9: [1]}
-
-
-def test_a_job_that_wants_a_node_for_itself() -> None:
-    """It is sent to none on which somebody runs, fuller though it is."""
-    rows = [running(1, 1), half(9, exclusive=True)]
-
-    assert sent(scene(rows, {}, whole={1: {0: 1}})) == {9: [1]}
-    rows[1] = half(9)
-    assert sent(scene(rows, {}, whole={1: {0: 1}})) == {9: [0]}
-
-
-def test_a_free_device_beside_nobody_is_better_than_one_beside_a_friend() -> None:
-    """Where it is not certain whether it would come beside him, he is left to others."""
-    rows = [running(j, 0.5) for j in (1, 2, 3)] + [half(9)]
-    models = dict.fromkeys((1, 2, 3, 9), "tiny")
-    shared = [gpu(0, 1, 1, first=False), gpu(1, 0, 2, 3)]
-
-    assert sent(scene(rows, models, nodes=(2, 4), shared=shared)) == {9: [1]}
-
-
-def test_a_tenant_whose_device_is_not_known_yet_is_avoided() -> None:
-    """It holds half a GPU of n1; nobody knows of which."""
-    snap = scene([running(1, 0.5), half(9)], {}, whole={1: {0: 0.5}})
-
-    assert sent(snap) == {9: [1]}
-
-
-def test_the_tasks_of_an_array_have_nodes_enough() -> None:
-    """They are one record: kept together from others, not from each other."""
-    snap = scene([half(8, tasks=3), half(9)], {8: "tiny", 9: "new"})
-
-    assert sent(snap) == {8: [0, 1], 9: [2]}
-    host = scene([running(1, 0.5), half(8, tasks=3)], {1: "tiny", 8: "tiny"}, shared=[gpu(0, 0, 1)])
-    assert sent(host) == {8: [1, 2]}, "only one of them could join"
-
-
-def test_a_job_on_two_nodes_is_alone_on_both() -> None:
-    """A quarter on each: no pair, but no neighbour either."""
-    rows = [running(1, 0.5), pending(9, 0.5, n_nodes=2)]
-    snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
-
-    assert sent(snap) == {9: [1, 2]}
-
-
 def test_a_requeued_job_has_its_place_before_its_interval_is_over() -> None:
     """Its begin time is left alone: without a place it is kept to nodes that are full."""
     back = half(9, held=Held.BEGIN_TIME, restarts=1)
@@ -289,16 +255,8 @@ def test_a_requeued_job_has_its_place_before_its_interval_is_over() -> None:
     pair = [gpu(0, 0, 1), gpu(1, 0, 2, 3)]
     assert sent(scene(rows, {}, nodes=(1, 1), shared=pair)) == {9: [1]}
     assert sent(scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant)) == {}
-    ours = Steer(
-        job_id=JobId(9),
-        kind="wait",
-        avoid=(),
-        since_s=NOW_S,
-        until_s=NOW_S,
-        not_before_s=NOW_S + 9,
-        why="",
-    )
-    put_off = scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant, steers={JobId(9): ours})
+    ours = steer(not_before_s=NOW_S + 9)
+    put_off = scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant, steers=ours)
     assert sent(put_off) == {9: None}, "this begin time is ours"
     not_yet = half(9, held=Held.BEGIN_TIME)
     assert sent(scene([not_yet], {})) == {}, "its owner's begin time"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import build
 import pytest
 
-from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
+from slurm_dl.engine.cycle import Carry, Cycle
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -78,15 +79,7 @@ class Life:
     def cycle(self) -> Cycle:
         """Two seconds later."""
         self.cluster.advance(2)
-        return run_cycle(
-            self.cluster,
-            self.ledger,
-            POLICY,
-            SETTINGS,
-            clock=self.cluster.clock,
-            acting=True,
-            carry=self.carry,
-        )
+        return build.cycle(self.cluster, self.ledger, POLICY, SETTINGS, carry=self.carry)
 
     def until_signalled(self) -> None:
         """Run cycles until signals were sent."""

@@ -99,6 +99,15 @@ def apply(slurm: Slurm, action: ClusterAction, *, no_preemption: str = "") -> No
         finish(30.0)
 
 
+def refused(action: ClusterAction, queue: list[list[str]] | None = None) -> str:
+    """The error of *action*, which changes nothing."""
+    slurm = Script(queue)
+    with pytest.raises(ClusterError) as caught:
+        apply(slurm, action)
+    assert slurm.done == []
+    return str(caught.value)
+
+
 def signal(signal: str = "USR1", target: str = "batch") -> Signal:
     return Signal(handover_id=HANDOVER, run=RUN, signal=signal, target=target, why="")
 
@@ -251,73 +260,41 @@ def test_reservation_in_use_is_ended_and_a_missing_one_is_done() -> None:
     assert young.done == ["scontrol update ReservationName=slurm_dl_4 EndTime=now+5"]
 
 
-@pytest.mark.parametrize(
-    "now",
-    [
-        ["11", "11", "RUNNING", "201", "1", "1", "(null)"],
-        ["11", "11", "RUNNING", "200", "2", "1", "(null)"],
-        ["11", "11", "SUSPENDED", "200", "1", "1", "(null)"],
-        ["11", "11", "COMPLETING", "200", "1", "1", "(null)"],
-        ["11", "11", "CONFIGURING", "200", "1", "1", "(null)"],
-        ["11", "11", "COMPLETED", "200", "1", "1", "(null)"],
-        ["12", "11_1", "RUNNING", "200", "1", "1", "(null)"],
-        [],
-        ["11", "11", "NEW_STATE", "200", "1", "1", "(null)"],
-        ["11", "11", "RUNNING", "soon", "1", "1", "(null)"],
-        ["11", "11;12", "RUNNING", "200", "1", "1", "(null)"],
-    ],
-)
-@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
-def test_nothing_is_done_to_another_run(action: Signal | Requeue, now: list[str]) -> None:
-    """Only the run that was chosen, only while it runs, only if the answer is beyond doubt."""
-    slurm = Script([now] if now else [])
-
-    with pytest.raises(ClusterError):
-        apply(slurm, action)
-
-    assert slurm.done == []
+def listed(*state: str, job: str = "11", label: str = "11", requeue: str = "1") -> list[list[str]]:
+    """A queue of one job with this state, start and number of restarts."""
+    return [[job, label, *state, requeue, "(null)"]]
 
 
 @pytest.mark.parametrize(
-    ("now", "why"),
+    ("queue", "why"),
     [
-        (["COMPLETED", "200", "1"], "completed"),
-        (["COMPLETING", "200", "2"], "completing, restarts 2 not 1"),
-        (["RUNNING", "201", "1"], "running, start 201 not 200"),
-        (["RUNNING", "201", "2"], "running, restarts 2 not 1, start 201 not 200"),
+        (listed("RUNNING", "201", "1"), "any more (running, start 201 not 200); nothing was done"),
+        (listed("RUNNING", "200", "2"), "(running, restarts 2 not 1)"),
+        (listed("RUNNING", "201", "2"), "(running, restarts 2 not 1, start 201 not 200)"),
+        (listed("SUSPENDED", "200", "1"), "(suspended)"),
+        (listed("COMPLETING", "200", "1"), "(completing)"),
+        (listed("COMPLETING", "200", "2"), "(completing, restarts 2 not 1)"),
+        (listed("CONFIGURING", "200", "1"), "(configuring)"),
+        (listed("COMPLETED", "200", "1"), "(completed)"),
+        (listed("RUNNING", "200", "1", job="12", label="11_1"), "job 11 "),
+        ([], "job 11 "),
+        (listed("NEW_STATE", "200", "1"), "job 11 "),
+        (listed("RUNNING", "soon", "1"), "job 11 "),
+        (listed("RUNNING", "200", "1", label="11;12"), "job 11 "),
+        *((listed(*NOW[2:5], requeue=r), "may not be requeued any more") for r in ("0", "", "N/A")),
     ],
 )
 @pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
-def test_refusal_names_the_state_and_what_else_differs(
-    action: Signal | Requeue, now: list[str], why: str
+def test_nothing_is_done_to_another_run(
+    action: Signal | Requeue, queue: list[list[str]], why: str
 ) -> None:
-    """Who reads the log learns what has changed, and nothing that has not."""
-    with pytest.raises(ClusterError) as caught:
-        apply(Script([["11", "11", *now, "1", "(null)"]]), action)
-
-    assert str(caught.value) == (
-        f"job 11 is not in the run that was chosen any more ({why}); nothing was done to it"
-    )
+    """Only the run that was chosen, while it runs and may be requeued; what differs is named."""
+    assert why in refused(action, queue)
 
 
 def test_predicted_start_of_a_pending_job_is_no_difference() -> None:
     """Slurm shows when it might start again."""
-    with pytest.raises(ClusterError, match=r"\(pending, restarts 2 not 1\)"):
-        apply(Script([["11", "11", "PENDING", "900", "2", "1", "(null)"]]), signal())
-
-
-@pytest.mark.parametrize("requeue", ["0", "", "N/A"])
-@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
-def test_job_that_may_not_be_requeued_any_more_is_left_alone(
-    action: Signal | Requeue, requeue: str
-) -> None:
-    """Its owner may withdraw at any time; told to save and end, it would be lost."""
-    slurm = Script([[*NOW[:5], requeue, "(null)"]])
-
-    with pytest.raises(ClusterError, match="job 11 may not be requeued any more"):
-        apply(slurm, action)
-
-    assert slurm.done == []
+    assert "(pending, restarts 2 not 1)" in refused(signal(), listed("PENDING", "900", "2"))
 
 
 def test_array_task_is_named_as_slurm_names_it_now() -> None:
@@ -420,12 +397,7 @@ def test_a_refused_dependency_is_told_once_all_are_written() -> None:
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "COMPLETING"])
 def test_a_run_that_has_not_failed_is_not_requeued_for_that(state: str) -> None:
     """Plain requeue would run also a job again that has completed."""
-    slurm = Script([["11", "11", state, *NOW[3:]]])
-
-    with pytest.raises(ClusterError):
-        apply(slurm, replace(REQUEUE, ended=1))
-
-    assert slurm.done == []
+    assert refused(replace(REQUEUE, ended=1), [["11", "11", state, *NOW[3:]]])
 
 
 @pytest.mark.parametrize(
@@ -459,12 +431,7 @@ def test_an_exit_status_that_squeue_did_not_tell_is_asked_for_again() -> None:
 @pytest.mark.parametrize("name", ["KILL", "STOP", "9", "USR1 --batch", ""])
 def test_only_checkpoint_signals_are_sent(name: str) -> None:
     """Scancel without a good signal ends jobs."""
-    slurm = Script()
-
-    with pytest.raises(ClusterError, match="is not one of"):
-        apply(slurm, signal(name))
-
-    assert slurm.done == []
+    assert "is not one of" in refused(signal(name))
 
 
 @pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
@@ -550,22 +517,14 @@ def test_steer_of_an_array_is_of_all_its_pending_tasks() -> None:
 @pytest.mark.parametrize("node", ["n1,n2", "-n1", "n1 StartTime=now", "", "n[1-3]", "n1\n"])
 def test_steer_names_nothing_but_nodes(node: str) -> None:
     """Names come from Slurm and from the ledger; neither may say more than a name."""
-    slurm = Script([WAITS])
-
-    with pytest.raises(ClusterError, match="is no node name"):
-        apply(slurm, steered("n1", node))
-    with pytest.raises(ClusterError, match="is no node name"):
-        apply(slurm, ClearSteer(job_id=JOB, own=(node,), why=""))
-
-    assert slurm.done == []
+    for action in (steered("n1", node), ClearSteer(job_id=JOB, own=(node,), why="")):
+        assert "is no node name" in refused(action, [WAITS])
 
 
 def test_list_of_nodes_that_no_command_takes_is_refused() -> None:
     """Linux takes no argument of that length."""
-    slurm = Script([WAITS])
-
-    with pytest.raises(ClusterError, match="too long a list of nodes"):
-        apply(slurm, steered(*("x" * 500 + "".join(w) for w in itertools.product("ab", repeat=8))))
+    names = ("x" * 500 + "".join(word) for word in itertools.product("ab", repeat=8))
+    assert "too long a list of nodes" in refused(steered(*names), [WAITS])
 
 
 def test_silent_controller_is_not_a_missing_job() -> None:
@@ -590,12 +549,7 @@ def test_silent_controller_is_not_a_missing_job() -> None:
 )
 def test_what_cannot_be_named_safely_is_refused(action: ClusterAction) -> None:
     """Unknown jobs, odd node names, users without a name and foreign reservations."""
-    slurm = Script()
-
-    with pytest.raises(ClusterError):
-        apply(slurm, action)
-
-    assert slurm.done == []
+    assert refused(action)
 
 
 def test_array_too_long_to_name_is_refused() -> None:
@@ -613,12 +567,8 @@ def test_user_name_that_means_more_is_refused(monkeypatch: pytest.MonkeyPatch, n
     """In Slurm's Users= a leading minus excludes and a comma separates."""
     entry = type("Entry", (), {"pw_name": name})
     monkeypatch.setattr(handover_reservations.pwd, "getpwuid", lambda _: entry)
-    slurm = Script()
 
-    with pytest.raises(ClusterError, match="cannot be written"):
-        apply(slurm, RESERVE)
-
-    assert slurm.done == []
+    assert "cannot be written" in refused(RESERVE)
 
 
 def fake_tools(folder: Path, script: str) -> Slurm:
@@ -658,22 +608,16 @@ def test_failure_is_one_printable_line(tmp_path: Path) -> None:
     assert str(caught.value) == (r"scontrol update JobId=1 failed (exit 3): bad \x1b[2J thing")
 
 
-def test_output_of_a_failed_command_is_not_used(tmp_path: Path) -> None:
-    """A list that ends in an error is half a list."""
-    slurm = fake_tools(tmp_path, "echo 1; exit 1")
+@pytest.mark.parametrize(
+    ("script", "timeout_s", "error"),
+    [("echo 1; exit 1", 30.0, r"exit 1\): 1"), ("exec sleep 60", 0.2, r"no answer in 0\.2 s")],
+)
+def test_half_a_list_is_none(tmp_path: Path, script: str, timeout_s: float, error: str) -> None:
+    """A list that ends in an error is not used; a tool that hangs is killed at the deadline."""
+    fake_tools(tmp_path, script)
 
-    with pytest.raises(ClusterError, match=r"exit 1\): 1"):
-        slurm.run("squeue")
-
-
-def test_silent_command_is_ended(tmp_path: Path) -> None:
-    """A tool that hangs with its controller is killed at the deadline."""
-    folder = tmp_path
-    fake_tools(folder, "exec sleep 60")
-    slurm = Slurm(bin_dir=folder, timeout_s=0.2)
-
-    with pytest.raises(ClusterError, match=r"no answer in 0\.2 s"):
-        slurm.run("squeue")
+    with pytest.raises(ClusterError, match=error):
+        Slurm(bin_dir=tmp_path, timeout_s=timeout_s).run("squeue")
 
 
 def test_missing_tool_is_the_admins_to_mend(tmp_path: Path) -> None:

@@ -24,8 +24,6 @@ TEMPLATES = (
 )
 
 _spec = importlib.util.spec_from_file_location("record_scripts", DATA / "record.py")
-assert _spec is not None
-assert _spec.loader is not None
 record = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(record)
 

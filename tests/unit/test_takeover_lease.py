@@ -289,7 +289,6 @@ def test_what_an_answer_took_does_not_count(row: LateRow, clock: Time) -> None:
     assert watch.look()
     row.late_s = 15.5
     taken = watch.take()
-    assert taken is not None
     assert taken.left_s() == pytest.approx(-0.5)
 
 
@@ -375,7 +374,6 @@ def test_a_daemon_of_the_version_before_is_seen_and_shut_out(tmp_path: Path) -> 
         seen = row.read()
         assert str(seen) == "a (pid 7)"
         taken = row.take(seen, 5.0)
-        assert taken is not None
         assert taken.generation == 4
         own = "SELECT value FROM meta WHERE key = 'generation'"
         assert db.execute(own).fetchall() == [("4",)]
@@ -411,7 +409,6 @@ def test_the_thread_renews_until_another_daemon_has_the_lease(tmp_path: Path) ->
         watch = LeaseWatch(row, lease_s=0.05, stall_s=math.inf)
         watch.look()
         lease = watch.take()
-        assert lease is not None
         lost = threading.Event()
         with lease.kept(lost.set, logger()):
             eventually(lambda: other.read().count >= 2, 10, what="two renewals")

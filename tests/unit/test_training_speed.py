@@ -43,7 +43,6 @@ def test_a_fit_finds_the_planted_serial_share_through_noise(serial: float, seed:
     planted = AmdahlFit(3.0 * serial, 3.0 * (1 - serial))
     found = fit_amdahl(gpus, [planted.speed(g) * e for g, e in zip(gpus, noise, strict=True)])
 
-    assert found is not None
     assert found.serial_share == pytest.approx(serial, abs=0.005)
     assert found.speed(128) == pytest.approx(planted.speed(128), rel=0.02)
 
@@ -63,7 +62,6 @@ def test_no_other_curve_fits_better(points: list[tuple[float, float]]) -> None:
         return float((((parts[0] + parts[1] / gpus) * speeds - 1) ** 2).sum())
 
     found = fit_amdahl(gpus.tolist(), speeds.tolist())
-    assert found is not None
     assert min(found.serial_s, found.parallel_s) >= 0
     other = minimize(error, [0.5, 0.5], bounds=[(0, None), (0, None)], tol=1e-12)
     own = error(np.array([found.serial_s, found.parallel_s]))
@@ -168,7 +166,6 @@ def test_jobs_have_the_ratio_of_their_model_and_else_that_of_the_site() -> None:
     profile = Profile(name="m", speeds=(speed((1, 4), 9.0, "a100"), speed((1, 4), 2.0, "v100")))
     found = rates({"m": profile}, SITE, {2: "m", 3: "nobody's", 99: "m"})
 
-    assert found is not None
     assert found.rates.tolist() == pytest.approx(np.array([[2, 1], [2, 2 * 2 / 9], [2, 1]]))
     assert found.origin.tolist() == [Origin.PRIOR, Origin.MEASURED, Origin.PRIOR]
 
@@ -178,7 +175,6 @@ def test_the_type_that_is_known_keeps_the_speed_the_site_gives_it() -> None:
     profile = Profile(name="m", speeds=(speed((1, 4), 9.0, "v100"),))
     found = rates({"m": profile}, SITE, {2: "m"})
 
-    assert found is not None
     assert found.rates[1].tolist() == pytest.approx([2.0, 1.0])
     assert found.origin[1] == Origin.PRIOR
 

@@ -17,7 +17,7 @@ from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.plan import Trim
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import FifoSkip
@@ -39,6 +39,7 @@ def site(
         [*running, *waiting],
         nodes=[GPUS] * len(used),
         claims={JobId(j): claim for j, claim in claims.items()},
+        columns={"mem_mb": [800] * len(used)},
     )
     held = Allocations(
         job=np.arange(len(used), dtype=np.int32),
@@ -47,11 +48,7 @@ def site(
         cpus=np.array([cpus for _, cpus in used.values()], dtype=np.int32),
         mem_mb=np.full(len(used), 100, dtype=np.int64),
     )
-    nodes = Nodes(
-        **{f.name: getattr(seen.nodes, f.name) for f in dataclasses.fields(seen.nodes)}
-        | {"mem_mb": np.full(len(used), 800, dtype=np.int64)}
-    )
-    snap = build.snapshot(dataclasses.replace(seen, held=held, nodes=nodes))
+    snap = build.snapshot(dataclasses.replace(seen, held=held))
     return dataclasses.replace(snap, trimmed=trimmed)
 
 

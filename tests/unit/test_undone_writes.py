@@ -6,9 +6,10 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import build
 import pytest
 
-from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
+from slurm_dl.engine.cycle import Carry, Cycle
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.undone_writes import UndoneWrites
 from slurm_dl.engine.waiting_line import PLACES
@@ -76,17 +77,8 @@ class Life:
     def cycle(self, *, acting: bool = True) -> Cycle:
         """One cycle, a second after the last."""
         self.cluster.advance(1)
-        return run_cycle(
-            self.cluster,
-            self.ledger,
-            POLICY,
-            SETTINGS,
-            clock=self.cluster.clock,
-            acting=acting,
-            backfilling=lambda: self.in_pass,
-            carry=self.carry,
-            ask_by_hand=self.ask,
-        )
+        more = {"carry": self.carry, "ask_by_hand": self.ask, "backfilling": lambda: self.in_pass}
+        return build.cycle(self.cluster, self.ledger, POLICY, SETTINGS, acting=acting, **more)
 
     def writes(self, cycle: Cycle) -> dict[int, int]:
         """The SiteFactors that were written in *cycle*."""

@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 from typing import Any
 
+import build
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Overdue, Placement, Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
@@ -55,9 +56,8 @@ def snapshot_of(
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """At the end of a lease, nodes of 4 GPUs of the types *kinds*."""
-    seen = observed(rows, nodes=(4,) * len(kinds), held=held, opted_in=opted_in)
-    nodes = dataclasses.replace(seen.nodes, gpu_type=np.array(kinds, dtype=np.int16))
-    seen = dataclasses.replace(seen, nodes=nodes)
+    nodes, columns = (4,) * len(kinds), {"gpu_type": kinds}
+    seen = observed(rows, nodes=nodes, held=held, opted_in=opted_in, columns=columns)
     snap = snapshot(seen, rates=np.tile(rates, (len(rows), 1)), memory=memory, **more)
     return dataclasses.replace(snap, left_s=np.full(len(rows), left_s))
 
@@ -143,17 +143,11 @@ class Site:
 
     def look(self) -> Cycle:
         """One cycle, and the time until the next."""
-        cycle = run_cycle(
-            self.cluster,
-            self.ledger,
-            POLICY,
-            SETTINGS,
-            clock=self.cluster.clock,
-            acting=True,
-            enrich=lambda snap: dataclasses.replace(
-                snap, rates=np.tile(FOURFOLD, (len(snap.jobs), 1))
-            ),
-        )
+
+        def enrich(snap: Snapshot) -> Snapshot:
+            return dataclasses.replace(snap, rates=np.tile(FOURFOLD, (len(snap.jobs), 1)))
+
+        cycle = build.cycle(self.cluster, self.ledger, POLICY, SETTINGS, enrich=enrich)
         done = [d.action for d in cycle.done if not d.error]
         self.opened += [a.handover for a in done if isinstance(a, OpenHandover)]
         self.cluster.advance(LOOK_S)

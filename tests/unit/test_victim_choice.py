@@ -412,22 +412,12 @@ def test_gpus_without_a_node_count_get_as_few_nodes_as_can_hold_them() -> None:
 
 def test_only_nodes_of_the_type_and_partition_and_up_are_allowed() -> None:
     """A node must be all that the job asks for."""
-    nodes = dataclasses.replace(
-        build.observed([]).nodes,
-        gpu_type=np.array([0, 1, 1, 1], dtype=np.int16),
-        up=np.array([True, True, False, True]),
-    )
+    columns = {"gpu_type": [0, 1, 1, 1], "up": [True, True, False, True]}
     node_in = np.array([[True, True, True, False], [True] * 4])
-    seen = dataclasses.replace(
-        build.observed([build.pending(1, 1, gpu_type=1)]), nodes=nodes, node_in=node_in
-    )
+    seen = build.observed([build.pending(1, 1, gpu_type=1)], columns=columns, node_in=node_in)
 
-    assert ResourceRequests(build.snapshot(seen)).of(0).allowed.tolist() == [
-        False,
-        True,
-        False,
-        False,
-    ]
+    allowed = ResourceRequests(build.snapshot(seen)).of(0).allowed
+    assert allowed.tolist() == [False, True, False, False]
 
 
 def _room_for(row: JobRow) -> list[bool]:
