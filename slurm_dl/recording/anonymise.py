@@ -68,6 +68,8 @@ class Anonymous:
             past=past,
             breakers=breakers,
             restarts=restarts,
+            # Keys and bodies of a policy may name anybody.
+            booked=(),
         )
 
     def setup(self, setup: Setup, snap: Snapshot) -> Setup:

@@ -29,6 +29,7 @@ from slurm_dl.model.plan import Book
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.gandiva_fair import GandivaFair
+from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.replay_report import plan_bytes
 from slurm_dl.recording.typed_json import from_bytes, to_bytes
 from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster
@@ -150,6 +151,7 @@ def test_a_recording_of_it_plans_the_same_again() -> None:
     for cycle in lived:
         kept = from_bytes(to_bytes(cycle.snapshot, Snapshot), Snapshot)
         assert kept.booked == cycle.snapshot.booked
+        assert Anonymous()(kept).booked == (), "it may name anybody"
         plans = (
             decide(kept, policy, SETTINGS),
             run_cycle(again, new, policy, SETTINGS, clock=again.clock, acting=True).plan,
