@@ -184,7 +184,7 @@ class Placement:
     steer: bool = False
     trim: bool = False
     steer_for_s: float = 600.0
-    defer_s: float = 90.0
+    defer_s: float = 120.0
     settle_s: float = 0.0
     window: int = 200
     profiles: Mapping[str, Profile] = field(default_factory=dict)

@@ -87,7 +87,7 @@ def configured(site: Path, text: str = "") -> Config:
 
 
 def test_the_engine_gets_what_was_configured(site: Path) -> None:
-    """Names became schemes; a job is put off by three polls, so that two may fail."""
+    """Names became schemes; a job is put off by four polls, so that two may fail."""
     text = "daemon: {poll_s: 20}\nplacement: {scheme: best_fit, steer: true, steer_for_s: 50, "
     text += "trim: true, settle_s: 25, window: 7}\n"
     profiles = {"a": Profile(name="a")}
@@ -98,7 +98,7 @@ def test_the_engine_gets_what_was_configured(site: Path) -> None:
         steer=True,
         trim=True,
         steer_for_s=50.0,
-        defer_s=60.0,
+        defer_s=80.0,
         settle_s=25.0,
         window=7,
         profiles=profiles,
