@@ -13,7 +13,10 @@ from victims import sank
 
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("needs the database, which `make test` does not install"),
+]
 
 OPTED_IN = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 3, "by": "daemon"}})
 LOOKS = 5
