@@ -41,6 +41,8 @@ SHARED: Final = (
 """Files of which `make test` has a share: those that start a process or simulate in each test."""
 LEFT_OUT: Final = ("full", "torch", "wheel", "docker")
 """Marks of tests that `make test` leaves out."""
+SIXTH: Final = "sixth"
+"""Mark, beside ``full``, of tests of which each part has a sixth, by their names."""
 LEAST_TESTS: Final = 3
 UNKNOWN_S: Final = 20.0
 """Assumed duration of a unit that is not in the table yet."""
@@ -103,18 +105,28 @@ def shared_out(items: Iterable[pytest.Item], share: float, seed: str) -> set[pyt
 def outside_part(
     items: Iterable[pytest.Item], part: str, changed: Iterable[str], table: Durations
 ) -> set[pytest.Item]:
-    """What is in neither part *part* ("2/6") of the slow tests nor in a *changed* file."""
+    """What is in neither part *part* ("2/6") of the slow tests nor in a *changed* file.
+
+    Of tests marked `SIXTH` a sixth is in each part.
+    """
     items = list(items)
     number, _, parts = part.partition("/")
-    slow = {item: unit_of(item) for item in items if is_left_out(item)}
+    sixth = {item for item in items if item.get_closest_marker(SIXTH) is not None}
+    here = {item for item in sixth if _sixth_of(item) == int(number) % 6}
+    slow = {item: unit_of(item) for item in items if is_left_out(item) and item not in sixth}
     part_by_unit = part_of({*slow.values(), *slow_units(table)}, int(parts), table)
     files = set(changed)
     return {
         item
         for item in items
         if file_of(item.nodeid) not in files
+        and item not in here
         and (item not in slow or part_by_unit[slow[item]] != int(number))
     }
+
+
+def _sixth_of(item: pytest.Item) -> int:
+    return hashlib.sha256(item.nodeid.encode()).digest()[0] % 6
 
 
 def slow_units(table: Durations) -> set[str]:

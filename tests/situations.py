@@ -37,7 +37,7 @@ SPEED_ON_V100: Final = {"fast": 4.0, "even": 1.2}
 AGE_S: Final = 50_000.0
 """Since the submission of the first job; each later one came a minute after it."""
 ACCOUNTS: Final = ("account0", "account1", "account2")
-DEADLINES: Final = {"share": 1.0, "account_share": 1.0}
+DEADLINES: Final[Mapping[str, Any]] = {"share": 1.0, "account_share": 1.0}
 USER: Final = "root"
 
 

@@ -79,6 +79,18 @@ def test_the_parts_together_have_each_slow_test_once() -> None:
         assert quick[1] in out
 
 
+def test_each_part_has_a_sixth_of_what_is_marked_so() -> None:
+    """Six parts in a row have every one, each once."""
+    items = [item(f"tests/cluster/test_a.py::test_1[{n}]", "full", "sixth") for n in range(40)]
+    parts = [
+        set(kept(items, selection.outside_part(items, f"{n}/12", [], TABLE))) for n in range(1, 13)
+    ]
+
+    assert all(parts)
+    assert sum(map(len, parts)) == 2 * len(items)
+    assert set.union(*parts[:6]) == set(items)
+
+
 def kept(items: list[Any], out: set[Any]) -> list[Any]:
     return [item for item in items if item not in out]
 
