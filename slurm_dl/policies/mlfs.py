@@ -39,7 +39,7 @@ class Mlfs:
     """The largest weighted sum of urgency per iteration, deadline, time left and waiting first.
 
     Attributes:
-        urgency: Urgency of the jobs of each QOS, 0 or more.
+        urgency: Urgency of the jobs of each QOS, 0 or more, such as ``[[high, 5], [low, 0.5]]``.
         other_urgency: Urgency of the jobs of any other QOS, 0 or more.
         alpha: Weight of the training part, 0 to 1; the rest is the weight of the computing part.
         deadline_weight: Weight of the deadline in the computing part, 0 or more.
