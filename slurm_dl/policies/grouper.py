@@ -55,13 +55,16 @@ class Grouper:
     source: ClassVar[str] = "Grouper, IEEE TNSM 17(3) 2020 (permutation of stages)"
     about: ClassVar[About] = About(
         row="F2",
-        level="W2",
+        level="W3",
         formula=(
             "stage of max(longest seconds left, GPU-seconds left / GPUs) smallest first; "
             "inside a stage the longest job first"
         ),
-        needs=("left_s",),
-        fallback="a job without any estimate is assumed to run as long again as it has run",
+        needs=("left_s", "texts"),
+        fallback=(
+            "A job without any estimate is assumed to run as long again as it has run. A job "
+            "without a name, and of no array, is a group of its own."
+        ),
         starves="a large stage, while smaller ones come",
         trusts=("its array and name: a search that is split into groups is served in parts",),
     )
@@ -69,7 +72,8 @@ class Grouper:
         "Only the abstract is public. The paper orders flows on the network; here stages compete "
         "for GPUs. The stage of a group is all its jobs that run or wait for free resources: "
         "later jobs are not submitted yet, or held by a dependency. Groups are arrays and jobs of "
-        "like names."
+        "like names. The throttle of an array is not set. Its pending tasks take no part while "
+        "Slurm holds them back for it, and all count otherwise. Network flows are not scheduled."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

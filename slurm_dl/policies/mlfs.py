@@ -39,7 +39,7 @@ class Mlfs:
     """The largest weighted sum of urgency per iteration, deadline, time left and waiting first.
 
     Attributes:
-        urgency: Urgency of the jobs of each QOS, 0 or more.
+        urgency: Urgency of the jobs of each QOS, 0 or more, such as ``[[high, 5], [low, 0.5]]``.
         other_urgency: Urgency of the jobs of any other QOS, 0 or more.
         alpha: Weight of the training part, 0 to 1; the rest is the weight of the computing part.
         deadline_weight: Weight of the deadline in the computing part, 0 or more.
@@ -54,16 +54,17 @@ class Mlfs:
     source: ClassVar[str] = "MLFS, CoNEXT 2020 (MLF-H, priority)"
     about: ClassVar[About] = About(
         row="A16",
-        level="W2",
+        level="W3",
         formula=(
             "alpha * urgency / iteration + (1 - alpha) * (gd / (deadline - now) + gr / seconds left"
             " + gw * waited), each part as a share of the largest; largest first"
         ),
-        needs=("due_s", "left_s", "progress"),
+        needs=("due_s", "left_s", "progress", "texts"),
         fallback=(
             "Without loss the factor of its reductions is 1. Without a deadline or a known time "
             "left, that term is 0. Without progress the iteration is computed from the seconds "
-            "run and left, without those from the seconds run."
+            "run and left, without those from the seconds run. A job of an unlisted or unknown QOS "
+            "has other_urgency."
         ),
         starves=(
             "a job without a deadline and of little urgency, while more urgent ones come; a job "

@@ -27,7 +27,7 @@ NEEDS: Final[Mapping[str, str]] = {
     "history": "finished jobs",
     "profile": "profiles of models",
     "accounts": "Slurm's accounts",
-    "texts": "names, users and accounts of jobs",
+    "texts": "names, users, accounts and QOS of jobs",
     "claims": "declarations of jobs about themselves",
 }
 """Inputs of a policy beyond those that Slurm has of every job, by name in `About.needs`."""

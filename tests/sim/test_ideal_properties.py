@@ -45,8 +45,9 @@ def has_leases(name: str) -> bool:
 
 
 def whose_matters(name: str) -> bool:
-    """Whether users, accounts or names of jobs decide anything."""
-    return bool({"accounts", "history", "texts"} & set(POLICIES[name].about.needs))
+    """Users, accounts or names of jobs decide something."""
+    needs = {"accounts", "history", "texts"} & set(POLICIES[name].about.needs)
+    return bool(needs) and name not in {"mlfs", "static_priority"}  # They read only the QOS.
 
 
 def for_policies(names: Iterable[str], **drawn: st.SearchStrategy[Any]) -> Callable[..., Property]:
