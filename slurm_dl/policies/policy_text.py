@@ -16,6 +16,29 @@ LEVELS: Final[Mapping[str, str]] = {
 }
 """What tests show, by `About.level`."""
 
+_ORDERS: Final = "tests/cluster/test_policy_orders.py"
+
+SHOWN_BY: Final[Mapping[str, str]] = {
+    "arrival_las": "tests/sim/test_ideal_properties.py",
+    "conservative_backfill": f"{_ORDERS}: its order, which is that of fifo while no GPU is free",
+    "discrete_las": f"{_ORDERS}; tests/docker/test_jobs.py",
+    "easy_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
+    "fifo_skip": f"{_ORDERS}; tests/cluster/test_hold.py",
+    "gavel_fifo": f"{_ORDERS}; tests/cluster/test_gpu_types.py",
+    "gavel_max_min": f"{_ORDERS}; tests/cluster/test_policies.py",
+    "gavel_proportional": f"{_ORDERS}; tests/cluster/test_policies.py",
+    "karuna": f"{_ORDERS}; tests/cluster/test_deadline.py",
+    "list_gittins": "tests/sim/test_gates.py",
+    "list_las": "tests/sim/test_gates.py",
+}
+"""Tests that show the level of a policy of ours; of others that run on Slurm `_ORDERS` does."""
+
+
+def shown_by(policy: str, level: str) -> str:
+    """The tests that show that *policy*, one of ours, has its level."""
+    return SHOWN_BY.get(policy, _ORDERS if level in {"W3", "W4"} else "")
+
+
 NEEDS: Final[Mapping[str, str]] = {
     "left_s": "how long each job will still run",
     "progress": "the share of its work that each job has done",

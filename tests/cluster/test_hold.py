@@ -65,18 +65,20 @@ RIGHT = {"F", "C"}
     [
         ("easy_backfill", RIGHT),
         ("fifo", {"C"}),
+        ("fifo_skip", {"F", "B"}),
         ("discrete_las", {"F", "B"}),
         ("", {"C"}),  # Slurm's own backfill, without a daemon.
     ],
 )
 @pytest.mark.full("half a minute each; the others show that the case can fail")
-def test_easy_backfill_fills_the_gaps_that_hold_nobody_up(
+def test_each_fills_the_gaps_that_its_rule_allows(
     sandbox: Sandbox, short_directory: Path, policy: str, starts: set[str]
 ) -> None:
     """Four GPUs, two of them in use for six minutes at most; the first job wants three.
 
     S behind it wants four, so Slurm's own backfill, which reserves for both, starts no job that
-    lasts longer than those. EASY reserves for the first alone: one GPU is left over.
+    lasts longer than those. EASY reserves for the first alone: one GPU is left over. fifo_skip
+    reserves for none and starts what fits in the order of arrival.
     """
     with schedd_in(sandbox, short_directory) as place:
         order = {"order": policy or "fifo", "parameters": {}}

@@ -59,15 +59,11 @@ FULL: Final = tuple(name for name in SITUATIONS if name != "room")
 STATIC: Final = "static"
 """A policy of the tests: the last submitted first."""
 MUTANTS: Final = ("fifo", "las", STATIC)
-LIKE_FIFO: Final = {
-    "conservative_backfill": "tests/cluster/test_hold.py",
-    "easy_backfill": "tests/cluster/test_hold.py",
-    "fifo": "its row differs from those of las and of a fixed order",
-    "fifo_skip": "tests/unit/test_policy_orders.py: the situation with room",
-    "gavel_fifo": "tests/cluster/test_gpu_types.py",
-    "gavel_proportional": "tests/sim/test_policies_direction.py",
+LIKE_FIFO: Final = {"fifo", "fifo_skip", "gavel_fifo", "gavel_proportional"} | {
+    "conservative_backfill",
+    "easy_backfill",
 }
-"""Policies that order a full queue by arrival, and the tests that show their own effect."""
+"""Policies that order a full queue by arrival; `SHOWN_BY` names the tests of what is their own."""
 
 REVERSED: Final = '''
 """Last come, first served: a fixed order that no published policy has."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 from situations import PARAMETERS, ROWS, SITUATIONS, made, order_of, overs
 
 from slurm_dl.policies import registry
+from slurm_dl.policies.policy_text import shown_by
 from slurm_dl.testing.snapshot_builder import NOW_S
 
+ROOT = Path(__file__).parents[2]
 ON_SLURM = sorted(n for n, p in registry.POLICIES.items() if registry.runs_on_slurm(p))
 
 SAME_RULE = (
@@ -46,3 +50,13 @@ def test_no_two_policies_have_one_row() -> None:
     }
 
     assert alike == {frozenset(pair) for pair in SAME_RULE}
+
+
+def test_every_level_has_tests_that_show_it() -> None:
+    """They exist, and name the policy or run all that are on Slurm."""
+    for name, policy in registry.POLICIES.items():
+        paths = re.findall(r"tests/\S+\.py", shown_by(name, policy.about.level))
+        assert paths, name
+        texts = [(ROOT / path).read_text("utf-8") for path in paths]
+        named = (name, "ON_SLURM", "PRESETS", "tiresias-artifact")
+        assert all(any(word in text for word in named) for text in texts), name

@@ -9,7 +9,7 @@ from pathlib import Path
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.error_text import written
 from slurm_dl.policies.base import Policy
-from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words
+from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words, shown_by
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 from tools.docs.page_parts import first_line, parameter_table, table_row
 
@@ -113,6 +113,7 @@ def _lines(kind: type[Policy]) -> Iterator[str]:
     facts = {
         "Source": f"{kind.source} (row {about.row})",
         "Level": level,
+        "Shown by": shown_by(kind.name, about.level),
         "Runs": "on Slurm and in dlsim" if runs_on_slurm(kind) else "in dlsim only",
         "Formula": f"`{about.formula}`",
         "Read as": kind.interpretation,

@@ -24,7 +24,13 @@ from slurm_dl.error_text import written
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import policy_file, registry
-from slurm_dl.policies.policy_text import LEVELS, need_in_words, preempts_in_words, unit_of
+from slurm_dl.policies.policy_text import (
+    LEVELS,
+    need_in_words,
+    preempts_in_words,
+    shown_by,
+    unit_of,
+)
 from slurm_dl.policies.registry import runs_on_slurm
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
@@ -135,6 +141,7 @@ def _values(kind: Any) -> Described:  # noqa: ANN401 - a class of a site
         "skips": bool(kind.skips),
         "tiers": _tiers(kind),
         "on_slurm": bool(runs_on_slurm(kind)),
+        "shown_by": shown_by(kind.name, about.level) if kind.name in registry.POLICIES else "",
         "module": str(kind.__module__),
         "parameters": [
             {
@@ -209,6 +216,7 @@ def _facts(policy: Described) -> dict[str, str]:
         "Source": policy["source"],
         "Row": policy["row"],
         "Level": f"{level}: {LEVELS.get(level, 'not known')}",
+        "Shown by": policy["shown_by"],
         "Runs": "on Slurm and in dlsim" if policy["on_slurm"] else "in dlsim only",
         "Formula": policy["formula"],
         "Read as": policy["interpretation"],
