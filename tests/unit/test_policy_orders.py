@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from order_oracles import ORACLES
 from situations import PARAMETERS, ROWS, SITUATIONS, made, order_of, overs
 
 from slurm_dl.policies import registry
@@ -46,3 +47,11 @@ def test_no_two_policies_have_one_row() -> None:
     }
 
     assert alike == {frozenset(pair) for pair in SAME_RULE}
+
+
+@pytest.mark.parametrize("policy", sorted(ORACLES))
+def test_an_oracle_gives_the_row_where_no_gpu_is_free(policy: str) -> None:
+    """Worked out from the literal table alone."""
+    full = {name: row for name, row in zip(SITUATIONS, ROWS[policy], strict=True) if name != "room"}
+
+    assert {name: ORACLES[policy](SITUATIONS[name]) for name in full} == full
