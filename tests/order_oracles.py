@@ -141,25 +141,26 @@ def mlfs(queue: Queue) -> str:
 def karuna(queue: Queue) -> str:
     """Deadlines last until their latest start, then first; others in queues by service (A22).
 
-    The latest start is 300 s before due - left, or when all due by then need every GPU.
+    The latest start is 300 s before due - left, or when all due by then need every GPU. Who is late
+    for sure, by more than the time limit, has no deadline.
     """
+    jobs = {one.job: one for one in queue}
     due = {
-        one.job: one for one in queue if one.due_s and (one.due_s > left_s(one) or not left(one)[1])
+        one.job: float(one.due_s)
+        for one in queue
+        if one.due_s and (one.due_s > left_s(one) or not left(one)[1])
     }
 
-    def press_s(one: Queued) -> float:
-        later = [m for m in due.values() if m.due_s >= one.due_s]
-        together = (
-            m.due_s
-            - sum(left_s(k) * k.gpus for k in due.values() if k.due_s <= m.due_s) / CLUSTER_GPUS
-            for m in later
-        )
-        return min(one.due_s - left_s(one), *together) - 300
+    def together_s(until_s: float) -> float:
+        work = sum(left_s(jobs[m]) * jobs[m].gpus for m, at_s in due.items() if at_s <= until_s)
+        return until_s - work / CLUSTER_GPUS
 
     def place(one: Queued) -> tuple[int, float]:
         if one.job not in due:
             return queue_of(attained(one)), one.job
-        return (-1 if press_s(one) <= 0 else 9), one.due_s
+        mine_s = due[one.job]
+        latest_s = min(mine_s - left_s(one), *(together_s(d) for d in due.values() if d >= mine_s))
+        return (-1 if latest_s <= 300 else len(THRESHOLDS) + 1), mine_s
 
     return by(place)(queue)
 
