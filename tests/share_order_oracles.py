@@ -40,10 +40,9 @@ class Program:
         self.alike = [alike(one) for one in self.jobs]
         self.below: Rows = [self.of(m, (1.0, 1.0)) for m in range(self.n)]
         self.bound = [1.0] * self.n
-        for kind in range(2):
-            self.below.append(
-                sum(self.of(m, self.gpus[m] * np.eye(2)[kind]) for m in range(self.n))
-            )
+        for kind in np.eye(2):
+            used = [self.of(m, self.gpus[m] * kind) for m in range(self.n)]
+            self.below.append(np.sum(used, axis=0))
             self.bound.append(float(NODES * GPUS))
         self.equal: Rows = []
         for m, like in enumerate(self.alike):
