@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-from order_oracles import CLUSTER_GPUS, Queue, left_s
+from order_oracles import CLUSTER_GPUS, PAST, Queue, attained, left_s
 from scipy.optimize import linprog
-from situations import GPUS, NODES, RUNNING, SPEED_ON_V100
+from situations import GPUS, NODES, RUNNING, SPEED_ON_V100, Queued
 
 Pairs = set[tuple[int, int]]
 Rows = list[np.ndarray[Any, Any]]
@@ -210,7 +210,52 @@ def gandiva_fair(queue: Queue) -> Pairs:
     return by_share(queue, {one.job: min(best[one.account], 1.0) for one in queue})
 
 
+def astraea_ltgf(queue: Queue) -> Pairs:
+    """The account of least GPU time for its quota next, after those with none of it now (A13).
+
+    All of the past lies in the window. All waiting jobs have starved, so in an account they go by
+    submission, and before its running job, of which it has one at most.
+    """
+    who = sorted({one.account for one in queue})
+    quota, lease_s = CLUSTER_GPUS / len(who), 1800.0
+    runs = [one.account for one in queue if one.job in RUNNING]
+    assert len(set(runs)) == len(runs)
+    assert all(one.waits_s >= 4 * 3600 for one in queue if one.job not in RUNNING)
+    mine = {
+        u: sorted(
+            (one for one in queue if one.account == u), key=lambda o: (o.job in RUNNING, o.job)
+        )
+        for u in who
+    }
+    had = {
+        u: sum(p.gpus * p.ran_s for p in PAST if p.account == u) + sum(map(attained, mine[u]))
+        for u in who
+    }
+    given, order = dict.fromkeys(who, 0.0), list[int]()
+    # First as long as GPUs are free, all being handed out anew; then the rest.
+    for there in (float(CLUSTER_GPUS), float("inf")):
+        room = there
+        skipped: dict[str, list[Queued]] = {u: [] for u in who}
+        while any(mine.values()):
+
+            def turn(u: str) -> tuple[bool, float, float, str]:
+                short = given[u] / quota < 0.2
+                return not short, given[u] * short, had[u] + given[u] * lease_s, u
+
+            u = min((u for u in who if mine[u]), key=turn)
+            one = mine[u].pop(0)
+            if one.gpus > room:
+                skipped[u].append(one)
+                continue
+            room -= one.gpus
+            given[u] += one.gpus
+            order.append(one.job)
+        mine = skipped
+    return by_share(queue, {job: -float(place) for place, job in enumerate(order)})
+
+
 PAIRS: Final[Mapping[str, Callable[[Queue], Pairs]]] = {
+    "astraea_ltgf": astraea_ltgf,
     "gandiva_fair": gandiva_fair,
     "gavel_cost": largest_sum,
     "gavel_cost_slo": largest_sum_in_time,

@@ -80,7 +80,6 @@ def test_no_optimum_turns_a_pair_of_the_row_round(policy: str) -> None:
 
 ELSEWHERE: Final = {
     "allox": "test_policies_allox.py",
-    "astraea_ltgf": "test_policies_astraea_ltgf.py",
     "carbyne": "test_policies_carbyne.py",
     "gavel_finish_time": "test_policies_gavel.py",
     "gavel_hierarchical": "test_policies_gavel_hierarchy.py",
