@@ -24,7 +24,7 @@ class ArrivalLas(DiscreteLas):
     source: ClassVar[str] = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"
     about: ClassVar[About] = About(
         row="A1",
-        level="W2",
+        level="W1",
         formula="K queues by attained service, updated when a job comes or goes",
         starves="jobs of the last queue, while new ones come",
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from pathlib import Path
+from typing import Final
 
 import pytest
+from order_oracles import ORACLES
+from share_order_oracles import PAIRS
 from situations import PARAMETERS, ROWS, SITUATIONS, made, order_of, overs
 
 from slurm_dl.policies import registry
@@ -60,3 +63,65 @@ def test_every_level_has_tests_that_show_it() -> None:
         texts = [(ROOT / path).read_text("utf-8") for path in paths]
         named = (name, "ON_SLURM", "PRESETS", "tiresias-artifact")
         assert all(any(word in text for word in named) for text in texts), name
+
+
+@pytest.mark.parametrize("policy", sorted(ORACLES))
+def test_an_oracle_gives_the_row_where_no_gpu_is_free(policy: str) -> None:
+    """Worked out from the literal table alone."""
+    full = {name: row for name, row in zip(SITUATIONS, ROWS[policy], strict=True) if name != "room"}
+
+    assert {name: ORACLES[policy](SITUATIONS[name]) for name in full} == full
+
+
+ROUNDED: Final = {("gavel_max_min", "full_2"): {(4, 5)}}
+"""Pairs that a row has the other way round: both jobs are to run all the time, so the one submitted
+first comes first, but the program's slack leaves the other 5e-9 more."""
+
+
+@pytest.mark.parametrize("policy", sorted(PAIRS))
+def test_no_optimum_turns_a_pair_of_the_row_round(policy: str) -> None:
+    """Shares of time, by programs of their own."""
+    for (name, queue), row in zip(SITUATIONS.items(), ROWS[policy], strict=True):
+        if name == "room":
+            continue
+        pairs = PAIRS[policy](queue)
+        turned = {(a, b) for a, b in pairs if row.index(str(a)) > row.index(str(b))}
+
+        assert turned == ROUNDED.get((policy, name), set())
+        assert len(pairs) >= 10, "most pairs are the same in every optimum"
+
+
+ELSEWHERE: Final = {
+    "allox": "test_policies_allox.py",
+    "carbyne": "test_policies_carbyne.py",
+    "gavel_finish_time": "test_policies_gavel.py",
+    "gavel_hierarchical": "test_policies_gavel_hierarchy.py",
+    "gavel_strategy_proof": "test_policies_gavel_strategy_proof.py",
+    "hug": "test_policies_hug.py",
+    "learned_gittins": "test_setup_cost_index.py",
+    "themis": "test_policies_themis.py",
+    "themis_convex": "test_policies_themis.py",
+}
+"""Policies without an oracle here, and the tests of their formula against one."""
+
+NO_ORACLE: Final = {"qssf"}
+"""Boosted trees: what they predict has no closed form."""
+
+
+def test_every_policy_has_an_oracle_or_says_where() -> None:
+    """Each policy stands in one table."""
+    assert sorted([*ORACLES, *PAIRS, *ELSEWHERE, *NO_ORACLE]) == sorted(ROWS)
+    assert set(ON_SLURM) <= set(ROWS)
+    for name in ELSEWHERE.values():
+        assert Path(__file__).with_name(name).is_file()
+
+
+def test_arrival_las_keeps_the_order_of_arrival_in_each_queue() -> None:
+    """A policy of the simulator alone: two queues, by GPU-seconds."""
+    limit_gpu_s = 8_000.0
+    mine = made("arrival_las", {"thresholds_gpu_s": [limit_gpu_s]})
+    for queue in list(SITUATIONS.values())[:3]:
+        waits = [one for one in queue if one.job > 2]
+        waits.sort(key=lambda one: (one.had_s * one.gpus >= limit_gpu_s, one.job))
+
+        assert order_of(queue, overs(NOW_S), mine) == "".join(str(one.job) for one in waits)
