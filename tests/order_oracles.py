@@ -18,7 +18,7 @@ Queue = Sequence[Queued]
 Oracle = Callable[[Queue], str]
 
 STARTED_S: Final = 5.0
-"""How long the two running jobs have been running this time."""
+"""Seconds since the two running jobs started."""
 CLUSTER_GPUS: Final = 2 * NODES * GPUS
 THRESHOLDS: Final = (3250.0, 7200.0, 18000.0)
 """Tiresias' queues, GPU-seconds (systems.md A1)."""

@@ -1,4 +1,4 @@
-"""What shares of time say about the order of the waiting jobs of `situations`, from their rows.
+"""Orders of the waiting jobs of `situations` by shares of time, from their rows.
 
 An optimum of a linear program need not be the only one. So an oracle here tells pairs: the first
 job of each goes before the second in *every* optimum. Jobs that are owed as much go by submission,
@@ -21,7 +21,7 @@ Rows = list[np.ndarray[Any, Any]]
 EQUAL: Final = 1e-5
 """Shares this close are one: programs are solved to 1e-7, and sums of them are further off."""
 ROOM: Final = 1e-8
-"""What an optimum may miss: its bounds are computed themselves."""
+"""Tolerance of an optimum: its bounds are computed themselves."""
 
 
 class Program:

@@ -173,7 +173,7 @@ class Orders:
         db.close()
 
     def _told(self, waits: Sequence[str]) -> bool:
-        """Whether a second look, which has the past, has been written as a whole."""
+        """True once a second look, which has the past, has been written as a whole."""
         if self.place.cycles() < 3:
             return False
         argv = ["squeue", "--noheader", "--format=%Q", f"--jobs={','.join(waits)}"]
