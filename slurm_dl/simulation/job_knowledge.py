@@ -27,12 +27,15 @@ class TraceKnowledge:
         due_s: ``(N,)`` when each is to be done, in the trace's time; inf for those that are not
             due. None: none is.
         foreseen_s: ``(N,)`` how long each is thought to run; None: it is known exactly.
+        steps_per_s: ``(N,)`` steps a second at rate 1; rates are then steps a second, and work and
+            *foreseen_s* are counted in steps. None: work is counted in seconds at rate 1.
         texts: Whether jobs have their names, users and accounts.
     """
 
     rates: F64 | None = None
     due_s: F64 | None = None
     foreseen_s: F64 | None = None
+    steps_per_s: F64 | None = None
     texts: bool = False
 
     def left_s(self, rows: I64, done_s: F64, truly_s: F64) -> F64:

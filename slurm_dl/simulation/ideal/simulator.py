@@ -116,6 +116,8 @@ class IdealCluster:
         self._zero_s = float(trace.submit_s[0]) if n else 0.0
         submit_s = trace.submit_s - self._zero_s
         work_s = trace.duration_s * costs.slowdown
+        if known.steps_per_s is not None:
+            work_s = work_s * known.steps_per_s
         exact = "accounts" in policy.about.needs
         remembers = exact or "history" in policy.about.needs
         self._known = dataclasses.replace(known, texts=known.texts or remembers)

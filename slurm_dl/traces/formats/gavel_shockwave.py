@@ -37,13 +37,17 @@ _GPUS: Final = {7: 6, 10: 6, 12: 6}
 _ARRIVAL: Final = {7: 5, 10: 9, 12: 11}
 _DURATION: Final = 10
 _WITH_DURATION: Final = 12
+_OF_DURATION: Final = "v100"
+
+TABLE: Final = Path(str(files("slurm_dl.traces.formats"))) / "gavel_steps_per_s.json"
+"""Gavel's own measurements; see `steps_per_s`."""
 
 
 @functools.cache
-def steps_per_s() -> Mapping[str, Mapping[str, float]]:
-    """Steps per second alone on V100s, by model and number of GPUs: gavel_steps_per_s.json."""
-    table = files("slurm_dl.traces.formats") / "gavel_steps_per_s.json"
-    measured: Mapping[str, Mapping[str, float]] = json.loads(table.read_text())["steps_per_s"]
+def steps_per_s() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Steps per second alone, by model, number of GPUs and GPU type."""
+    measured: Mapping[str, Mapping[str, Mapping[str, float]]]
+    measured = json.loads(TABLE.read_text())["steps_per_s"]
     return measured
 
 
@@ -67,7 +71,7 @@ def _job(nth: int, fields: Sequence[str]) -> JobLine:
 
 def _rate(model: str, gpus: float) -> float:
     """Steps per second of *model* alone on *gpus* V100s."""
-    rate = steps_per_s().get(model, {}).get(f"{gpus:.0f}")
+    rate = steps_per_s().get(model, {}).get(f"{gpus:.0f}", {}).get(_OF_DURATION)
     if not rate:
         raise BadValue(
             Reason.NO_RATE, f"the speed of {shown(model)} on {gpus:g} GPUs was not measured"

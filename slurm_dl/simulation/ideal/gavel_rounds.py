@@ -1,0 +1,178 @@
+"""Gavel's own rounds: shares become turns by the fraction of time that jobs have had.
+
+A policy says for which share X[m, j] of the time job m had best run on type j. Shares are found
+anew after jobs came or went, and not sooner than 1,920 s after the last time. In each round the
+jobs go through the types, the fastest first, and those with the highest
+
+    X[m, j] / (time that m has had on j / time that all jobs have had on j)
+
+run, times counted since the shares were found. Both begin with half a round for each job, so that
+the first priorities are in the order of the shares. Jobs without a share take the GPUs that are
+left over. A job that came after the shares were found holds its place, but does not run.
+
+A round is 360 s or shorter: every job does as many whole steps as fit, and the round is over with
+the last of them. Work is counted in steps. Nothing costs anything.
+
+Source: stanford-futuredata/gavel, commit c4fa400, scheduler/scheduler.py (`simulate`,
+`_update_priorities`, `_reset_time_run_so_far`, `_schedule_jobs_on_workers_helper`); the mechanism
+is that of Narayanan et al., OSDI 2020, section 5.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.intent import Intent
+from slurm_dl.model.jobs import COMPLETING, F64, I16
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies.arithmetic.supply import gpus_by_type
+from slurm_dl.policies.base import by_share
+from slurm_dl.simulation.ideal.simulator import IdealCluster
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
+
+_LEAST_KEPT_S: Final = 1920.0
+"""Shares are kept so long at least, but for the first (minimum_time_between_allocation_resets)."""
+
+_SHUFFLER: Final = 5
+"""What Gavel adds to its seed for the order of the types."""
+
+_ROUNDING: Final = 1e-6
+"""Steps that sums of steps may be off."""
+
+
+class GavelRounds(IdealCluster):
+    """One simulation in rounds; see the module.
+
+    Args:
+        known: Its rates are steps a second, above 0 on one type at least.
+    """
+
+    def __init__(self, *, trace: Trace, known: TraceKnowledge, seed: int, **given: Any) -> None:
+        super().__init__(trace=trace, known=known, seed=seed, **given)
+        assert known.rates is not None  # noqa: S101 - the preset brings them
+        n, kinds = known.rates.shape
+        self._round_s = self._clockwork.round_s
+        # Gavel's code names v100, p100 and k80 in this order.
+        self._fastest_first = (-known.rates.sum(axis=0)).argsort(kind="stable").tolist()
+        self._blind = "rates" not in self._policy.about.needs
+        self._queues = self._policy.name == "gavel_fifo"
+        self._shuffler = random.Random(seed + _SHUFFLER)  # noqa: S311 - Gavel's own
+        # By row of the trace, and for each type.
+        self._wanted: F64 = np.zeros((n, kinds))
+        self._owed_s: F64 = np.zeros((n, kinds))
+        self._had_s: F64 = np.full((n, kinds), self._round_s / 2)
+        self._all_had_s: F64 = np.zeros(kinds)
+        self._has_share = np.zeros(n, dtype=np.bool_)
+        self._is_stale = False
+        self._shared_s = self._last_end_s = 0.0
+
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Round by round, until nothing more can happen; see `simulator.simulate`."""
+        jobs = self._jobs
+        while True:
+            arrived = self._arrived
+            self._admit()
+            self._is_stale |= self._arrived > arrived
+            progress(self._arrived - jobs.alive)
+            coming_s = self._submits[self._arrived]
+            if jobs.alive:
+                self._begin_round()
+                if jobs.running.any():
+                    self._end_round()
+                    continue
+            if coming_s < math.inf:
+                self._now_s = coming_s
+            elif jobs.alive and self._is_stale:
+                self._shared_s = 0.0  # nobody is to come: whoever is here gets a share now
+            else:
+                return
+
+    def _begin_round(self) -> None:
+        """Stop and start jobs for the round that begins now."""
+        jobs, now_s = self._jobs, self._now_s
+        self._decisions += 1
+        self._account()
+        snap = jobs.snapshot(now_s)
+        if self._is_stale and (now_s - self._shared_s >= _LEAST_KEPT_S or self._shared_s == 0):
+            self._share(snap)
+        kind = self._chosen(gpus_by_type(snap))
+        chosen = (kind >= 0).nonzero()[0]
+        intent = Intent(by_share(self._wanted[jobs.job_id]), chosen, chosen, kind)
+        change = self._where.settle(jobs, snap, intent)
+        self._stop(change.stops)
+        self._start(change.starts)
+
+    def _share(self, snap: Snapshot) -> None:
+        """Find shares for the jobs that are here; what each is owed of the old ones is kept."""
+        ids, half_s = snap.jobs.job_id[self._alive()], self._round_s / 2
+        self._owed_s[ids] += self._wanted[ids] * (self._now_s - self._shared_s)
+        self._owed_s[ids] -= self._had_s[ids] - half_s
+        self._had_s[ids] = half_s
+        self._all_had_s[:] = half_s * len(ids)
+        share = self._policy.order(snap).share
+        assert share is not None  # noqa: S101 - the preset has no other policies
+        self._wanted[snap.jobs.job_id] = share
+        self._has_share[ids] = True
+        self._shared_s, self._is_stale = self._now_s, False
+
+    def _chosen(self, free: F64) -> I16:
+        """``(n,)`` the type that each job is to run on in this round; -1: none.
+
+        Args:
+            free: ``(t,)`` GPUs of each type; is used up.
+        """
+        jobs, rows = self._jobs, self._alive()
+        ids = jobs.job_id[rows]
+        rates, share = jobs.rates[rows], np.where(jobs.rates[rows] > 0, self._wanted[ids], 0.0)
+        part = self._had_s[ids] / np.where(self._all_had_s > 0, self._all_had_s, 1.0)
+        priority = share / part
+        kind: I16 = np.full(len(jobs), -1, dtype=np.int16)
+        kinds = list(self._fastest_first)
+        if self._blind:
+            self._shuffler.shuffle(kinds)
+        taken = np.zeros(len(rows), dtype=np.bool_)
+        for j in kinds:
+            turn = np.lexsort((-self._wanted[ids, j], -self._owed_s[ids, j], -priority[:, j]))
+            may = (rates[:, j] > 0) & ~taken & ((priority[:, j] > 0) | (not self._queues))
+            for at in turn[may[turn]].tolist():
+                gpus = jobs.gpus[rows[at]]
+                if gpus <= free[j]:
+                    free[j] -= gpus
+                    taken[at] = True
+                    if self._has_share[ids[at]]:
+                        kind[rows[at]] = j
+        return kind
+
+    def _end_round(self) -> None:
+        """Let the running jobs do the steps that fit, up to the end of the last."""
+        jobs, now_s = self._jobs, self._now_s
+        rows = jobs.running.nonzero()[0]
+        speed, kind = jobs.speed[rows], jobs.on_type[rows]
+        fit = np.maximum(np.floor(speed * self._round_s), 1.0)
+        steps = np.minimum(fit, jobs.work_s[rows])
+        done = jobs.work_s[rows] <= fit + _ROUNDING
+        ends_s = now_s + np.where(done, jobs.work_s[rows], steps) / speed
+        had_s = ends_s - self._last_end_s
+        self._had_s[jobs.job_id[rows], kind] += had_s
+        np.add.at(self._all_had_s, kind, had_s)
+        jobs.done_s[rows] = np.where(done, ends_s, math.inf)
+        rest, steps, end_s = jobs.job_id[rows[~done]], steps[~done], float(ends_s.max())
+        for instant_s in np.unique(ends_s[done]).tolist():
+            self._now_s = instant_s
+            self._complete()
+            self._is_stale = True
+        self._now_s = self._last_end_s = end_s
+        rows = jobs.job_id.searchsorted(rest)
+        jobs.work_s[rows] -= steps
+        self._begin_stretch(rows, np.zeros(len(rows)))
+        self._events += 1
+
+    def _alive(self) -> npt.NDArray[np.int64]:
+        return (self._jobs.state < COMPLETING).nonzero()[0]
