@@ -25,8 +25,9 @@ import numpy as np
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.arithmetic.central_path import central
 from slurm_dl.policies.base import About
-from slurm_dl.policies.gavel.pool import Entrants, Solving, check_table, left_of, weight_of
+from slurm_dl.policies.gavel.pool import Choosing, Entrants, check_table, left_of, weight_of
 
 SOURCE = "Gavel, OSDI 2020"
 READING = (
@@ -41,7 +42,7 @@ FALLBACK = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GavelMaxMin(Solving):
+class GavelMaxMin(Choosing):
     """Maximise the least normalised throughput: LAS for GPUs of several types.
 
     Attributes:
@@ -66,7 +67,7 @@ class GavelMaxMin(Solving):
     weights: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        Solving.__post_init__(self)
+        Choosing.__post_init__(self)
         check_table("weights", self.weights)
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
@@ -75,6 +76,8 @@ class GavelMaxMin(Solving):
         return self._max_min(who, gain)
 
     def _max_min(self, who: Entrants, gain: F64) -> linear_programs.Solved:
+        if self.middle:
+            return linear_programs.Solved(central(who.pool, gain=gain), "solved")
         return linear_programs.by_classes(
             who.pool,
             (gain,),
@@ -103,7 +106,7 @@ class GavelMaxMinAgnostic(GavelMaxMin):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GavelMakespan(Solving):
+class GavelMakespan(Choosing):
     """Minimise the time at which the last of the present jobs is done."""
 
     name: ClassVar[str] = "gavel_makespan"
@@ -125,6 +128,8 @@ class GavelMakespan(Solving):
         left = left_of(snap, who.rows)
         known = np.isfinite(left)
         left = np.where(known, left, left[known].max(initial=1.0))
+        if self.middle:
+            return linear_programs.Solved(_in_time(who, left), "solved")
         return linear_programs.by_classes(
             who.pool,
             (who.rates / left[:, None],),
@@ -134,7 +139,7 @@ class GavelMakespan(Solving):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GavelFinishTime(Solving):
+class GavelFinishTime(Choosing):
     """Minimise the largest ratio of finish time to finish time on a fair part of the cluster."""
 
     name: ClassVar[str] = "gavel_finish_time"
@@ -158,7 +163,7 @@ class GavelFinishTime(Solving):
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
         past, coming = finish_time_terms(snap, who)
-        return linear_programs.by_classes(
+        found = linear_programs.by_classes(
             who.pool,
             (who.rates, past, coming),
             lambda pool, columns: linear_programs.min_max_ratio(
@@ -166,10 +171,15 @@ class GavelFinishTime(Solving):
             ),
             split_above=self.split_above,
         )
+        if not self.middle:
+            return found
+        worst = float((past + coming / (who.rates * found.share).sum(axis=1)).max())
+        gain = who.rates * ((worst - past) / coming)[:, None]
+        return linear_programs.Solved(central(who.pool, gain=gain), "solved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GavelSum(Solving):
+class GavelSum(Choosing):
     """Maximise the sum of throughputs."""
 
     name: ClassVar[str] = "gavel_sum"
@@ -191,6 +201,8 @@ class GavelSum(Solving):
         return self._max_sum(who, who.rates, np.zeros(len(who.rows)))
 
     def _max_sum(self, who: Entrants, value: F64, floor: F64) -> linear_programs.Solved:
+        if self.middle and not floor.any():
+            return linear_programs.Solved(central(who.pool, value=value), "solved")
         return linear_programs.by_classes(
             who.pool,
             (value, who.rates, floor),
@@ -265,6 +277,23 @@ class GavelCostSlo(GavelCost):
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
         return self._max_sum(who, self._value(snap, who), due_floor(snap, who))
+
+
+def _in_time(who: Entrants, left: F64) -> F64:
+    """``(k, t)`` the middle of the shares with which all are done in time T.
+
+    Gavel's code (c4fa400, policies/min_total_duration.py) halves the range of T, 100 s to 1e6 s,
+    until its ends are within 5 % of each other, so T is up to 5 % above the least.
+    """
+    gain = who.rates / left[:, None]
+    best = central(who.pool, gain=gain)
+    least, low, high = 1 / (gain * best).sum(axis=1).min(), 100.0, 1e6
+    while high < least:
+        low, high = high, 10 * high
+    while 1.05 * low < high:
+        tried = (low + high) / 2
+        low, high = (low, tried) if tried >= least else (tried, high)
+    return central(who.pool, gain=gain, floor=np.full(len(left), 1 / max(high, least)))
 
 
 def normalised(who: Entrants) -> F64:

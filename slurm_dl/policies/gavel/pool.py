@@ -159,6 +159,21 @@ class Solving(Sharing):
         positive("limit_s", self.limit_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choosing(Solving):
+    """One whose program has many best answers.
+
+    Attributes:
+        middle: Take the middle of the best answers, as Gavel's own solver does; what they leave is
+            then not given to anybody, and pools are not split. With deadlines it does not count.
+    """
+
+    middle: bool = False
+
+    def __post_init__(self) -> None:
+        Solving.__post_init__(self)
+
+
 def check_table(name: str, table: tuple[tuple[str, float], ...]) -> None:
     """Raise if *table* does not give each name one figure above 0.
 
