@@ -26,7 +26,7 @@ from slurm_dl.policies.arithmetic.lp_solver import Pool
 
 _STEPS: Final = 100
 _CLOSE: Final = 1e-8
-_CENTRING: Final = 0.1
+_CENTRING: Final = 0.3
 _TO_THE_WALL: Final = 0.9
 
 
@@ -111,7 +111,7 @@ class _Path:
             off_x, off_c = back_x - self._worth, back_c - self._rises
             gap = sum(float((s * y).sum()) for s, y in zip(self._slack, self._price, strict=True))
             wrong = max(np.abs(off_x).max(), abs(off_c), *(np.abs(p).max() for p in short))
-            if gap / count < _CLOSE and wrong < _CLOSE:
+            if gap < _CLOSE and wrong < _CLOSE:
                 break
             try:
                 self._step(short, off_x, off_c, _CENTRING * gap / count)

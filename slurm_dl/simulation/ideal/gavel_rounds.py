@@ -34,6 +34,8 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
 from slurm_dl.policies.base import by_share
+from slurm_dl.policies.gavel.objectives import isolated
+from slurm_dl.policies.gavel.pool import entrants
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 
@@ -69,6 +71,10 @@ class GavelRounds(IdealCluster):
         self._owed_s: F64 = np.zeros((n, kinds))
         self._had_s: F64 = np.full((n, kinds), self._round_s / 2)
         self._all_had_s: F64 = np.zeros(kinds)
+        # Time that the work done so far would have taken each alone on its part of the cluster, and
+        # its speed there and work left when the shares were found.
+        self._alone_s, self._alone_speed = np.zeros(n), np.full(n, math.inf)
+        self._left_then = self._work_s.copy()
         self._has_share = np.zeros(n, dtype=np.bool_)
         self._is_stale = False
         self._shared_s = self._last_end_s = 0.0
@@ -116,11 +122,22 @@ class GavelRounds(IdealCluster):
         self._owed_s[ids] -= self._had_s[ids] - half_s
         self._had_s[ids] = half_s
         self._all_had_s[:] = half_s * len(ids)
+        self._show_alone(snap)
         share = self._policy.order(snap).share
         assert share is not None  # noqa: S101 - the preset has no other policies
         self._wanted[snap.jobs.job_id] = share
         self._has_share[ids] = True
         self._shared_s, self._is_stale = self._now_s, False
+
+    def _show_alone(self, snap: Snapshot) -> None:
+        """Show progress so that done / (speed alone now) is the sum of the parts of each moment."""
+        who = entrants(snap, len(snap.jobs))
+        ids, left = snap.jobs.job_id[who.rows], snap.left_s[who.rows]
+        self._alone_s[ids] += (self._left_then[ids] - left) / self._alone_speed[ids]
+        self._alone_speed[ids] = speed = (who.rates * isolated(who)).sum(axis=1)
+        self._left_then[ids] = left
+        done = self._alone_s[ids] * speed
+        self._jobs.progress[who.rows] = done / (done + left)
 
     def _chosen(self, free: F64) -> I16:
         """``(n,)`` the type that each job is to run on in this round; -1: none.
