@@ -15,6 +15,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.ideal import presets, start_costs
 from slurm_dl.simulation.slurm import overheads
 from slurm_dl.simulation.slurm.job_behaviour import NodeFailures
+from slurm_dl.traces.formats.gavel_shockwave import TABLE
 
 NAMED: Final = ("none", "slurm", "muri")
 
@@ -45,8 +46,15 @@ def find(
     """
     chosen = presets.find(preset)
     costs = chosen.costs(trace) if word is None else _costs(word, trace)
-    if chosen.types_differ:
-        foresight = dataclasses.replace(ground.foresight, by_profile=True)
+    if chosen.fractions and not isinstance(costs, start_costs.NoCosts):
+        msg = f"preset {preset!r}: nothing costs anything in its rounds: leave out --costs"
+        raise ConfigError(msg)
+    if chosen.rates:
+        own = not ground.foresight.rates
+        foresight = dataclasses.replace(
+            ground.foresight, rates=str(TABLE.with_name(chosen.rates)) if own else ground.foresight.rates,
+            rates_from=f"preset {preset}" if own else "--rates", in_steps=True,
+        )  # fmt: skip
         ground = dataclasses.replace(ground, foresight=foresight)
     placement = ground.placement(scheme)
     if isinstance(costs, overheads.SlurmCosts):
@@ -57,7 +65,7 @@ def find(
     else:
         name = costs.name
     return Cluster(
-        costs=costs, name=name, clockwork=chosen.clockwork,
+        costs=costs, name=name, clockwork=chosen.clockwork, fractions=chosen.fractions,
         placement=placement, place=ground.label(scheme), ground=ground,
     )  # fmt: skip
 

@@ -187,9 +187,12 @@ class Experiment:
         ground = self.ground_here
         cluster = cluster_presets.find(costs, chosen.preset, jobs, cell.policy.place, ground)
         cluster = cluster_presets.with_failures(cluster, self.failures)
-        rates, speeds = cluster.ground.foresight.speeds(jobs, shape, cluster.placement.profiles)
-        chosen = dataclasses.replace(chosen, notes=(*chosen.notes, *speeds))
-        return chosen, dataclasses.replace(cluster, rates=rates, notes_nodes=self.notes_nodes)
+        speeds = cluster.ground.foresight.speeds(jobs, shape, cluster.placement.profiles)
+        chosen = dataclasses.replace(chosen, notes=(*chosen.notes, *speeds.notes))
+        return chosen, dataclasses.replace(
+            cluster, rates=speeds.rates, steps_per_s=speeds.steps_per_s,
+            notes_nodes=self.notes_nodes,
+        )  # fmt: skip
 
     def simulate(self, cell: Cell, progress: Callable[[float], None] = lambda _: None) -> Simulated:
         """Run one simulation.

@@ -30,6 +30,15 @@ from slurm_dl.text import counted, shown
 _LARGEST_SIGMA: Final = 10.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Speeds:
+    """How fast the n jobs of a trace are on the t GPU types of a cluster."""
+
+    rates: F64 | None = None  # ``(n, t)``, 1 on the type of the duration; None if all are 1
+    steps_per_s: F64 | None = None  # ``(n,)`` steps a second on that type; None: do not count
+    notes: tuple[str, ...] = ()  # Which speeds were used, for people
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Oracle:
     """Knowledge of run times, speeds and deadlines that a simulation begins with."""
@@ -39,13 +48,17 @@ class Oracle:
     due_share: float = 0.0  # Share of the jobs that are due, 0 to 1; 0: as the trace has it
     due_after: float = 2.0  # So many times their run time after their submission, 1 or more
     rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
-    by_profile: bool = False  # Types differ by profiles, even without *gpu_speed* or *rates*
+    rates_from: str = "--rates"  # Whose file it is, for people
+    in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
 
-    def of(self, trace: Trace, rates: F64 | None, seed: int) -> TraceKnowledge:
+    def of(
+        self, trace: Trace, rates: F64 | None, seed: int, steps_per_s: F64 | None = None
+    ) -> TraceKnowledge:
         """What is known of the jobs of *trace*; what is drawn depends on *seed* alone.
 
         Args:
             rates: Their `speeds`.
+            steps_per_s: Likewise.
         """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
@@ -55,14 +68,16 @@ class Oracle:
         if self.due_share:
             due = random.random(n) < self.due_share
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
-        return TraceKnowledge(rates=rates, due_s=due_s, foreseen_s=foreseen_s)
+        if steps_per_s is not None:
+            one = np.ones((n, 1)) if rates is None else rates
+            rates = one * steps_per_s[:, None]
+            foreseen_s = None if foreseen_s is None else foreseen_s * steps_per_s
+        return TraceKnowledge(
+            rates=rates, due_s=due_s, foreseen_s=foreseen_s, steps_per_s=steps_per_s
+        )
 
-    def speeds(
-        self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]
-    ) -> tuple[F64 | None, tuple[str, ...]]:
-        """``(n, t)`` speed of each job on each type, 1 on that of its duration; None if all are 1.
-
-        And for people, where there are several types: which speeds were used.
+    def speeds(self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]) -> Speeds:
+        """How fast jobs are on each type, and which speeds were used.
 
         Raises:
             ConfigError: A type has no GPUs, or the file of rates is none.
@@ -75,29 +90,56 @@ class Oracle:
                 f"(there are {', '.join(kinds)})"
             )
             raise ConfigError(msg)
-        if len(kinds) == 1:
-            return None, ()
-        if not (self.gpu_speed or self.rates or self.by_profile):
-            return None, (f"GPU types {', '.join(kinds)} are alike: see --gpu-speed, --rates",)
+        if len(kinds) == 1 and not self.in_steps:
+            return Speeds()
+        if not (self.gpu_speed or self.rates):
+            return Speeds(
+                notes=(f"GPU types {', '.join(kinds)} are alike: see --gpu-speed, --rates",)
+            )
         site = SitePriors(gpu_speed=dict(self.gpu_speed))
         table = {} if self.rates is None else read_rates(Path(self.rates))
-        rows = np.ones((len(trace), len(kinds)))
+        rows, steps = np.ones((len(trace), len(kinds))), np.ones(len(trace))
         jobs: Counter[str] = Counter()
         for model, gpus in sorted({*zip(trace.model.tolist(), trace.gpus.tolist(), strict=True)}):
             name = trace.models[model] if model >= 0 else ""
             profile, of = profiles.get(name), (trace.model == model) & (trace.gpus == gpus)
-            told = _of_table(table, name, gpus, kinds)
-            if told is None:
+            if name in table:
+                steps[of], told = self._of_table(table[name], name, gpus, kinds)
+            else:
                 one = Shape(1, max(1, int(gpus)))
                 each = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
                 told = [speed / max(each) for speed in each]
             rows[of] = told
             has_profile = profile is not None and bool(profile.speeds)
             source = "profiles" if has_profile else "--gpu-speed" if self.gpu_speed else "none"
-            jobs["--rates" if name in table else source] += int(of.sum())
+            jobs[self.rates_from if name in table else source] += int(of.sum())
         words = ", ".join(f"{counted(n, 'job')} by {word}" for word, n in sorted(jobs.items()))
         said = f"speeds on {', '.join(kinds)}: {words}"
-        return (None if bool((rows == 1.0).all()) else rows), (said,)
+        alike = bool((rows == 1.0).all()) and not self.in_steps
+        return Speeds(None if alike else rows, steps if self.in_steps else None, (said,))
+
+    def _of_table(
+        self, of: Mapping[float, Mapping[str, float]], model: str, gpus: float, kinds: Sequence[str]
+    ) -> tuple[float, list[float]]:
+        """The speed of *model* on its first type, and those on *kinds* as shares of it.
+
+        On the nearest number of GPUs.
+        """
+        speeds = of[min(of, key=lambda n: (abs(math.log(n / gpus)) if n else -1, n))]
+        base = next(iter(speeds.values())) or max(speeds.values())
+        if len(kinds) == 1 and kinds[0] not in speeds:
+            return base, [1.0]  # the type of the durations, without its name
+        for kind in kinds:
+            if kind not in speeds:
+                has = ", ".join(speeds)
+                msg = f"{self.rates_from}: {shown(model)} has no speed on {kind} (it has {has})"
+                raise ConfigError(msg)
+        told = [speeds[kind] / base for kind in kinds]
+        if not any(told):
+            where = ", ".join(kinds)
+            msg = f"{self.rates_from}: {shown(model)} on {gpus:g} GPUs can run on none of {where}"
+            raise ConfigError(msg)
+        return base, told
 
 
 Rates = Mapping[str, Mapping[float, Mapping[str, float]]]
@@ -107,6 +149,8 @@ Rates = Mapping[str, Mapping[float, Mapping[str, float]]]
 @functools.lru_cache(maxsize=4)
 def read_rates(path: Path) -> Rates:
     """Speeds from YAML or JSON: ``MODEL: {TYPE: SPEED}`` or ``MODEL: {GPUS: {TYPE: SPEED}}``.
+
+    All of it may stand under ``steps_per_s``, beside the origin of the figures.
 
     Those of a model are in any unit of work for each second; 0: it cannot run there. Durations of
     the trace are those on the first type.
@@ -120,6 +164,7 @@ def read_rates(path: Path) -> Rates:
     except ConfigError as err:
         msg = f"--rates {form} ({err})"
         raise ConfigError(msg) from err
+    table = table.get("steps_per_s", table)
     rates: dict[str, dict[float, dict[str, float]]] = {}
     for model, told in table.items():
         try:
@@ -146,29 +191,6 @@ def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError
     return float(value)
-
-
-def _of_table(
-    table: Rates, model: str, gpus: float, kinds: Sequence[str]
-) -> Sequence[float] | None:
-    """Speeds of *model* on the nearest number of GPUs, as shares of that on its first type.
-
-    None where the table lacks the model.
-    """
-    if model not in table:
-        return None
-    of = table[model]
-    speeds = of[min(of, key=lambda n: (abs(math.log(n / gpus)) if n else -1, n))]
-    for kind in kinds:
-        if kind not in speeds:
-            msg = f"--rates: {shown(model)} has no speed on {kind} (it has {', '.join(speeds)})"
-            raise ConfigError(msg)
-    base = next(iter(speeds.values())) or max(speeds.values())
-    told = [speeds[kind] / base for kind in kinds]
-    if not any(told):
-        msg = f"--rates: {shown(model)} on {gpus:g} GPUs can run on none of {', '.join(kinds)}"
-        raise ConfigError(msg)
-    return told
 
 
 def parse_foresight(

@@ -63,7 +63,7 @@ class PlacementSetup:
         """
         if scheme is None:
             known = self.foresight
-            uses = known.gpu_speed or known.rates or known.by_profile
+            uses = known.gpu_speed or known.rates
             return Placement(profiles=_profiles(self.profiles) if uses else {})
         first = _made(SCHEME, "--place", scheme)
         rules = tuple(_made(RULE, "--rule", rule) for rule in self.rules)

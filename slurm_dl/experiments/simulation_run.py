@@ -24,8 +24,9 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, DecisionTimes
+from slurm_dl.simulation.ideal.gavel_rounds import GavelRounds
 from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes
-from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
 from slurm_dl.simulation.ideal.start_costs import Costs
 from slurm_dl.simulation.node_journal import NodeJournal
 from slurm_dl.simulation.outcome import Outcome
@@ -50,10 +51,12 @@ class Cluster:
     costs: Costs | SlurmCosts  # Of starting on the papers' cluster, or every cost of a Slurm
     name: str  # The cost model as reports name it
     clockwork: DecisionTimes = AT_EVENTS  # When the papers' cluster decides
+    fractions: bool = False  # It has the rounds of `gavel_rounds`
     placement: Placement = field(default_factory=Placement)  # Without a scheme GPUs are counted
     place: str = ""  # Scheme and rules as reports name them; empty if there is no scheme
     ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
     rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
+    steps_per_s: F64 | None = None  # ``(n,)`` steps a second at rate 1; None: steps do not count
     failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
     notes_nodes: bool = False  # Records have the nodes of each run, where there are nodes
 
@@ -164,7 +167,7 @@ def run(
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    known = cluster.ground.foresight.of(trace, cluster.rates, seed)
+    known = cluster.ground.foresight.of(trace, cluster.rates, seed, cluster.steps_per_s)
     journal = NodeJournal() if cluster.notes_nodes else None
     if isinstance(cluster.costs, SlurmCosts):
         if known.rates is not None:
@@ -190,6 +193,7 @@ def run(
         outcome = simulate(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
+            kind=GavelRounds if cluster.fractions else IdealCluster,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)

@@ -230,7 +230,7 @@ def simulated(policy: str, shape: str) -> list[float]:
         gpus=draw.choice([1.0, 2.0, 4.0], 40).tolist(),
     )
     there = parse_shape(shape)
-    rates, _ = Oracle(gpu_speed={"a100": 1.0, "v100": 0.5}).speeds(trace, there, {})
+    rates = Oracle(gpu_speed={"a100": 1.0, "v100": 0.5}).speeds(trace, there, {}).rates
     made = Config.model_validate({"manage": {"partitions": ["gpu"]}, "policy": {"order": policy}})
     return simulate(
         trace, there, made.policy.make(), known=TraceKnowledge(rates=rates)

@@ -36,7 +36,7 @@ MIXED = parse_shape("1x4:v100,1x4:k80")
 def test_a_model_that_was_measured_has_its_own_ratio_of_types_others_that_of_the_site() -> None:
     """Gavel's published throughputs come with the profiles; a job is at 1 on its fastest type."""
     asked = Oracle(gpu_speed={"v100": 4.0, "k80": 1.0})
-    rates, _ = asked.speeds(trace_of(("resnet50", "nobody's"), 2), MIXED, shipped_profiles())
+    rates = asked.speeds(trace_of(("resnet50", "nobody's"), 2), MIXED, shipped_profiles()).rates
 
     assert rates[1].tolist() == [1.0, 0.25]
     assert rates[0, 0] == 1.0
@@ -47,9 +47,9 @@ def test_where_nothing_is_said_types_are_alike() -> None:
     """And on one type there is nothing to tell."""
     trace = trace_of(("resnet50",), 1)
 
-    assert Oracle().speeds(trace, MIXED, shipped_profiles())[0] is None
+    assert Oracle().speeds(trace, MIXED, shipped_profiles()).rates is None
     alone = Oracle(gpu_speed={"v100": 2.0}).speeds(trace, parse_shape("1x4:v100"), {})
-    assert alone == (None, ())
+    assert (alone.rates, alone.notes) == (None, ())
 
 
 def test_a_type_that_is_not_there_is_an_error() -> None:
@@ -127,13 +127,13 @@ def test_rates_are_of_the_nearest_number_of_gpus_and_relative_to_the_first_type(
     speeds = Oracle(rates=str(path), gpu_speed={"v100": 5.0})
     trace = trace_of(("a", "b", "c"), 3)
 
-    rates, told = speeds.speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
+    found = speeds.speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
 
-    assert rates.tolist() == [[1, 0.25], [2, 1], [1, 0.2]]
-    assert told == ("speeds on v100, k80: 1 job by --gpu-speed, 2 jobs by --rates",)
-    alike, told = Oracle().speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
-    assert alike is None
-    assert "are alike" in told[0]
+    assert found.rates.tolist() == [[1, 0.25], [2, 1], [1, 0.2]]
+    assert found.notes == ("speeds on v100, k80: 1 job by --gpu-speed, 2 jobs by --rates",)
+    alike = Oracle().speeds(trace, parse_shape("1x8:v100,1x8:k80"), {})
+    assert alike.rates is None
+    assert "are alike" in alike.notes[0]
 
 
 @pytest.mark.parametrize(

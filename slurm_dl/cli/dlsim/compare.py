@@ -32,6 +32,7 @@ from slurm_dl.report import export
 from slurm_dl.report.number_format import unit_of
 from slurm_dl.report.terminal_table import progress
 from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
@@ -94,6 +95,9 @@ def compare(
         made = manifest(experiment, folder.cells)
         found = _gathered(folder, request, within_s, quiet=quiet)
     else:
+        if cluster is None and policies is not None:
+            asked = policy_words.parse_policies(policies, parse_parameters(parameters))
+            cluster = presets.cluster_of(spec.preset for spec in asked)
         missing = {"TRACE": trace, "--cluster": cluster, "--policies": policies}
         if trace is None or cluster is None or policies is None:
             names = ", ".join(name for name, value in missing.items() if value is None)

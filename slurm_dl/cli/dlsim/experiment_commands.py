@@ -31,7 +31,9 @@ def _resamples_options(default: int) -> tuple[option.Option, ...]:
     "run",
     "slurm_dl.cli.dlsim.run:run",
     *option.trace_options(),
-    *option.CLUSTER,
+    option.cluster_option(required=False),
+    option.costs_option(),
+    option.SEED,
     click.option(
         "--policy",
         metavar="NAME|FILE.py:CLASS",

@@ -31,6 +31,7 @@ from slurm_dl.report.number_format import number, percent
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
 from slurm_dl.report.terminal_table import console, progress
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
+from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.outcome import Lay
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
@@ -48,7 +49,7 @@ def run(
     *,
     trace: Path,
     format_name: str | None,
-    cluster: str,
+    cluster: str | None,
     costs: str | None,
     seed: int,
     policy: str,
@@ -67,6 +68,10 @@ def run(
 ) -> None:
     """Run ``dlsim run``; the arguments are its options."""
     check_outputs(json_path, csv_path, plots_dir)
+    cluster = cluster or presets.cluster_of([preset])
+    if cluster is None:
+        msg = "Missing option '--cluster'."
+        raise click.UsageError(msg)
     shape = parse_shape(cluster)
     given = parse_parameters(parameters)
     jobs = tagged(read_trace(trace, format_name), tags)

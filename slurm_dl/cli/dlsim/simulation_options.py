@@ -177,7 +177,8 @@ def cluster_option(*, required: bool = True) -> Option:
         metavar="NODESxGPUS",
         required=required,
         help="The cluster: 8x8 is 8 nodes of 8 GPUs; groups are joined by commas, and a type "
-        "may follow: 4x8:v100,2x4:k80. With @N nodes are on leaf switches of N: 8x8@4.",
+        "may follow: 4x8:v100,2x4:k80. With @N nodes are on leaf switches of N: 8x8@4."
+        + ("" if required else " Not given: that of the preset, if it has one."),
     )
 
 

@@ -7,7 +7,7 @@ restart costs. A preset is one of those readings, whole, and a report names it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -15,6 +15,7 @@ from typing import Final
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import registry
+from slurm_dl.policies.gavel.pool import Choosing
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, DecisionTimes
 from slurm_dl.simulation.ideal.start_costs import Costs, FlatCosts, NoCosts, measured, muri_costs
 
@@ -42,8 +43,10 @@ class Preset:
         charges: "restart": the above. "muri": Muri's rule.
         knows_sizes: The policy gets the sizes of all jobs of the trace as ``sizes_gpu_s``, also of
             those that have not finished.
-        types_differ: GPU types have different speeds, those of the profiles unless others are
-            given.
+        rates: Table in `slurm_dl.traces.formats` of the speeds of its GPU types, in steps a second;
+            empty: none.
+        cluster: The cluster it was published for; empty: none.
+        fractions: Its rounds are those of `gavel_rounds`.
     """
 
     about: str
@@ -56,7 +59,9 @@ class Preset:
     start_s: float = 0.0
     charges: str = "restart"
     knows_sizes: bool = False
-    types_differ: bool = False
+    rates: str = ""
+    cluster: str = ""
+    fractions: bool = False
 
     def costs(self, trace: Trace) -> Costs:
         """Its cost model for the jobs of *trace*."""
@@ -180,11 +185,18 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             large_gpus=8.0,
         ),
         "gavel": Preset(
-            about="Gavel's simulator (OSDI 2020): decides every 360 s; GPU types have the "
-            "speeds of --rates or of profiles",
+            about="Gavel's simulator (OSDI 2020): rounds of 360 s by share / fraction of time had, "
+            "its measured speeds, its cluster",
+            readings={
+                name: PolicyReading(policy=name, parameters={"middle": True})
+                for name in sorted(_GAVEL)
+                if issubclass(registry.find(name), Choosing)
+            },
             others=_GAVEL,
             clockwork=DecisionTimes(round_s=360.0),
-            types_differ=True,
+            rates="gavel_steps_per_s.json",
+            cluster="8x1:v100,16x1:p100,24x1:k80",
+            fractions=True,
         ),
         "voda": Preset(
             about="rules of vodascheduler: 2 queues at 3,600 s of run time (it may mean GPU-s), "
@@ -215,6 +227,16 @@ def find(name: str) -> Preset:
         msg = f"preset {name!r} is unknown; there are {', '.join(PRESETS)}"
         raise ConfigError(msg)
     return PRESETS[name]
+
+
+def cluster_of(names: Iterable[str | None]) -> str | None:
+    """The cluster that all presets *names* were published for; None if there is no such one.
+
+    Raises:
+        ConfigError: There is no preset of one of these names.
+    """
+    clusters = {find(name or "none").cluster for name in names}
+    return clusters.pop() or None if len(clusters) == 1 else None
 
 
 def reading_of(policy: str, preset: str | None) -> PolicyReading:

@@ -59,6 +59,7 @@ def simulate(
     known: TraceKnowledge = NOTHING,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
+    kind: type[IdealCluster] | None = None,
 ) -> Outcome:
     """Run *trace* under *policy*.
 
@@ -69,11 +70,12 @@ def simulate(
         known: What is known of its jobs; names and the past are added if *policy* needs them.
         seed: For what a cost model draws.
         progress: Told now and then how many jobs are done.
+        kind: With rounds of its own; None: as this module says.
 
     Raises:
         SimulationError: The policy stops time.
     """
-    simulation = IdealCluster(
+    simulation = (kind or IdealCluster)(
         trace=trace,
         shape=shape,
         policy=policy,
