@@ -52,9 +52,11 @@ def find(
     if chosen.rates:
         own = not ground.foresight.rates
         foresight = dataclasses.replace(
-            ground.foresight, rates=str(TABLE.with_name(chosen.rates)) if own else ground.foresight.rates,
-            rates_from=f"preset {preset}" if own else "--rates", in_steps=True,
-        )  # fmt: skip
+            ground.foresight,
+            rates=str(TABLE.with_name(chosen.rates)) if own else ground.foresight.rates,
+            rates_from=f"preset {preset}" if own else "--rates",
+            in_steps=True,
+        )
         ground = dataclasses.replace(ground, foresight=foresight)
     placement = ground.placement(scheme)
     if isinstance(costs, overheads.SlurmCosts):

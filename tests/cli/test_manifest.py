@@ -17,9 +17,10 @@ from PIL import Image
 
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.cli.dlsim.experiment_commands import compare_command, run_command
+from slurm_dl.traces.formats.gavel_shockwave import TABLE
 
 TRACE = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
-RATES = str(TRACE.parents[1] / "gavel" / "rates.json")
+RATES = str(TABLE)
 POLICY = {"run": "--policy", "compare": "--policies"}
 OUTPUTS = {
     "json_path", "csv_path", "plots_dir", "plot_path", "by", "quiet", "directory", "processes",

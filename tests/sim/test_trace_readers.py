@@ -226,7 +226,7 @@ def test_gavel_jobs_nobody_measured_are_left_out(name: str) -> None:
     for i, job_id in enumerate(trace.job_id):
         fields = lines[int(job_id)]
         assert trace.submit_s[i] == float(fields[5])
-        assert trace.duration_s[i] == int(fields[4]) / measured[fields[0]][fields[6]]
+        assert trace.duration_s[i] == int(fields[4]) / measured[fields[0]][fields[6]]["v100"]
 
 
 def test_shockwave_tells_its_durations() -> None:

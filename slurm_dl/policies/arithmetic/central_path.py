@@ -27,6 +27,8 @@ from slurm_dl.policies.arithmetic.lp_solver import Pool
 _STEPS: Final = 100
 _CLOSE: Final = 1e-8
 _CENTRING: Final = 0.3
+"""How much of the gap is kept in a step; with much less the way ends beside the middle."""
+
 _TO_THE_WALL: Final = 0.9
 
 
@@ -57,7 +59,7 @@ def central(
     # Gains of one scale: the least one is raised in the unit of each job's own.
     lift = np.where(rises, 1.0 if gain is None else 1 / gain.max(axis=1), 0.0) * np.ones(k)
     lift /= lift.max() or 1.0
-    path = _Path(pool.gpus, pool.capacity, rows, lift, least, worth, rises=rises)
+    path = _Path(pool, gain=rows, lift=lift, least=least, worth=worth, rises=rises)
     return np.where(pool.may, np.clip(path.end(), 0.0, 1.0), 0.0)
 
 
@@ -65,20 +67,12 @@ class _Path:
     """The program, a point near its central path, and the way along it."""
 
     def __init__(
-        self,
-        gpus: F64,
-        capacity: F64,
-        gain: F64,
-        lift: F64,
-        least: F64,
-        worth: F64,
-        *,
-        rises: bool,
+        self, pool: Pool, *, gain: F64, lift: F64, least: F64, worth: F64, rises: bool
     ) -> None:
         k, t = gain.shape
-        self._gpus, self._gain, self._lift, self._worth = gpus, gain, lift, worth
+        self._gpus, self._gain, self._lift, self._worth = pool.gpus, gain, lift, worth
         self._rises = float(rises)
-        self._bound = _Sides(np.zeros((k, t)), np.ones(k), capacity, -least)
+        self._bound = _Sides(np.zeros((k, t)), np.ones(k), pool.capacity, -least)
         self._x, self._c = np.full((k, t), 0.5 / t), 0.0
         self._slack = _Sides(*(np.maximum(b - a, 0.1) for a, b in self._pairs()))
         self._price = _Sides(*(1.0 / s for s in self._slack))

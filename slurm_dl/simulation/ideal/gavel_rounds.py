@@ -56,7 +56,14 @@ class GavelRounds(IdealCluster):
         known: Its rates are steps a second, above 0 on one type at least.
     """
 
-    def __init__(self, *, trace: Trace, known: TraceKnowledge, seed: int, **given: Any) -> None:
+    def __init__(
+        self,
+        *,
+        trace: Trace,
+        known: TraceKnowledge,
+        seed: int,
+        **given: Any,  # noqa: ANN401 - all that an ideal cluster takes
+    ) -> None:
         super().__init__(trace=trace, known=known, seed=seed, **given)
         assert known.rates is not None  # noqa: S101 - the preset brings them
         n, kinds = known.rates.shape
