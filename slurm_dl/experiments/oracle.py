@@ -32,9 +32,10 @@ _LARGEST_SIGMA: Final = 10.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Speeds:
-    """How fast the n jobs of a trace are on the t GPU types of a cluster."""
+    """Speeds of the n jobs of a trace on the t GPU types of a cluster."""
 
-    rates: F64 | None = None  # ``(n, t)``, 1 on the type of the duration; None if all are 1
+    rates: F64 | None = None  # ``(n, t)``, 1 on the type of the duration; None if all are 1;
+    # with *steps_per_s* in steps a second.
     steps_per_s: F64 | None = None  # ``(n,)`` steps a second on that type; None: do not count
     notes: tuple[str, ...] = ()  # Which speeds were used, for people
 
@@ -68,16 +69,14 @@ class Oracle:
         if self.due_share:
             due = random.random(n) < self.due_share
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
-        if steps_per_s is not None:
-            one = np.ones((n, 1)) if rates is None else rates
-            rates = one * steps_per_s[:, None]
-            foreseen_s = None if foreseen_s is None else foreseen_s * steps_per_s
+        if foreseen_s is not None and steps_per_s is not None:
+            foreseen_s = foreseen_s * steps_per_s
         return TraceKnowledge(
             rates=rates, due_s=due_s, foreseen_s=foreseen_s, steps_per_s=steps_per_s
         )
 
     def speeds(self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]) -> Speeds:
-        """How fast jobs are on each type, and which speeds were used.
+        """Speeds of the jobs on each type, and which ones were used.
 
         Raises:
             ConfigError: A type has no GPUs, or the file of rates is none.
@@ -104,7 +103,11 @@ class Oracle:
             name = trace.models[model] if model >= 0 else ""
             profile, of = profiles.get(name), (trace.model == model) & (trace.gpus == gpus)
             if name in table:
-                steps[of], told = self._of_table(table[name], name, gpus, kinds)
+                base, told = self._of_table(table[name], name, gpus, kinds)
+                if self.in_steps:
+                    steps[of] = base
+                else:
+                    told = [speed / base for speed in told]
             else:
                 one = Shape(1, max(1, int(gpus)))
                 each = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
@@ -121,20 +124,20 @@ class Oracle:
     def _of_table(
         self, of: Mapping[float, Mapping[str, float]], model: str, gpus: float, kinds: Sequence[str]
     ) -> tuple[float, list[float]]:
-        """The speed of *model* on its first type, and those on *kinds* as shares of it.
+        """The speed of *model* on its first type, and those on *kinds*.
 
         On the nearest number of GPUs.
         """
         speeds = of[min(of, key=lambda n: (abs(math.log(n / gpus)) if n else -1, n))]
         base = next(iter(speeds.values())) or max(speeds.values())
         if len(kinds) == 1 and kinds[0] not in speeds:
-            return base, [1.0]  # the type of the durations, without its name
+            return base, [base]  # the type of the durations, without its name
         for kind in kinds:
             if kind not in speeds:
                 has = ", ".join(speeds)
                 msg = f"{self.rates_from}: {shown(model)} has no speed on {kind} (it has {has})"
                 raise ConfigError(msg)
-        told = [speeds[kind] / base for kind in kinds]
+        told = [speeds[kind] for kind in kinds]
         if not any(told):
             where = ", ".join(kinds)
             msg = f"{self.rates_from}: {shown(model)} on {gpus:g} GPUs can run on none of {where}"
