@@ -288,7 +288,7 @@ venv-all: .venv/ready-all ## What only test-all and the site need as well
 		fi
 		"$$python" -m venv --clear .venv
 	fi
-	pip_install $(BIN)/python --editable '.[learn,metrics,watch]' --group dev
+	pip_install $(BIN)/python --editable '.[interior,learn,metrics,watch]' --group dev
 	touch $@
 .venv/ready-all: .venv/ready
 	@$(RETRY)

@@ -46,7 +46,7 @@ def find(
     """
     chosen = presets.find(preset)
     costs = chosen.costs(trace) if word is None else _costs(word, trace)
-    if chosen.fractions and not isinstance(costs, start_costs.NoCosts):
+    if chosen.rates and not isinstance(costs, start_costs.NoCosts):
         msg = f"preset {preset!r}: nothing costs anything in its rounds: leave out --costs"
         raise ConfigError(msg)
     if chosen.rates:
@@ -67,8 +67,8 @@ def find(
     else:
         name = costs.name
     return Cluster(
-        costs=costs, name=name, clockwork=chosen.clockwork, fractions=chosen.fractions,
-        placement=placement, place=ground.label(scheme), ground=ground,
+        costs=costs, name=name, clockwork=chosen.clockwork, placement=placement,
+        place=ground.label(scheme), ground=ground,
     )  # fmt: skip
 
 

@@ -51,12 +51,11 @@ class Cluster:
     costs: Costs | SlurmCosts  # Of starting on the papers' cluster, or every cost of a Slurm
     name: str  # The cost model as reports name it
     clockwork: DecisionTimes = AT_EVENTS  # When the papers' cluster decides
-    fractions: bool = False  # It has the rounds of `gavel_rounds`
     placement: Placement = field(default_factory=Placement)  # Without a scheme GPUs are counted
     place: str = ""  # Scheme and rules as reports name them; empty if there is no scheme
     ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
     rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
-    steps_per_s: F64 | None = None  # ``(n,)`` steps a second at rate 1; None: steps do not count
+    steps_per_s: F64 | None = None  # ``(n,)`` at rate 1, in `gavel_rounds`; None: not counted
     failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
     notes_nodes: bool = False  # Records have the nodes of each run, where there are nodes
 
@@ -193,7 +192,7 @@ def run(
         outcome = simulate(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
-            kind=GavelRounds if cluster.fractions else IdealCluster,
+            kind=IdealCluster if cluster.steps_per_s is None else GavelRounds,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)

@@ -58,8 +58,10 @@ def needs(snap: Snapshot, share: F64, lease_s: float, restart_s: float = 0.0) ->
             is owed more by so much.
     """
     credit_s = np.zeros_like(share) if snap.credit_s is None else snap.credit_s
+    # What lies within a solver's tolerance does not decide who is first.
+    rounded = share.round(6)
     # Without leases who deserves more goes first, whatever has been.
-    need: F64 = credit_s + share * lease_s if lease_s > 0 else share.copy()
+    need: F64 = credit_s + rounded * lease_s if lease_s > 0 else rounded
     if restart_s and lease_s > 0:
         on = type_held(snap.seen, snap.on_type)
         rows = (on >= 0).nonzero()[0]

@@ -24,6 +24,8 @@ SAME_RULE = (
     {"gavel_cost", "gavel_sum"},
     # In proportion to nothing else than arrival, until a lease ends.
     {"gavel_fifo", "gavel_proportional"},
+    # Equal parts of all GPUs; they differ where a job cannot use the whole of its part.
+    {"gavel_isolated", "gavel_max_min_agnostic"},
     # They differ in whom a running job gives way to; of waiting jobs both take the shortest.
     {"sjf", "srtf"},
     # They differ in the reservations of the second job and later ones.
@@ -74,11 +76,6 @@ def test_an_oracle_gives_the_row_where_no_gpu_is_free(policy: str) -> None:
     assert {name: ORACLES[policy](SITUATIONS[name]) for name in full} == full
 
 
-ROUNDED: Final = {("gavel_max_min", "full_2"): {(4, 5)}}
-"""Pairs that a row has the other way round: both jobs are to run all the time, so the one submitted
-first comes first, but the program's slack leaves the other 5e-9 more."""
-
-
 @pytest.mark.parametrize("policy", sorted(PAIRS))
 def test_no_optimum_turns_a_pair_of_the_row_round(policy: str) -> None:
     """Shares of time, by programs of their own."""
@@ -86,9 +83,8 @@ def test_no_optimum_turns_a_pair_of_the_row_round(policy: str) -> None:
         if name == "room":
             continue
         pairs = PAIRS[policy](queue)
-        turned = {(a, b) for a, b in pairs if row.index(str(a)) > row.index(str(b))}
 
-        assert turned == ROUNDED.get((policy, name), set())
+        assert not {(a, b) for a, b in pairs if row.index(str(a)) > row.index(str(b))}
         assert len(pairs) >= 10, "most pairs are the same in every optimum"
 
 

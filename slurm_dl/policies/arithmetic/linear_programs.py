@@ -174,6 +174,7 @@ def max_sum(
     gain: F64 | None = None,
     floor: F64 | None = None,
     limit_s: float = LIMIT_S,
+    interior: bool = False,
 ) -> Solved | None:
     """Shares with the largest sum of ``value x X``; None if they cannot reach the floors.
 
@@ -181,14 +182,17 @@ def max_sum(
         value: ``(k, t)``, 0 or more.
         gain: ``(k, t)``, for *floor*.
         floor: ``(k,)`` what ``gain[m] . X[m]`` must be at least; None: no such rows.
+        interior: Near the analytic centre of the optimal shares.
     """
-    program = Program(pool)
+    program = Program(pool, interior=interior)
     cost = -(value * pool.count[:, None])[program.at]
     bound = -float(cost.min(initial=0.0))
     if gain is not None and floor is not None:
         bounded = (floor > 0).nonzero()[0]
+        # An interior answer depends on the scale of the rows: those are the caller's.
+        unit = np.ones(len(bounded)) if interior else floor[bounded]
         if len(bounded):
-            program.at_least(bounded, gain[bounded] / floor[bounded, None], np.ones(len(bounded)))
+            program.at_least(bounded, gain[bounded] / unit[:, None], floor[bounded] / unit)
     if bound <= 0 and not program.asks:
         return Solved(np.zeros(pool.may.shape), "solved")
     found = program.solve(cost / (bound or 1.0), limit_s)
@@ -198,7 +202,13 @@ def max_sum(
 
 
 def raise_level(
-    pool: Pool, gain: F64, *, floor: F64, rise: F64, limit_s: float = LIMIT_S
+    pool: Pool,
+    gain: F64,
+    *,
+    floor: F64,
+    rise: F64,
+    limit_s: float = LIMIT_S,
+    interior: bool = False,
 ) -> ShareLevel | None:
     """The highest c with ``gain[m] . X[m] >= floor[m] + c rise[m]`` for all m; None: not solved.
 
@@ -206,8 +216,9 @@ def raise_level(
         gain: ``(k, t)``, 0 or more.
         floor: ``(k,)``, 0 or more; shares that reach it must exist.
         rise: ``(k,)``, 0 or more, above 0 for at least one job; each of those gains somewhere.
+        interior: Near the analytic centre of the optimal shares, and without prices.
     """
-    program = Program(pool, extra=1)
+    program = Program(pool, extra=1, interior=interior)
     rising, kept = (rise > 0).nonzero()[0], ((rise <= 0) & (floor > 0)).nonzero()[0]
     # What the proportional share reaches is the unit, so that the solver sees figures around 1.
     reached = (gain * proportional(pool)).sum(axis=1)[rising] / rise[rising]

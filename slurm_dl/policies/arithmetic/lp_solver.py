@@ -3,8 +3,13 @@
 The solver is HiGHS, by SciPy: the dual simplex method where there are few rows, the interior point
 method where there are many. Both answer with a corner and with the prices of the rows.
 
+Many shares can be optimal. In a corner of them most jobs have one GPU type; a method of interior
+points that does not go on to a corner ends near their analytic centre, in which most jobs have a
+part of each type. Gavel's public code uses the second (ECOS); here that is Clarabel.
+
 Source: Huangfu and Hall, "Parallelizing the dual revised simplex method", Mathematical Programming
-Computation 10, 2018 (HiGHS).
+Computation 10, 2018 (HiGHS). Goulart and Chen, "Clarabel: An interior-point solver for conic
+programs with quadratic objectives", 2024.
 """
 
 from __future__ import annotations
@@ -66,18 +71,22 @@ class Solution:
 class Program:
     """The rows that every program has, and those it asks for.
 
+    Args:
+        interior: Answer near the analytic centre of the optimal shares, and without prices.
+
     Attributes:
         at: Row and column in X of each variable; there is none where a job may not run.
         width: How many variables there are, the extra ones too.
         asks: Whether rows beyond the common ones were added.
     """
 
-    def __init__(self, pool: Pool, extra: int = 0) -> None:
+    def __init__(self, pool: Pool, extra: int = 0, *, interior: bool = False) -> None:
         k, kinds = pool.may.shape
         self.at = pool.may.nonzero()
         self.width = len(self.at[0]) + extra
         self.asks = False
         self._shape = (k, kinds)
+        self._interior = interior
         row, kind = self.at
         column = np.arange(len(row))
         used = (pool.count * pool.gpus)[row] / pool.capacity[kind]
@@ -121,6 +130,7 @@ class Program:
             value=np.concatenate(self._value),
             bound=np.concatenate(self._bound),
             limit_s=limit_s,
+            interior=self._interior,
         )
 
     def share(self, variables: F64) -> F64:
@@ -133,7 +143,14 @@ class Program:
 
 
 def minimise(
-    cost: F64, *, row: I64, column: I64, value: F64, bound: F64, limit_s: float
+    cost: F64,
+    *,
+    row: I64,
+    column: I64,
+    value: F64,
+    bound: F64,
+    limit_s: float,
+    interior: bool = False,
 ) -> Solution | None:
     """Minimise ``cost . x`` over ``x >= 0`` with ``A x <= bound``; None: no answer in time.
 
@@ -142,10 +159,13 @@ def minimise(
         column: ``(z,)`` columns of the entries of A.
         value: ``(z,)`` the entries of A; those of one place add up.
         limit_s: Seconds the solver may take.
+        interior: See `Program`.
     """
     from scipy import optimize, sparse  # noqa: PLC0415 - slow to import
 
     matrix = sparse.coo_array((value, (row, column)), shape=(len(bound), len(cost))).tocsr()
+    if interior:
+        return _interior(cost, matrix, bound, limit_s)
     found: Any = optimize.linprog(
         cost,
         A_ub=matrix,
@@ -159,3 +179,39 @@ def minimise(
     if found.status != SOLVED:
         return None
     return Solution(SOLVED, found.x, found.ineqlin.marginals)
+
+
+def interior_solver() -> Any:  # noqa: ANN401 - the module, which has no types
+    """Clarabel.
+
+    Raises:
+        ValueError: It is not installed.
+    """
+    try:
+        import clarabel  # noqa: PLC0415 - not installed everywhere
+    except ImportError as err:
+        msg = "interior needs the package clarabel: pip install 'slurm-dl[interior]'"
+        raise ValueError(msg) from err
+    return clarabel
+
+
+def _interior(cost: F64, matrix: Any, bound: F64, limit_s: float) -> Solution | None:  # noqa: ANN401
+    from scipy import sparse  # noqa: PLC0415 - slow to import
+
+    clarabel, n = interior_solver(), len(cost)
+    rows = sparse.vstack([matrix, -sparse.eye_array(n)]).tocsc()
+    settings = clarabel.DefaultSettings()
+    settings.verbose, settings.time_limit = False, limit_s
+    found = clarabel.DefaultSolver(
+        sparse.csc_matrix((n, n)),
+        cost,
+        sparse.csc_matrix(rows),
+        np.concatenate([bound, np.zeros(n)]),
+        [clarabel.NonnegativeConeT(len(bound) + n)],
+        settings,
+    ).solve()
+    if found.status == clarabel.SolverStatus.PrimalInfeasible:
+        return Solution(INFEASIBLE, np.zeros(0), np.zeros(0))
+    if found.status != clarabel.SolverStatus.Solved:
+        return None
+    return Solution(SOLVED, np.array(found.x), np.zeros(len(bound)))

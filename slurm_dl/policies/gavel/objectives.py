@@ -25,7 +25,6 @@ import numpy as np
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.arithmetic.central_path import central
 from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.pool import Choosing, Entrants, check_table, left_of, weight_of
 
@@ -76,8 +75,8 @@ class GavelMaxMin(Choosing):
         return self._max_min(who, gain)
 
     def _max_min(self, who: Entrants, gain: F64) -> linear_programs.Solved:
-        if self.middle:
-            return linear_programs.Solved(central(who.pool, gain=gain), "solved")
+        if self.interior:
+            return self.centre(who.pool, gain)
         return linear_programs.by_classes(
             who.pool,
             (gain,),
@@ -128,14 +127,34 @@ class GavelMakespan(Choosing):
         left = left_of(snap, who.rows)
         known = np.isfinite(left)
         left = np.where(known, left, left[known].max(initial=1.0))
-        if self.middle:
-            return linear_programs.Solved(_in_time(who, left), "solved")
+        if self.interior:
+            return self._in_time(who, left)
         return linear_programs.by_classes(
             who.pool,
             (who.rates / left[:, None],),
             lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
             split_above=self.split_above,
         )
+
+    def _in_time(self, who: Entrants, left: F64) -> linear_programs.Solved:
+        """Shares with which all are done in time T, up to 5 % above the least.
+
+        Gavel's code (c4fa400, policies/min_total_duration.py) halves the range of T, 100 s to
+        1e6 s, until its ends are within 5 % of each other.
+        """
+        gain = who.rates / left[:, None]
+        best = self.centre(who.pool, gain)
+        least, low, high = 1 / (gain * best.share).sum(axis=1).min(), 100.0, 1e6
+        while high < least:
+            low, high = high, 10 * high
+        while 1.05 * low < high:
+            tried = (low + high) / 2
+            low, high = (low, tried) if tried >= least else (tried, high)
+        found = linear_programs.max_sum(
+            who.pool, np.zeros_like(gain), gain=who.rates, floor=left / max(high, least),
+            limit_s=self.limit_s, interior=True,
+        )  # fmt: skip
+        return found or best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +190,11 @@ class GavelFinishTime(Choosing):
             ),
             split_above=self.split_above,
         )
-        if not self.middle:
+        if not self.interior:
             return found
         worst = float((past + coming / (who.rates * found.share).sum(axis=1)).max())
         gain = who.rates * ((worst - past) / coming)[:, None]
-        return linear_programs.Solved(central(who.pool, gain=gain), "solved")
+        return self.centre(who.pool, gain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +220,10 @@ class GavelSum(Choosing):
         return self._max_sum(who, who.rates, np.zeros(len(who.rows)))
 
     def _max_sum(self, who: Entrants, value: F64, floor: F64) -> linear_programs.Solved:
-        if self.middle and not floor.any():
-            return linear_programs.Solved(central(who.pool, value=value), "solved")
+        if self.interior and not floor.any():
+            found = linear_programs.max_sum(who.pool, value, limit_s=self.limit_s, interior=True)
+            assert found is not None  # noqa: S101 - no floors, so there are such shares
+            return found
         return linear_programs.by_classes(
             who.pool,
             (value, who.rates, floor),
@@ -277,23 +298,6 @@ class GavelCostSlo(GavelCost):
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
         return self._max_sum(who, self._value(snap, who), due_floor(snap, who))
-
-
-def _in_time(who: Entrants, left: F64) -> F64:
-    """``(k, t)`` the middle of the shares with which all are done in time T.
-
-    Gavel's code (c4fa400, policies/min_total_duration.py) halves the range of T, 100 s to 1e6 s,
-    until its ends are within 5 % of each other, so T is up to 5 % above the least.
-    """
-    gain = who.rates / left[:, None]
-    best = central(who.pool, gain=gain)
-    least, low, high = 1 / (gain * best).sum(axis=1).min(), 100.0, 1e6
-    while high < least:
-        low, high = high, 10 * high
-    while 1.05 * low < high:
-        tried = (low + high) / 2
-        low, high = (low, tried) if tried >= least else (tried, high)
-    return central(who.pool, gain=gain, floor=np.full(len(left), 1 / max(high, least)))
 
 
 def normalised(who: Entrants) -> F64:

@@ -22,6 +22,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
+from slurm_dl.policies.arithmetic.lp_solver import interior_solver
 from slurm_dl.policies.arithmetic.parameter_bounds import at_least_one, positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order, Preempts, by_share
@@ -161,17 +162,34 @@ class Solving(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choosing(Solving):
-    """One whose program has many best answers.
+    """A solving policy whose program has many optimal shares.
 
     Attributes:
-        middle: Take the middle of the best answers, as Gavel's own solver does; what they leave is
-            then not given to anybody, and pools are not split. With deadlines it does not count.
+        interior: Take shares near the analytic centre of the optimal ones, as Gavel's own solver
+            does (needs clarabel). Capacity that they leave is given to nobody, pools are not
+            split, and programs with deadlines are answered as without it.
     """
 
-    middle: bool = False
+    interior: bool = False
 
     def __post_init__(self) -> None:
         Solving.__post_init__(self)
+        if self.interior:
+            interior_solver()
+
+    def centre(self, pool: linear_programs.Pool, gain: F64) -> linear_programs.Solved:
+        """Shares near the centre of those whose least gain is the highest.
+
+        Args:
+            gain: ``(k, t)``, above 0 somewhere for each job.
+        """
+        found = linear_programs.raise_level(
+            pool, gain, floor=np.zeros(len(pool)), rise=np.ones(len(pool)),
+            limit_s=self.limit_s, interior=True,
+        )  # fmt: skip
+        if found is None:
+            return linear_programs.Solved(linear_programs.proportional(pool), "proportional")
+        return linear_programs.Solved(found.share, "solved")
 
 
 def check_table(name: str, table: tuple[tuple[str, float], ...]) -> None:

@@ -13,9 +13,8 @@ left over. A job that came after the shares were found holds its place, but does
 A round is 360 s or shorter: every job does as many whole steps as fit, and the round is over with
 the last of them. Work is counted in steps. Nothing costs anything.
 
-Source: stanford-futuredata/gavel, commit c4fa400, scheduler/scheduler.py (`simulate`,
-`_update_priorities`, `_reset_time_run_so_far`, `_schedule_jobs_on_workers_helper`); the mechanism
-is that of Narayanan et al., OSDI 2020, section 5.
+Source: stanford-futuredata/gavel, commit c4fa400, scheduler/scheduler.py; the mechanism is that of
+Narayanan et al., OSDI 2020, section 5.
 """
 
 from __future__ import annotations

@@ -44,9 +44,8 @@ class Preset:
         knows_sizes: The policy gets the sizes of all jobs of the trace as ``sizes_gpu_s``, also of
             those that have not finished.
         rates: Table in `slurm_dl.traces.formats` of the speeds of its GPU types, in steps a second;
-            empty: none.
+            its rounds are then those of `gavel_rounds`. Empty: none.
         cluster: The cluster it was published for; empty: none.
-        fractions: Its rounds are those of `gavel_rounds`.
     """
 
     about: str
@@ -61,7 +60,6 @@ class Preset:
     knows_sizes: bool = False
     rates: str = ""
     cluster: str = ""
-    fractions: bool = False
 
     def costs(self, trace: Trace) -> Costs:
         """Its cost model for the jobs of *trace*."""
@@ -188,7 +186,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             about="Gavel's simulator (OSDI 2020): rounds of 360 s by share / fraction of time had, "
             "its measured speeds, its cluster",
             readings={
-                name: PolicyReading(policy=name, parameters={"middle": True})
+                name: PolicyReading(policy=name, parameters={"interior": True})
                 for name in sorted(_GAVEL)
                 if issubclass(registry.find(name), Choosing)
             },
@@ -196,7 +194,6 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             clockwork=DecisionTimes(round_s=360.0),
             rates="gavel_steps_per_s.json",
             cluster="8x1:v100,16x1:p100,24x1:k80",
-            fractions=True,
         ),
         "voda": Preset(
             about="rules of vodascheduler: 2 queues at 3,600 s of run time (it may mean GPU-s), "
