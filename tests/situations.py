@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pasts import Over, past_of
+from pasts import Known, Over, past_of
 
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.daemon.enrich import Enricher
@@ -140,17 +140,6 @@ def observed(queue: Sequence[Queued], past: Past, *, later_s: float = 0.0) -> Sn
     nodes = [(GPUS, kind) for kind in range(len(TYPES)) for _ in range(NODES)]
     seen = {"claims": claims, "texts": texts}
     return snapshot(rows, nodes=nodes, types=TYPES, memory=memory, seen=seen, past=past)
-
-
-class Known:
-    """A history that is there at once."""
-
-    def __init__(self, past: Past) -> None:
-        self._past = past
-
-    def look(self, prepare: Any = None) -> Past:  # noqa: ANN401, ARG002 - as HistoryCache
-        """The past."""
-        return self._past
 
 
 def made(policy: str, parameters: Mapping[str, Any] | None = None) -> Policy:

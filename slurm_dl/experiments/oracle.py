@@ -22,7 +22,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.trace import Trace
-from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.simulation.cluster_shape import ANY_TYPE, ClusterShape
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 from slurm_dl.simulation.slurm.overheads import read_table
 from slurm_dl.text import counted, shown
@@ -113,9 +113,13 @@ class Oracle:
                 each = [speed_of(profile, one, k, site, gpus=gpus).samples_per_s for k in kinds]
                 told = [speed / max(each) for speed in each]
             rows[of] = told
-            has_profile = profile is not None and bool(profile.speeds)
-            source = "profiles" if has_profile else "--gpu-speed" if self.gpu_speed else "none"
-            jobs[self.rates_from if name in table else source] += int(of.sum())
+            if name in table:
+                source = self.rates_from
+            elif profile is not None and profile.speeds:
+                source = "profiles"
+            else:
+                source = "--gpu-speed" if self.gpu_speed else "none (types are alike)"
+            jobs[source] += int(of.sum())
         words = ", ".join(f"{counted(n, 'job')} by {word}" for word, n in sorted(jobs.items()))
         said = f"speeds on {', '.join(kinds)}: {words}"
         alike = bool((rows == 1.0).all()) and not self.in_steps
@@ -130,8 +134,8 @@ class Oracle:
         """
         speeds = of[min(of, key=lambda n: (abs(math.log(n / gpus)) if n else -1, n))]
         base = next(iter(speeds.values())) or max(speeds.values())
-        if len(kinds) == 1 and kinds[0] not in speeds:
-            return base, [base]  # the type of the durations, without its name
+        if tuple(kinds) == (ANY_TYPE,):
+            return base, [base]
         for kind in kinds:
             if kind not in speeds:
                 has = ", ".join(speeds)

@@ -21,7 +21,8 @@ MAX_LEAVES: Final = 32_767
 
 _GPUS: Final = re.compile(r"([0-9]{1,4})(?::([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?")
 _GROUP: Final = re.compile(r"([0-9]{1,6})x([^@]{1,500}?)(?:@([0-9]{1,6}))?")
-_ANY_TYPE: Final = "gpu"
+ANY_TYPE: Final = "gpu"
+"""The type of GPUs without a type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class NodeGroup:
 
     nodes: int  # Nodes
     gpus: int  # GPUs of each
-    gpu_type: str = _ANY_TYPE  # Their type; of several the first
+    gpu_type: str = ANY_TYPE  # Their type; of several the first
     leaf_nodes: int = 0  # Nodes on each leaf switch, the last one may have fewer; 0: all on one
     others: tuple[tuple[str, int], ...] = ()  # Further types, and how many of *gpus* are of each
 
@@ -42,7 +43,7 @@ class NodeGroup:
 
     def __str__(self) -> str:
         gpus = "+".join(
-            f"{count}:{name}" if name != _ANY_TYPE else str(count)
+            f"{count}:{name}" if name != ANY_TYPE else str(count)
             for name, count in self.by_type.items()
         )
         return f"{self.nodes}x{gpus}" + (f"@{self.leaf_nodes}" if self.leaf_nodes else "")
@@ -142,7 +143,7 @@ def parse_shape(text: str) -> ClusterShape:
                 "8x8@4"
             )
             raise ConfigError(msg)
-        types = {found[2] or _ANY_TYPE: int(found[1]) for found in gpus if found}
+        types = {found[2] or ANY_TYPE: int(found[1]) for found in gpus if found}
         if len(types) < len(gpus) or not 1 <= min(types.values()) <= sum(types.values()) <= (
             MAX_GPUS_PER_NODE
         ):

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from patience import PATIENCE, eventually
 from schedd import BIN, Schedd, schedd_in, toy_steps
+from situations import made
 
-from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.decide import decide
 from slurm_dl.model.jobs import PENDING, RUNNING
 from slurm_dl.recording.cycles_file import RecordedCycle, Recording
@@ -155,10 +155,9 @@ def test_slurm_starts_first_what_the_policy_puts_first(
     ]
     assert sorted(started, key=lambda job: started[job]) in orders
     for cycle in cycles_since(recording, begin, policy):
-        whole, mistakes = POLICY.complete(cycle.setup.policy, cycle.setup.parameters)
-        assert not mistakes
-        made = POLICY.make(cycle.setup.policy, whole)
-        again = decide(cycle.snapshot, made, cycle.setup.settings)
+        again = decide(
+            cycle.snapshot, made(cycle.setup.policy, cycle.setup.parameters), cycle.setup.settings
+        )
         assert plan_bytes(again) == plan_bytes(cycle.plan)
 
 

@@ -103,6 +103,7 @@ class Orders:
     """A cluster on which one policy after the other is in force, and what started under each."""
 
     place: Schedd
+    profile_dir: Path
     got: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def starts(self, policy: str, situation: str) -> str:
@@ -125,7 +126,10 @@ class Orders:
             self._remember(queue, ids, now_s)
             named = f"{place.home}/reversed.py:Reversed" if policy == STATIC else policy
             parameters = PARAMETERS.get(policy, {})
-            place.configure(**SECTIONS, policy={"order": named, "parameters": dict(parameters)})
+            paths = {"profile_dir": str(self.profile_dir)}
+            place.configure(
+                **SECTIONS, paths=paths, policy={"order": named, "parameters": dict(parameters)}
+            )
             place.start()
             waits = [str(ids[one.job]) for one in queue if one.job not in RUNNING]
             place.until("all to have places", lambda: self._told(waits), 60)
@@ -180,7 +184,7 @@ class Orders:
         return len(set(self.place.box.run(argv).stdout.split())) == len(waits)
 
 
-SECTIONS: dict[str, dict[str, Any]] = {
+SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "daemon": {"poll_s": 0.5, "fast_poll_s": 0.25},
     "deadlines": DEADLINES,
     "estimates": {"history_days": 2},
@@ -261,8 +265,7 @@ def orders(module_directory: Path) -> Iterator[Orders]:
             write_profile(models / f"{profile.name}.yaml", profile)
         (module_directory / "reversed.py").write_text(REVERSED, encoding="utf-8")
         with schedd_in(box, module_directory) as place:
-            SECTIONS["paths"] = {"profile_dir": str(models)}
-            found = Orders(place)
+            found = Orders(place, models)
             yield found
             sys.stdout.write(_table(found))
     finally:

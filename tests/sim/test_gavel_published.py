@@ -48,14 +48,21 @@ def test_results_are_those_of_gavels_simulator(size: str, policy: str) -> None:
 )
 def test_on_one_type_every_second_is_gavels(policy: str, jct_s: float) -> None:
     """20 jobs on 4 V100: no program is solved, so whole steps and rounds give the same sums."""
-    records = ran(policy, "small_test.trace", "4x1:v100").outcome.records
+    for cluster in ("4x1:v100", "4x1"):
+        records = ran(policy, "small_test.trace", cluster).outcome.records
 
-    assert records.jct_s.mean() == pytest.approx(jct_s, abs=5e-3)
+        assert records.jct_s.mean() == pytest.approx(jct_s, abs=5e-3)
 
 
-def test_nothing_else_costs_anything_in_gavels_rounds() -> None:
-    with pytest.raises(ConfigError, match="leave out --costs"):
-        ran("gavel_max_min", "small_test.trace", "4x1:v100", "30")
+@pytest.mark.parametrize(
+    ("cluster", "costs", "error"),
+    [("4x1:v100", "30", "leave out --costs"), ("4x1:a100", None, "no speed on a100")],
+)
+def test_what_gavels_rounds_do_not_have_is_refused(
+    cluster: str, costs: str | None, error: str
+) -> None:
+    with pytest.raises(ConfigError, match=error):
+        ran("gavel_max_min", "small_test.trace", cluster, costs)
 
 
 def test_interior_shares_are_as_good_as_a_corner_and_the_same_for_jobs_that_are_alike() -> None:

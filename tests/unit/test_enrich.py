@@ -6,12 +6,11 @@ import io
 import json
 import math
 import threading
-from collections.abc import Callable
 
 import build
 import numpy as np
 import pytest
-from pasts import Over, past_of
+from pasts import Known, Over, past_of
 
 from slurm_dl import logging_setup
 from slurm_dl.config import Config
@@ -30,18 +29,6 @@ from slurm_dl.policies.qssf import Qssf
 from slurm_dl.slurm.accounting.job_runs import NoAccountingError
 
 PAST = past_of([Over("ann", "a", 1, 5000.0), Over("ann", "a", 1, 7000.0)])
-
-
-class Told:
-    """A history that is what it is."""
-
-    def __init__(self, past: Past) -> None:
-        self.past = past
-
-    def look(self, prepare: Callable[[Past], None]) -> Past:
-        """At once."""
-        prepare(self.past)
-        return self.past
 
 
 def snap_of(**claims: Claim) -> Snapshot:
@@ -67,7 +54,7 @@ def test_each_source_fills_its_part_of_the_snapshot() -> None:
         name="m", speeds=(Speed(shape=Shape(1, 1), steps_per_s=2.0, gpu_type="v100"),)
     )
     know = Enricher(
-        history=Told(PAST),
+        history=Known(PAST),
         policy=Qssf(),
         profiles={"m": profile},
         site=SitePriors(gpu_speed={"a100": 3.0}),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from pasts import Over, past_of
+from pasts import Known, Over, past_of
 
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import run_cycle
@@ -19,7 +19,6 @@ from slurm_dl.engine.settings import Deadlines, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
-from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
@@ -77,16 +76,6 @@ class Talkative(FakeCluster):
         return dataclasses.replace(seen, claims=claims, texts=texts)
 
 
-class Accounting:
-    """A history of one job like them."""
-
-    def look(self, prepare: Callable[[Past], None]) -> Past:
-        """See `HistoryCache`."""
-        past = past_of([Over("ann", "train", 4, 2000.0, account="lab")])
-        prepare(past)
-        return past
-
-
 @pytest.mark.parametrize("name", sorted(n for n, p in POLICIES.items() if runs_on_slurm(p)))
 def test_the_daemon_fills_what_a_policy_for_slurm_needs(name: str) -> None:
     """One job runs and two wait, on GPUs of two types."""
@@ -95,7 +84,7 @@ def test_the_daemon_fills_what_a_policy_for_slurm_needs(name: str) -> None:
     for gpus in (4, 4, 8):
         cluster.submit(gpus, work_s=1000, contract=Contract(), limit_s=3000)
     know = Enricher(
-        history=Accounting(),
+        history=Known(past_of([Over("ann", "train", 4, 2000.0, account="lab")])),
         policy=policy,
         profiles=shipped_profiles(),
         site=SitePriors(gpu_speed={"a100": 2.0}),
