@@ -20,7 +20,7 @@ _ORDERS: Final = "tests/cluster/test_policy_orders.py"
 
 SHOWN_BY: Final[Mapping[str, str]] = {
     "arrival_las": "tests/unit/test_policy_orders.py",
-    "conservative_backfill": f"{_ORDERS}: its order, which is that of fifo while no GPU is free",
+    "conservative_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
     "discrete_las": f"{_ORDERS}; tests/docker/test_jobs.py",
     "easy_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
     "fifo_skip": f"{_ORDERS}; tests/cluster/test_hold.py",

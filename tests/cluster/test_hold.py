@@ -6,10 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import MakeSandbox
 from patience import PATIENCE
 from schedd import Schedd, schedd_in
 
-from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox import Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -60,6 +61,10 @@ RIGHT = {"F", "C"}
 """F uses a GPU that the first job leaves over, C ends before that starts; B does neither."""
 
 
+BUILTIN = SandboxSpec(slurm_conf_extra=("SchedulerType=sched/builtin",))
+
+
+@pytest.mark.full("half a minute each; the others show that the case can fail")
 @pytest.mark.parametrize(
     ("policy", "starts"),
     [
@@ -70,7 +75,6 @@ RIGHT = {"F", "C"}
         ("", {"C"}),  # Slurm's own backfill, without a daemon.
     ],
 )
-@pytest.mark.full("half a minute each; the others show that the case can fail")
 def test_each_fills_the_gaps_that_its_rule_allows(
     sandbox: Sandbox, short_directory: Path, policy: str, starts: set[str]
 ) -> None:
@@ -81,27 +85,51 @@ def test_each_fills_the_gaps_that_its_rule_allows(
     reserves for none and starts what fits in the order of arrival.
     """
     with schedd_in(sandbox, short_directory) as place:
-        order = {"order": policy or "fifo", "parameters": {}}
-        place.configure(policy=order, ranking={"pass_s": 0})
-        place.start()
+        assert gaps_filled(place, policy, starts) == starts
 
-        def sleeps(gpus: int, minutes: int, *more: str) -> str:
-            limit = [f"--time={minutes}", "--no-preempt", *more]
-            return place.submit(gpus, "sleep", "600", options=limit)
 
-        place.until_state(sleeps(12, 600), "RUNNING")
-        place.until_state(sleeps(2, 6), "RUNNING")
-        if not policy:
-            place.stop()
-        waits = {"H": sleeps(3, 20), "S": sleeps(4, 20)}
-        may = {"F": sleeps(1, 60), "B": sleeps(1, 60), "C": sleeps(1, 3)}
+@pytest.mark.full("half a minute each; the others show that the case can fail")
+@pytest.mark.parametrize(
+    ("policy", "starts"),
+    [
+        ("conservative_backfill", {"C"}),
+        ("fifo", set()),
+        ("las", {"F", "B"}),
+        ("static_priority", {"F", "B"}),
+        ("", set()),
+    ],
+)
+def test_conservative_backfill_reserves_for_all_where_slurm_has_no_backfill(
+    make_sandbox: MakeSandbox, short_directory: Path, policy: str, starts: set[str]
+) -> None:
+    """It fills the gaps as Slurm's backfill does, on a Slurm that goes by priority alone."""
+    with schedd_in(make_sandbox(BUILTIN), short_directory) as place:
+        assert gaps_filled(place, policy, starts) == starts
+
+
+def gaps_filled(place: Schedd, policy: str, starts: set[str]) -> set[str]:
+    """The jobs of the case that start, while H and S wait."""
+    order = {"order": policy or "fifo", "parameters": {}}
+    place.configure(policy=order, ranking={"pass_s": 0})
+    place.start()
+
+    def sleeps(gpus: int, minutes: int, *more: str) -> str:
+        limit = [f"--time={minutes}", "--no-preempt", *more]
+        return place.submit(gpus, "sleep", "600", options=limit)
+
+    place.until_state(sleeps(12, 600), "RUNNING")
+    place.until_state(sleeps(2, 6), "RUNNING")
+    if not policy:
+        place.stop()
+    waits = {"H": sleeps(3, 20), "S": sleeps(4, 20)}
+    may = {"F": sleeps(1, 60), "B": sleeps(1, 60), "C": sleeps(1, 3)}
+    running = {name for name, job in may.items() if place.state(job) == "RUNNING"}
+    deadline_s = time.monotonic() + 45
+    while time.monotonic() < deadline_s and not running >= starts:
         running = {name for name, job in may.items() if place.state(job) == "RUNNING"}
-        deadline_s = time.monotonic() + 45
-        while time.monotonic() < deadline_s and not running >= starts:
-            running = {name for name, job in may.items() if place.state(job) == "RUNNING"}
-            time.sleep(0.5)
-        time.sleep(5)  # One more would have started by now: a GPU may be free.
-        running |= {name for name, job in may.items() if place.state(job) == "RUNNING"}
+        time.sleep(0.5)
+    time.sleep(5 if starts else 20)  # One more would have started by now: a GPU may be free.
+    running |= {name for name, job in may.items() if place.state(job) == "RUNNING"}
 
-        assert running == starts
-        assert [place.state(job) for job in waits.values()] == ["PENDING", "PENDING"]
+    assert [place.state(job) for job in waits.values()] == ["PENDING", "PENDING"]
+    return running
