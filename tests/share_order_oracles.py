@@ -7,16 +7,19 @@ jobs that are alike too. Nothing of slurm_dl's policies or engine is called.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+from fair_order_oracles import done_s, ideal_s, on_types, rest_s
 from order_oracles import CLUSTER_GPUS, PAST, Queue, attained, left_s
-from scipy.optimize import linprog
+from scipy.optimize import LinearConstraint, brentq, linprog, minimize
 from situations import GPUS, NODES, RUNNING, SPEED_ON_V100, Queued
 
 Pairs = set[tuple[int, int]]
-Rows = list[np.ndarray[Any, Any]]
+Row = np.ndarray[Any, Any]
+Rows = list[Row]
 
 EQUAL: Final = 1e-5
 """Shares this close are one: programs are solved to 1e-7, and sums of them are further off."""
@@ -49,67 +52,77 @@ class Program:
             first = self.alike.index(like)
             self.equal += [self.of(m, e) - self.of(first, e) for e in np.eye(2) if first < m]
 
-    def of(self, m: int, row: Sequence[float] | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def of(self, m: int, row: Sequence[float] | Row) -> Row:
         """The row ``row . X[m]``; its last entry is that of one more variable."""
         found = np.zeros(2 * self.n + 1)
         found[2 * m : 2 * m + 2] = row
         return found
 
-    def at_least(self, row: np.ndarray[Any, Any], value: float) -> None:
+    def at_least(self, row: Row, value: float) -> None:
         """Ask for it from now on."""
         self.below.append(-row)
         self.bound.append(-value)
 
-    def least(self, cost: np.ndarray[Any, Any], more: Rows | None = None) -> float | None:
-        """The least value of *cost*; None if nothing fulfils all. *more*: rows below 0."""
-        more = more or []
+    def least(self, cost: Row, more: Rows, most: Sequence[float] = ()) -> float | None:
+        """The least value of *cost*; None if nothing fulfils all. *more*: rows up to *most*, 0."""
         found = linprog(
             cost,
             A_ub=np.array(self.below + more),
-            b_ub=np.array(self.bound + [0.0] * len(more)),
+            b_ub=np.array(self.bound + list(most or [0.0] * len(more))),
             A_eq=np.array(self.equal) if self.equal else None,
             b_eq=np.zeros(len(self.equal)) if self.equal else None,
         )
         assert found.status in {0, 2}, found.message
         return None if found.status else float(found.fun)
 
-    def largest_sum(self, value: np.ndarray[Any, Any]) -> bool:
+    def largest_sum(self, value: Row) -> bool:
         """Keep to the largest sum of ``value x X``; False if nothing fulfils all."""
         row = np.append(value.ravel(), 0.0)
-        least = self.least(-row)
+        least = self.least(-row, [])
         if least is not None:
             self.at_least(row, -least - ROOM)
         return least is not None
 
-    def raise_levels(self, gain: np.ndarray[Any, Any]) -> None:
-        """Keep to the largest least ``gain[m] . X[m]``, then to the next, and so on."""
+    def raise_levels(self, gain: Row, *, account: bool = False) -> None:
+        """Keep to the largest least ``gain[m] . X[m]``, then to the next, and so on.
+
+        With *account* levels rise by a job's part of those of its account that still rise.
+        """
         gains = [self.of(m, gain[m]) for m in range(self.n)]
-        level = np.eye(2 * self.n + 1)[-1]
+        level, floor = np.eye(2 * self.n + 1)[-1], [0.0] * self.n
         rises = set(range(self.n))
         while rises:
-            best = -self._must(-level, [level - gains[m] for m in rises])
+            of = [self.jobs[m].account if account else m for m in range(self.n)]
+            many = Counter(of[m] for m in rises)
+            rows = {m: level / many[of[m]] - gains[m] for m in rises}
+            best = -self.must(-level, list(rows.values()), [ROOM - floor[m] for m in rows])
             for m in rises:
-                self.at_least(gains[m], best - ROOM)
+                floor[m] += best / many[of[m]]
+                self.at_least(gains[m], floor[m] - ROOM)
             # Who can get more in some optimum goes on to rise.
-            stuck = {m for m in rises if -self._must(-gains[m]) < best * (1 + EQUAL)}
+            stuck = {m for m in rises if -self.must(-gains[m], []) < floor[m] * (1 + EQUAL)}
             assert stuck
             rises -= stuck
 
-    def _must(self, cost: np.ndarray[Any, Any], more: Rows | None = None) -> float:
-        found = self.least(cost, more)
+    def must(self, cost: Row, more: Rows, most: Sequence[float] = ()) -> float:
+        """The least value of *cost*, of which there is one."""
+        found = self.least(cost, more, most)
         assert found is not None
         return found
 
-    def pairs(self) -> Pairs:
-        """Waiting jobs of which the first is owed more on its best type in every optimum."""
+    def pairs(self, kept: Row | None = None) -> Pairs:
+        """Waiting jobs; *kept* x the first one's best share is more in every optimum."""
+        kept = np.ones(self.n) if kept is None else kept
         found = Pairs()
         waits = [m for m, one in enumerate(self.jobs) if one.job not in RUNNING]
         level = np.eye(2 * self.n + 1)[-1]
         lead = {
             # The least of: largest share of a - share of b, over the types of b.
             (a, b): min(
-                self._must(level - self.of(b, e), [self.of(a, f) - level for f in np.eye(2)])
-                for e in np.eye(2)
+                self.must(
+                    level - self.of(b, e), [self.of(a, f) - level for f in kept[a] * np.eye(2)]
+                )
+                for e in kept[b] * np.eye(2)
             )
             for a in waits
             for b in waits
@@ -125,12 +138,12 @@ class Program:
         return found
 
 
-def max_min(queue: Queue, *, aware: bool) -> Pairs:
-    """Max min GPUs x thr(X) / thr(X proportional), then the next least (section 4.1)."""
-    program = Program(queue, lambda one: (one.gpus, aware and one.model))
+def max_min(queue: Queue, *, aware: bool = True, account: bool = False) -> Pairs:
+    """Max min GPUs x thr(X) / thr(X proportional), then the next (4.1); by *account*: 4.3."""
+    program = Program(queue, lambda one: (one.gpus, aware and one.model, account and one.account))
     rates = program.rates if aware else np.ones((program.n, 2))
     gain = rates / rates.mean(axis=1)[:, None]
-    program.raise_levels(gain * program.gpus[:, None])
+    program.raise_levels(gain * program.gpus[:, None], account=account)
     return program.pairs()
 
 
@@ -161,6 +174,32 @@ def largest_sum_in_time(queue: Queue) -> Pairs:
             program.at_least(program.of(m, program.rates[m]), floor[one.job])
     if not program.largest_sum(program.rates):
         return largest_sum(queue)
+    return program.pairs()
+
+
+def least_worst(queue: Queue, whole_s: Callable[[Queue, Queued], float]) -> Pairs:
+    """Min max (age + left / thr(X)) / T, then the largest sum of thr(X) over what each needs.
+
+    *whole_s*: T, the time that the work of a job takes alone.
+    """
+    program = Program(queue, lambda one: one.job)
+    age = np.array([one.first_submit_s for one in program.jobs])
+    whole = np.array([whole_s(queue, one) for one in program.jobs])
+    level = np.eye(2 * program.n + 1)[-1]
+
+    def gains(ratio: float) -> Rows:
+        """Rows that come to 1 where a job has the throughput for that ratio."""
+        need = program.left / (ratio * whole - age)
+        return [program.of(m, program.rates[m] / need[m]) for m in range(program.n)]
+
+    low, high = (float(((age + k * program.left) / whole).max()) for k in (1e-3, 1e3))
+    least = brentq(
+        lambda ratio: 1 + program.must(-level, [level - gain for gain in gains(ratio)]),
+        low, high, xtol=1e-12 * high, rtol=1e-14,
+    )  # fmt: skip
+    for gain in gains(least):
+        program.at_least(gain, 1 - ROOM)
+    assert program.largest_sum(np.sum(gains(least), axis=0)[:-1])
     return program.pairs()
 
 
@@ -254,15 +293,60 @@ def astraea_ltgf(queue: Queue) -> Pairs:
     return by_share(queue, {job: -float(place) for place, job in enumerate(order)})
 
 
+def fairest(queue: Queue) -> Row:
+    """``(n,)`` thr(X) of each where the product of all is largest."""
+    program = Program(queue, lambda one: one.job)
+    rates, bound = program.rates, np.array(program.bound)
+
+    def speed(x: Row) -> Row:
+        return np.asarray((rates * x.reshape(rates.shape)).sum(axis=1))
+
+    found = minimize(
+        lambda x: -np.log(speed(x)).sum(),
+        np.full(rates.size, 0.5 / program.n),
+        jac=lambda x: -(rates / speed(x)[:, None]).ravel(),
+        method="SLSQP",
+        bounds=[(1e-12, 1.0)] * rates.size,
+        constraints=LinearConstraint(np.array(program.below)[:, :-1] / bound[:, None], ub=1.0),
+        options={"ftol": 1e-12, "maxiter": 1000},
+    )
+    best = speed(found.x)
+    # The slope at the optimum: in no other shares is the sum of it more than one for each job.
+    slope = np.append((rates / best[:, None]).ravel(), 0.0)
+    assert -program.must(-slope, []) < program.n * (1 + 1e-6)
+    return best
+
+
+def strategy_proof(queue: Queue) -> Pairs:
+    """Largest product of thr(X); a job keeps prod of the others' over what it is without it."""
+    program = Program(queue, lambda one: (one.gpus, one.model))
+    logs = np.log(fairest(program.jobs))
+    for m in range(program.n):
+        program.at_least(program.of(m, program.rates[m] / np.exp(logs[m])), 1 - ROOM)
+    rest = [[*program.jobs[:m], *program.jobs[m + 1 :]] for m in range(program.n)]
+    lost = [np.delete(logs, m) - np.log(fairest(some)) for m, some in enumerate(rest)]
+    return program.pairs(kept=np.exp([some.sum() for some in lost]))
+
+
+def alone_s(queue: Queue, one: Queued) -> float:
+    """All its work on the n-th part of every type, at most all of the time (section 4.2)."""
+    part = min(NODES * GPUS / len(queue) / one.gpus, 0.5)
+    return (done_s(one) + rest_s(one)) / (part * sum(on_types(one)))
+
+
 PAIRS: Final[Mapping[str, Callable[[Queue], Pairs]]] = {
     "astraea_ltgf": astraea_ltgf,
     "gandiva_fair": gandiva_fair,
     "gavel_cost": largest_sum,
     "gavel_cost_slo": largest_sum_in_time,
+    "gavel_finish_time": lambda queue: least_worst(queue, alone_s),
+    "gavel_hierarchical": lambda queue: max_min(queue, account=True),
     "gavel_isolated": isolated,
     "gavel_makespan": makespan,
-    "gavel_max_min": lambda queue: max_min(queue, aware=True),
+    "gavel_max_min": max_min,
     "gavel_max_min_agnostic": lambda queue: max_min(queue, aware=False),
+    "gavel_strategy_proof": strategy_proof,
     "gavel_sum": largest_sum,
+    "themis_convex": lambda queue: least_worst(queue, ideal_s),
 }
 """By policy, pairs of waiting jobs whose order no other optimum could turn round."""

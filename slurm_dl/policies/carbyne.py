@@ -84,10 +84,10 @@ class Carbyne:
     interpretation: ClassVar[str] = (
         "Gangs cannot run on fewer GPUs, so a job yields its turn and starts late. The fair "
         "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
-        "their first submission. Finished jobs count in it with their GPUs alone. Jobs are "
-        "displaced at the ends of leases, or none could start late. Among yielding jobs, only a "
-        "job that is nearer to its completion by a tier displaces another. GPUs of all types are "
-        "one resource."
+        "their first submission. Finished jobs ask there for as large a part of CPUs and memory "
+        "as of GPUs. Jobs are displaced at the ends of leases, or none could start late. Among "
+        "yielding jobs, only a job that is nearer to its completion by a tier displaces another. "
+        "GPUs of all types are one resource."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
@@ -248,7 +248,7 @@ def _over(gap_s: F64, pace: F64) -> F64:
 
 
 PAST_STEPS: Final = 200
-"""No step of the past is shorter than this part of it."""
+"""No step of the past is shorter than this part of it, where more arrivals and ends can be."""
 
 AHEAD: Final = 0.02
 """No step of the future is shorter than this part of the way there."""
@@ -309,7 +309,7 @@ def fair_world(
     n = len(ask)
     came_s = np.minimum(submit_s, now_s)
     at_s = float(came_s.min(initial=now_s))
-    least_s = (now_s - at_s) / PAST_STEPS
+    least_s = (now_s - at_s) / PAST_STEPS if 2 * n > PAST_STEPS else 0.0
     queue = np.argsort(came_s, kind="stable")
     arrivals = came_s[queue]
     served_s, part, finish_s = np.zeros(n), np.zeros(n), np.full(n, np.inf)

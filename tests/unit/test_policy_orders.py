@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from fair_order_oracles import FAIR
 from order_oracles import ORACLES
 from share_order_oracles import PAIRS
 from situations import PARAMETERS, ROWS, SITUATIONS, made, order_of, overs
@@ -68,12 +69,20 @@ def test_every_level_has_tests_that_show_it() -> None:
         assert any(word in text for word in named for text in texts), name
 
 
-@pytest.mark.parametrize("policy", sorted(ORACLES))
+WHOLE: Final = {**ORACLES, **FAIR}
+
+
+@pytest.mark.parametrize("policy", sorted(WHOLE))
 def test_an_oracle_gives_the_row_where_no_gpu_is_free(policy: str) -> None:
     """Worked out from the literal table alone."""
     full = {name: row for name, row in zip(SITUATIONS, ROWS[policy], strict=True) if name != "room"}
 
-    assert {name: ORACLES[policy](SITUATIONS[name]) for name in full} == full
+    assert {name: WHOLE[policy](SITUATIONS[name]) for name in full} == full
+
+
+FEW: Final = {("gavel_hierarchical", "full_1"): 5, ("gavel_strategy_proof", "full_1"): 7}
+"""Pairs where jobs of the model "even" can have a throughput of v100 or of more time on k80, with
+which share the program decides."""
 
 
 @pytest.mark.parametrize("policy", sorted(PAIRS))
@@ -85,21 +94,8 @@ def test_no_optimum_turns_a_pair_of_the_row_round(policy: str) -> None:
         pairs = PAIRS[policy](queue)
 
         assert not {(a, b) for a, b in pairs if row.index(str(a)) > row.index(str(b))}
-        assert len(pairs) >= 10, "most pairs are the same in every optimum"
+        assert len(pairs) >= FEW.get((policy, name), 10), "most pairs are the same in every optimum"
 
-
-ELSEWHERE: Final = {
-    "allox": "test_policies_allox.py",
-    "carbyne": "test_policies_carbyne.py",
-    "gavel_finish_time": "test_policies_gavel.py",
-    "gavel_hierarchical": "test_policies_gavel_hierarchy.py",
-    "gavel_strategy_proof": "test_policies_gavel_strategy_proof.py",
-    "hug": "test_policies_hug.py",
-    "learned_gittins": "test_setup_cost_index.py",
-    "themis": "test_policies_themis.py",
-    "themis_convex": "test_policies_themis.py",
-}
-"""Policies without an oracle here, and the tests of their formula against one."""
 
 NO_ORACLE: Final = {"qssf"}
 """Boosted trees: what they predict has no closed form."""
@@ -107,10 +103,8 @@ NO_ORACLE: Final = {"qssf"}
 
 def test_every_policy_has_an_oracle_or_says_where() -> None:
     """Each policy stands in one table."""
-    assert sorted([*ORACLES, *PAIRS, *ELSEWHERE, *NO_ORACLE]) == sorted(ROWS)
+    assert sorted([*WHOLE, *PAIRS, *NO_ORACLE]) == sorted(ROWS)
     assert set(ON_SLURM) <= set(ROWS)
-    for name in ELSEWHERE.values():
-        assert Path(__file__).with_name(name).is_file()
 
 
 def test_arrival_las_keeps_the_order_of_arrival_in_each_queue() -> None:
