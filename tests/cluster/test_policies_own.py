@@ -202,3 +202,32 @@ def test_tenants_trade_fast_gpus_for_slow_ones(cluster: Cluster, policy: str) ->
     }
     fair = all(speed[one] >= HALVES[one] for one in HALVES)
     assert fair == (policy == "gandiva_fair")
+
+
+CAPPED: Final = {"hug": (4, 2), "fifo": (6, 2), "las": (6, 2), STATIC: (6, 2)}
+"""Jobs of accounts a and b that run."""
+
+
+@pytest.mark.parametrize("policy", CAPPED)
+def test_an_account_at_its_cap_starts_no_other_job(cluster: Cluster, policy: str) -> None:
+    """HUG without cooperation: both want GPUs most, so each may have 1 / 2 of the 8, and 2 idle."""
+    cluster.put_in_force(policy, **({"cooperative": False} if policy == "hug" else {}))
+    ids = cluster.submit(
+        *[Job(gpus=1, minutes=600)] * 6, *[Job(gpus=1, minutes=600, account="b")] * 2
+    )
+    at_s = time.monotonic() + 2 * SETTLE_S
+
+    def run() -> tuple[int, int]:
+        on = [bool(cluster.node(job)) for job in ids]
+        return sum(on[:6]), sum(on[6:])
+
+    try:
+        cluster.place.until("its jobs", lambda: run() == CAPPED[policy])
+        if policy == "hug":
+            cluster.place.until("looks", lambda: time.monotonic() > at_s)
+            assert run() == CAPPED[policy]
+            ended = next(job for job in ids if cluster.node(job))
+            cluster.place.box.run(["scancel", ended])
+            cluster.place.until("the fifth", lambda: not cluster.node(ended) and run() == (4, 2))
+    finally:
+        cluster.clear()
