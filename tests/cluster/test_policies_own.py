@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.slurm
 KINDS: Final = {"n1": "v100", "n2": "k80"}
 SPEED_ON_V100: Final = {"fast": 4.0, "some": 2.0, "even": 1.0}
 """By model, where it is 1 on k80."""
-SETTLE_S: Final = 6
+SETTLE_S: Final = 4
 
 STATIC: Final = "static"
 """A policy of the tests: the last submitted first."""
@@ -51,7 +52,7 @@ class Job:
     """A job of a case.
 
     Attributes:
-        gpus: On one node.
+        gpus: On each of its nodes.
         minutes: Its limit, which is what it is believed to take on k80.
         on: The node it is bound to; empty: any.
     """
@@ -61,6 +62,8 @@ class Job:
     account: str = "a"
     model: str = "even"
     on: str = ""
+    nodes: int = 1
+    runs: str = "exec sleep 3600"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ class Cluster:
             lines.append(
                 f"sbatch --parsable -o /dev/null {node} --gres=gpu:{job.gpus} --mem=100"
                 f" --time={job.minutes} --account={job.account} --comment='{about}'"
-                " --wrap 'exec sleep 3600'"
+                f" --nodes={job.nodes} --wrap '{job.runs}'"
             )
         return self.place.box.run(["bash", "-ec", "\n".join(lines)]).stdout.split()
 
@@ -210,7 +213,7 @@ CAPPED: Final = {"hug": (4, 2), "fifo": (6, 2), "las": (6, 2), STATIC: (6, 2)}
 
 @pytest.mark.parametrize("policy", CAPPED)
 def test_an_account_at_its_cap_starts_no_other_job(cluster: Cluster, policy: str) -> None:
-    """HUG without cooperation: both want GPUs most, so each may have 1 / 2 of the 8, and 2 idle."""
+    """HUG without cooperation: both want GPUs most, so each may have half of the 8, and 2 idle."""
     cluster.put_in_force(policy, **({"cooperative": False} if policy == "hug" else {}))
     ids = cluster.submit(
         *[Job(gpus=1, minutes=600)] * 6, *[Job(gpus=1, minutes=600, account="b")] * 2
@@ -231,3 +234,47 @@ def test_an_account_at_its_cap_starts_no_other_job(cluster: Cluster, policy: str
             cluster.place.until("the fifth", lambda: not cluster.node(ended) and run() == (4, 2))
     finally:
         cluster.clear()
+
+
+MINUTES: Final = {"a1": 3, "b2": 1, "a3": 2}
+"""Limits of jobs that need all GPUs, in the order of their submission; first the account."""
+FAIR_MINUTES: Final = {"a1": 6, "b2": 2, "a3": 5}
+"""When DRF has done each, if all of it can be divided and each takes its limit.
+
+Each account has half of the cluster, each job of account a so 1 / 4. After 2 min b2 is done, and
+each of a's has had 1 / 2 min. With 1 / 2 of the cluster each, a3 needs 3 min more for the 1.5 that
+it lacks, to 5. Job a1 has then had 2 min, and needs all of the cluster for one more, to 6.
+"""
+YIELDS: Final = {
+    "carbyne": ["b2", "a3", "a1"],
+    "fifo": ["a1", "b2", "a3"],
+    "las": ["a1", "b2", "a3"],
+    STATIC: ["a3", "b2", "a1"],
+}
+
+
+@pytest.mark.parametrize("policy", YIELDS)
+def test_a_job_with_slack_yields_and_is_done_no_later_than_under_drf(
+    cluster: Cluster, policy: str
+) -> None:
+    """Carbyne: a1, there first, can wait for 6 - 3 min. So it does, and b2 is not late either."""
+    cluster.put_in_force(policy)
+    starts = cluster.place.home / f"starts_{policy}"
+    jobs = [
+        Job(
+            gpus=4, nodes=2, minutes=lasts, account=name[0], runs=f"echo {name} >>{starts}; sleep 1"
+        )
+        for name, lasts in MINUTES.items()
+    ]
+    cluster.submit(*jobs)
+    try:
+        cluster.place.until(
+            "all to start", lambda: starts.exists() and len(starts.read_text("ascii").split()) == 3
+        )
+    finally:
+        cluster.clear()
+    order = starts.read_text("ascii").split()
+    assert order == YIELDS[policy]
+    ends = dict(zip(order, accumulate(MINUTES[name] for name in order), strict=True))
+    late = [name for name in order if ends[name] > FAIR_MINUTES[name]]
+    assert bool(late) == (policy != "carbyne")
