@@ -23,7 +23,7 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, PENDING, Bool
+from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import fluid_progress, parts, sum_by
@@ -33,6 +33,9 @@ from slurm_dl.policies.base import About, Order, Preempts, by_share
 
 _NOTHING: Final = 1e-12
 """Part of a cluster that is nothing."""
+
+_ROUNDING: Final = 1e-9
+"""Sums of parts of a cluster, and of GPUs, are off by less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ class Hug:
         needs=("accounts",),
         fallback="without accounts each user is a tenant; memory counts where Slurm tracks it",
         idles=(
-            "only if cooperative is false: a tenant that has had its guarantee starts no more jobs"
+            "only if cooperative is false: a tenant that has, or has had, its guarantee starts no "
+            "more jobs"
         ),
     )
     interpretation: ClassVar[str] = (
@@ -63,8 +67,9 @@ class Hug:
         "Its jobs get equal shares of the time, in whole gangs. GPUs of all types are one "
         "resource. A job's share is spread over the types it can run on by their remaining GPUs, "
         "so a guarantee in GPUs of one type alone can be smaller. The cap of tenants that do not "
-        "cooperate holds over time, by the credit of each job. It keeps jobs from starting, but "
-        "stops no job while its GPUs are not wanted by another."
+        "cooperate holds for what its jobs hold, and over time by the credit of each job. It "
+        "keeps jobs from starting, but stops no job while its GPUs are not wanted by another. A "
+        "tenant of which nothing runs starts one job, whatever its size."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
@@ -97,19 +102,46 @@ class Hug:
         order = by_share(share)
         if self.cooperative:
             return order
-        return dataclasses.replace(order, barred=self._had_enough(snap, share))
+        owed_s = self._owed_s(snap, share)
+        barred = (snap.jobs.state == PENDING) & (owed_s <= 0)
+        first = np.lexsort([snap.jobs.job_id, snap.memory.first_submit_s, -owed_s])
+        barred[_over(snap, first[np.isin(first, rows)], guarantee(want))] = True
+        return dataclasses.replace(order, barred=barred)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never between the ends of leases: shares change when jobs come or go; see `Policy`."""
         return math.inf
 
-    def _had_enough(self, snap: Snapshot, share: F64) -> Bool:
-        """``(n,)`` bool: waiting jobs that are owed nothing at the end of the coming lease."""
+    def _owed_s(self, snap: Snapshot, share: F64) -> F64:
+        """``(n,)`` what each job is owed at the end of the coming lease, seconds."""
         owed = share * self.lease_s
         if snap.credit_s is not None:
             owed = owed + snap.credit_s
-        enough: Bool = (snap.jobs.state == PENDING) & (owed.max(axis=1, initial=-np.inf) <= 0)
-        return enough
+        most: F64 = owed.max(axis=1, initial=-np.inf)
+        return most
+
+
+def _over(snap: Snapshot, rows: I64, sure: float) -> I64:
+    """The jobs that wait beside enough free GPUs, and would take a tenant above its guarantee.
+
+    A tenant of which nothing runs may start one job of any size. A job for which there is no room
+    takes turns with the others of its tenant, so it is none of these.
+
+    Args:
+        rows: Jobs that take part, of each tenant first the one that is to start first.
+        sure: The guarantee, as a part of what there is.
+    """
+    waits, part, whose = snap.jobs.state == PENDING, parts(snap), tenants(snap).of
+    free = float(gpus_by_type(snap).sum() - snap.jobs.gpus[rows][~waits[rows]].sum())
+    over = [np.zeros(0, dtype=np.int64)]
+    # A guarantee of everything is no bound.
+    for tenant in np.unique(whose[rows]).tolist() if sure < 1 else []:
+        mine = rows[whose[rows] == tenant]
+        mine = mine[np.argsort(waits[mine], kind="stable")]
+        above = (part[mine].cumsum(axis=0) > sure + _ROUNDING).any(axis=1)
+        above[0] = False
+        over.append(mine[above & waits[mine] & (snap.jobs.gpus[mine] <= free + _ROUNDING)])
+    return np.concatenate(over)
 
 
 def guarantee(want: F64) -> float:

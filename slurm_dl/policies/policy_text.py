@@ -17,16 +17,21 @@ LEVELS: Final[Mapping[str, str]] = {
 """What tests show, by `About.level`."""
 
 _ORDERS: Final = "tests/cluster/test_policy_orders.py"
+_OWN: Final = f"{_ORDERS}; tests/cluster/test_policies_own.py"
 
 SHOWN_BY: Final[Mapping[str, str]] = {
+    "allox": _OWN,
     "arrival_las": "tests/unit/test_policy_orders.py",
+    "carbyne": _OWN,
     "conservative_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
     "discrete_las": f"{_ORDERS}; tests/docker/test_jobs.py",
     "easy_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
     "fifo_skip": f"{_ORDERS}; tests/cluster/test_hold.py",
+    "gandiva_fair": _OWN,
     "gavel_fifo": f"{_ORDERS}; tests/cluster/test_gpu_types.py",
     "gavel_max_min": f"{_ORDERS}; tests/cluster/test_policies.py",
     "gavel_proportional": f"{_ORDERS}; tests/cluster/test_policies.py",
+    "hug": _OWN,
     "karuna": f"{_ORDERS}; tests/cluster/test_deadline.py",
     "list_gittins": "tests/sim/test_gates.py",
     "list_las": "tests/sim/test_gates.py",

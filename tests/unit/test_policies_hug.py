@@ -231,6 +231,29 @@ def test_without_cooperation_who_has_had_its_share_starts_no_more() -> None:
     assert not fresh.barred.any()
 
 
+@pytest.mark.parametrize(
+    ("running", "waiting", "barred"),
+    [
+        ([4, 3], [1, 1, 1], [False, True, True]),  # 8 of 16 are its guarantee.
+        ([4, 3], [2, 1], [True, True]),  # Who comes later does not overtake.
+        ([], [12, 1], [False, True]),  # Or it would never start.
+        ([8], [1, 8], [True, False]),  # Only 7 are free: it takes turns with the first.
+    ],
+)
+def test_without_cooperation_a_tenant_starts_nothing_above_its_guarantee(
+    running: list[int], waiting: list[int], barred: list[bool]
+) -> None:
+    """The other tenant has one job of one GPU; alone the first would have all 16."""
+    rows = [build.running(i, g) for i, g in enumerate(running, 1)]
+    rows += [build.pending(i, g) for i, g in enumerate(waiting, len(rows) + 1)]
+    accounts = dict.fromkeys(range(1, len(rows) + 1), "a")
+    both = cluster([*rows, build.running(99, 1)], {**accounts, 99: "b"})
+
+    order = Hug(cooperative=False).order(both)
+    assert order.barred.tolist() == [*[False] * len(running), *barred, False]
+    assert not Hug(cooperative=False).order(cluster(rows, accounts)).barred.any()
+
+
 def test_shares_do_not_depend_on_the_order_of_the_list() -> None:
     """The same job gets exactly the same share."""
     rows = [build.pending(i, 1 + i % 3, cpus=3 * i, mem_mb=7 * i) for i in range(1, 9)]
