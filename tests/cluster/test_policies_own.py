@@ -30,21 +30,7 @@ SETTLE_S: Final = 4
 
 STATIC: Final = "static"
 """A policy of the tests: the last submitted first."""
-REVERSED: Final = '''
-"""Last come, first served: a fixed order that no published policy has."""
-from dataclasses import dataclass
-from typing import ClassVar
-from slurm_dl.policies.base import one_tier
-from slurm_dl.policies.fifo import FifoSkip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reversed(FifoSkip):
-    name: ClassVar[str] = "reversed"
-
-    def order(self, snap, /):
-        return one_tier(-snap.jobs.job_id.astype(float))
-'''
+LAST_FIRST: Final = f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +60,16 @@ class Cluster:
 
     def put_in_force(self, policy: str, **parameters: object) -> None:
         """Go on with this policy."""
-        home = self.place.home
-        order = f"{home}/reversed.py:Reversed" if policy == STATIC else policy
         self.place.configure(
             daemon={"poll_s": 0.5, "fast_poll_s": 0.25},
-            policy={"order": order, "parameters": parameters},
+            policy={
+                "order": LAST_FIRST if policy == STATIC else policy,
+                "parameters": parameters,
+            },
             placement={"scheme": "best_fit", "steer": True, "settle_s": SETTLE_S},
             preemption={"enabled": False},
             ranking={"pass_s": 0, "overdue_share": 0},
-            paths={"profile_dir": str(home / "profiles")},
+            paths={"profile_dir": str(self.place.home / "profiles")},
         )
         if self.place.process is None:
             self.place.start()
@@ -124,7 +111,6 @@ def cluster(module_directory: Path) -> Iterator[Cluster]:
     groups = tuple(SandboxNodes(nodes=1, gpus=4, gpu_type=kind) for kind in KINDS.values())
     box = Sandbox.up(module_directory / "box", SandboxSpec(groups=groups, nodes_per_leaf=0))
     try:
-        (module_directory / "reversed.py").write_text(REVERSED, encoding="utf-8")
         models = module_directory / "profiles"
         models.mkdir(mode=0o755)
         for model, speed in SPEED_ON_V100.items():

@@ -65,21 +65,7 @@ LIKE_FIFO: Final = {"fifo", "fifo_skip", "gavel_fifo", "gavel_proportional"} | {
 }
 """Policies that order a full queue by arrival; `SHOWN_BY` names the tests of what is their own."""
 
-REVERSED: Final = '''
-"""Last come, first served: a fixed order that no published policy has."""
-from dataclasses import dataclass
-from typing import ClassVar
-from slurm_dl.policies.base import one_tier
-from slurm_dl.policies.fifo import FifoSkip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reversed(FifoSkip):
-    name: ClassVar[str] = "reversed"
-
-    def order(self, snap, /):
-        return one_tier(-snap.memory.first_submit_s)
-'''
+LAST_FIRST: Final = f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"
 
 
 def situation_of(policy: str) -> str:
@@ -124,7 +110,7 @@ class Orders:
             for job in RUNNING:
                 place.until_state(str(ids[job]), "RUNNING")
             self._remember(queue, ids, now_s)
-            named = f"{place.home}/reversed.py:Reversed" if policy == STATIC else policy
+            named = LAST_FIRST if policy == STATIC else policy
             parameters = PARAMETERS.get(policy, {})
             paths = {"profile_dir": str(self.profile_dir)}
             place.configure(
@@ -263,7 +249,6 @@ def orders(module_directory: Path) -> Iterator[Orders]:
         models.mkdir()
         for profile in profiles().values():
             write_profile(models / f"{profile.name}.yaml", profile)
-        (module_directory / "reversed.py").write_text(REVERSED, encoding="utf-8")
         with schedd_in(box, module_directory) as place:
             found = Orders(place, models)
             yield found
