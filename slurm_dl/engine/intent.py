@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
+from slurm_dl.engine.sized_target import choose_sizes
 from slurm_dl.engine.target import (
     NOBODY,
     SLACK_GPUS,
@@ -29,8 +30,9 @@ from slurm_dl.engine.target import (
     to_serve,
 )
 from slurm_dl.ledger.lease_credits import OWED, needs
-from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.sizes import AS_ASKED, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
@@ -52,6 +54,8 @@ class Intent:
             None where types were not told apart.
         overdue: Rows of jobs that are served before all others, see `_overdue_jobs`.
         back: Jobs that are not served, as they would delay another, see `pass_bound`.
+        size: ``(n,)`` size that each job in the target should have, an index into `Snapshot.sizes`,
+            or `AS_ASKED`; None: `AS_ASKED` for all.
     """
 
     order: Order
@@ -60,6 +64,19 @@ class Intent:
     kind: I16 | None = None
     overdue: Rows = field(default_factory=lambda: NOBODY)
     back: HeldBack = NOBODY_HELD_BACK
+    size: I32 | None = None
+
+    def gpus(self, snap: Snapshot) -> F64:
+        """``(n,)`` GPUs that each job should hold if it is in the target."""
+        return wanted_gpus(snap.jobs.gpus, snap.sizes, self.size)
+
+    def resized(self, snap: Snapshot) -> Rows:
+        """Rows of the running jobs in the target that hold another number of GPUs."""
+        if self.size is None:
+            return NOBODY
+        rows: Rows = self.target[snap.jobs.state[self.target] == RUNNING]
+        changed: Rows = rows[self.gpus(snap)[rows] != snap.jobs.gpus[rows]]
+        return changed
 
     def rank(self) -> I32:
         """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
@@ -80,6 +97,7 @@ def intend(
     *,
     lease_s: float = 0.0,
     restart_s: float = 0.0,
+    steadiness: float = 0.0,
 ) -> Intent:
     """Ask *policy* for its order, and serve the jobs by it.
 
@@ -87,10 +105,13 @@ def intend(
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
         lease_s: Length of a lease, see `needs`.
         restart_s: What stopping a job costs it, see `needs`.
+        steadiness: See `sized_target.steady`.
     """
     order, need = ask(snap, policy, lease_s, restart_s)
     ranked = rank_jobs(snap, order, displaces(policy))
-    return serve_ranked(snap, order, ranked, need, pinned, skips=policy.skips)
+    return serve_ranked(
+        snap, order, ranked, need, pinned, skips=policy.skips, steadiness=steadiness
+    )
 
 
 def ask(
@@ -102,7 +123,7 @@ def ask(
         lease_s: Length of a lease, see `needs`.
         restart_s: What stopping a job costs it, see `needs`.
     """
-    order = checked(policy.order(snap), policy, len(snap.jobs))
+    order = checked(policy.order(snap), policy, len(snap.jobs), snap.sizes)
     need = None if order.share is None else needs(snap, order.share, lease_s, restart_s)
     if need is not None:
         # Who is owed most comes first, whoever has no share last.
@@ -121,6 +142,7 @@ def serve_ranked(
     bound: Overdue = NEVER_OVERDUE,
     closed: Bool | None = None,
     roomless: Bool | None = None,
+    steadiness: float = 0.0,
 ) -> Intent:
     """Give GPUs to the jobs in their order, or by their need where it is known.
 
@@ -134,9 +156,13 @@ def serve_ranked(
             behind them are, where the policy skips what does not fit. None: nobody.
         roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
             served only once they are overdue. None: nobody.
+        steadiness: See `sized_target.steady`.
     """
     there = pools(snap)
-    serve = partial(_serve, snap, order, ranked, need, pinned=pinned, there=there, skips=skips)
+    serve = partial(
+        _serve, snap, order, ranked, need,
+        pinned=pinned, there=there, skips=skips, steadiness=steadiness,
+    )  # fmt: skip
     barred = _either(order.barred, closed if skips else None)
     intent = serve(barred=_either(barred, roomless))
     back = NOBODY_HELD_BACK
@@ -187,6 +213,7 @@ def _serve(
     pinned: Rows,
     there: tuple[PartitionPool, ...],
     skips: bool,
+    steadiness: float,
     first: Rows = NOBODY,
 ) -> Intent:
     """Serve the pools one after another.
@@ -204,11 +231,19 @@ def _serve(
         barred = None if barred is None else barred & ~is_in(np.arange(len(barred)), first)
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
+    elastic = order.size is not None and snap.sizes is not None
+    size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32) if elastic else None
     for pool in there:
         rows, fixed = pool.of(queue), pool.of(pinned)
         if len(target):
             rows = rows[~is_in(rows, target)]
-        if not by_type:
+        if size is not None and order.size is not None:
+            served, chosen = choose_sizes(
+                snap, rows, fixed, order.size,
+                skips=skips, barred=barred, pool=pool, steadiness=steadiness,
+            )  # fmt: skip
+            size[served] = chosen
+        elif not by_type:
             served = choose_target(snap, rows, fixed, skips=skips, barred=barred, pool=pool)
         else:
             resources = TypedResources(snap, fixed, pool.nodes)
@@ -222,7 +257,7 @@ def _serve(
                 served = np.concatenate([served, before, by_need, rest])
             kind = np.where(resources.kind >= 0, resources.kind, kind)
         target = np.concatenate([target, served])
-    return Intent(order, ranked, target, kind if by_type else None)
+    return Intent(order, ranked, target, kind if by_type else None, size=size)
 
 
 def by_priority_tier(snap: Snapshot, rows: Rows) -> list[Rows]:
@@ -245,13 +280,13 @@ def staying(snap: Snapshot, intent: Intent) -> Intent:
     return dataclasses.replace(intent, target=intent.target[~moves])
 
 
-def checked(order: Order, policy: Policy, n: int) -> Order:
+def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) -> Order:
     """*order*, if it is one.
 
     Raises:
         ValueError: The policy returned nonsense; nothing may be done by it.
     """
-    columns = (order.tie, order.barred, order.start_s, order.gpu_type)
+    columns = (order.tie, order.barred, order.start_s, order.gpu_type, order.size)
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     shapes += [column.shape for column in columns if column is not None]
     if order.share is not None:
@@ -272,6 +307,9 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
             raise ValueError(msg)
     if order.share is not None and not _are_shares(order.share):
         msg = f"policy {policy.name}: shares that are no fractions of the time"
+        raise ValueError(msg)
+    if order.size is not None and not are_sizes(order.size, sizes):
+        msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
     if any(entry.kind == OWED for entry in order.book):
         msg = f"policy {policy.name}: entries of kind {OWED}, which is the ledger's own"

@@ -28,6 +28,7 @@ from slurm_dl.model.other_gres import OtherGres
 from slurm_dl.model.partition_limits import PartitionLimits
 from slurm_dl.model.quotas import Quotas
 from slurm_dl.model.shared_gpu import SharedGpu
+from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.steer import Steer
 
 DEFAULT_HOLD_S: Final = 121.0
@@ -288,6 +289,7 @@ class Snapshot:
             nodes.
         credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
             given so far, less those it ran there; None: no share was ever given.
+        sizes: The sizes of elastic jobs; None: no job is elastic.
         past: Jobs that are over, the last of them.
         booked: What policies had written down, sorted by kind and key; see `booking`.
         setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
@@ -319,6 +321,7 @@ class Snapshot:
     rates_from: I8 | None = None
     on_type: I16 | None = None
     credit_s: F64 | None = None
+    sizes: Sizes | None = None
     past: Past = NO_PAST
     booked: tuple[Entry, ...] = ()
     setup_s: F64 | None = None

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import numpy as np
 
 from slurm_dl.model.booking import Entry
-from slurm_dl.model.jobs import COMPLETING, F64, I16, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
@@ -90,6 +90,9 @@ class Order:
         share: ``(n, t)`` float64, the share of the time from now on that each job deserves on each
             of the t GPU types; 0 to 1, at most 1 over all types. Given, it decides: tier, key and
             gpu_type are then found from it and from what each job had so far.
+        size: ``(n,)`` int32, the size that each job should have, an index into `Snapshot.sizes`;
+            `AS_ASKED`: the one it has, or asks for; `NOT_NOW`: none, it is to hold no GPUs. None:
+            `AS_ASKED` for all.
         book: Entries that are to stand from now on, or to be struck out; see `booking`. An entry
             that is not named stays as it is.
     """
@@ -103,6 +106,7 @@ class Order:
     start_s: F64 | None = None
     gpu_type: I16 | None = None
     share: F64 | None = None
+    size: I32 | None = None
     book: tuple[Entry, ...] = ()
 
 

@@ -34,12 +34,12 @@ from slurm_dl.recording.snapshot_file import check
 from slurm_dl.recording.typed_json import FormError, from_bytes, from_plain, to_bytes, to_plain
 from slurm_dl.text import shown
 
-FORMAT = 2
+FORMAT = 3
 """What is written."""
 
 OLDEST = 1
-"""What is still read: with the shape of a profile's speed as two numbers, with its other names as
-text.
+"""What is still read: without sizes, and in the first format with the shape of a profile's speed as
+two numbers and its other names as text.
 """
 
 MOST_LINE_BYTES = 256 * 2**20
@@ -294,7 +294,7 @@ class _Line:
 
 
 def _setup_of(content: Any, form: int) -> Setup:  # noqa: ANN401 - any JSON
-    return from_plain(content if form == FORMAT else _renewed(content), Setup, "setup")
+    return from_plain(content if form > OLDEST else _renewed(content), Setup, "setup")
 
 
 def _renewed(content: Any) -> Any:  # noqa: ANN401 - any JSON

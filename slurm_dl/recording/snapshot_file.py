@@ -22,11 +22,11 @@ from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.recording.typed_json import FormError, from_plain, to_plain
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """What is written."""
 
 OLDEST: Final = 1
-"""What is still read: the same with a mask for each job."""
+"""What is still read: without sizes, and in the first format with a mask for each job."""
 
 
 def encode(snapshot: Snapshot) -> JsonObject:
@@ -111,13 +111,15 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
 
 
 def _estimates(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    kinds = max(1, len(snap.seen.gpu_types))
     for name in BY_TYPE:
         matrix = getattr(snap, name)
         known = matrix is None or bool(np.isfinite(matrix).all())
         yield name, known, "finite numbers were expected"
     yield "rates", snap.rates is None or bool((snap.rates >= 0).all()), "0 or more was expected"
+    if snap.sizes is not None:
+        yield "sizes", snap.sizes.fits(n=len(snap.seen.jobs), types=kinds), "no such sizes"
     yield "due_s", snap.due_s is None or not np.isnan(snap.due_s).any(), "numbers were expected"
-    kinds = max(1, len(snap.seen.gpu_types))
     yield "on_type", snap.on_type is None or _within(snap.on_type, -1, kinds), "no such GPU type"
     past = snap.past
     for index, names in (("account", "accounts"), ("user", "users"), ("name", "names")):

@@ -18,6 +18,16 @@ _GROWS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobSizes:
+    """The s sizes of an elastic job, fewest GPUs first; see `Sizes`."""
+
+    gpus: F64  # ``(s,)``
+    nodes: F64  # ``(s,)``
+    rate: F64  # ``(s,)`` speed as it is foreseen, 1 in the size asked for
+    asked: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TraceKnowledge:
     """Facts about the N jobs of a trace, row by row.
 
@@ -29,6 +39,7 @@ class TraceKnowledge:
         foreseen_s: ``(N,)`` how long each is thought to run; None: it is known exactly.
         steps_per_s: ``(N,)`` steps a second at rate 1; rates are then steps a second, and work and
             *foreseen_s* are counted in steps. None: work is counted in seconds at rate 1.
+        sizes: Of each job; None for one that is not elastic. None: no job is.
         texts: Whether jobs have their names, users and accounts.
     """
 
@@ -36,6 +47,7 @@ class TraceKnowledge:
     due_s: F64 | None = None
     foreseen_s: F64 | None = None
     steps_per_s: F64 | None = None
+    sizes: tuple[JobSizes | None, ...] | None = None
     texts: bool = False
 
     def left_s(self, rows: I64, done_s: F64, truly_s: F64) -> F64:

@@ -19,6 +19,7 @@ from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
+from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import JobText, Observed, Remembered, Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
@@ -51,6 +52,7 @@ _LIVE: dict[str, npt.DTypeLike] = {
     "done_s": np.float64,
     "running": np.bool_,
     "ran_before_s": np.float64,
+    "had_before_gpu_s": np.float64,
     "work_s": np.float64,
     "lag_s": np.float64,
     "since_s": np.float64,
@@ -91,7 +93,9 @@ class ActiveJobs:
 
     Attributes:
         done_s: When a running job will be done, seconds; inf for others.
+        gpus: GPUs it holds, or asks for.
         ran_before_s: Seconds it ran before the run under way.
+        had_before_gpu_s: GPU-seconds it had before that run.
         work_s: Seconds of work, at full speed, it had left when its present stretch began.
         lag_s: Seconds of that stretch that make no progress.
         since_s: When the stretch began: its start, or the last event that cost it something or
@@ -122,6 +126,7 @@ class ActiveJobs:
     done_s: npt.NDArray[np.float64]
     running: Bool
     ran_before_s: npt.NDArray[np.float64]
+    had_before_gpu_s: npt.NDArray[np.float64]
     work_s: npt.NDArray[np.float64]
     lag_s: npt.NDArray[np.float64]
     since_s: npt.NDArray[np.float64]
@@ -250,6 +255,28 @@ class ActiveJobs:
         exact = self._known.foreseen_s is None
         return np.full(n, Origin.KNOWN if exact else Origin.HISTORY, dtype=np.int8)
 
+    def _sizes(self) -> Sizes | None:
+        known = self._known.sizes
+        if known is None:
+            return None
+        rows, mine = [], []
+        for row, job in enumerate(self.job_id.tolist()):
+            if (sizes := known[job]) is not None:
+                rows.append(row)
+                mine.append(sizes)
+        first = np.cumsum([0, *(len(one.gpus) for one in mine)], dtype=np.int64)
+        k, none = int(first[-1]), np.zeros(0)
+        return Sizes(
+            row=np.array(rows, dtype=np.int64),
+            first=first,
+            gpus=np.concatenate([none, *(one.gpus for one in mine)]),
+            nodes=np.concatenate([none, *(one.nodes for one in mine)]).astype(np.int32),
+            gpu_type=np.full(k, -1, dtype=np.int16),
+            rate=np.concatenate([none, *(one.rate for one in mine)]),
+            origin=np.full(k, Origin.KNOWN, dtype=np.int8),
+            asked=first[:-1] + np.array([one.asked for one in mine], dtype=np.int64),
+        )
+
     def _drop_gone(self) -> None:
         stay = self.state != COMPLETED
         n = int(stay.sum())
@@ -289,6 +316,7 @@ class ActiveJobs:
             rates=None if self._known.rates is None else seen["rates"],
             on_type=seen["on_type"],
             credit_s=seen["credit_s"],
+            sizes=self._sizes(),
             past=self._past,
             booked=self._booked,
             setup_s=np.full(n, self._restart_s),

@@ -35,6 +35,7 @@ from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, INSTANT_S, DecisionTimes
 from slurm_dl.simulation.ideal.gpu_types import OnTypes
 from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementModel
+from slurm_dl.simulation.ideal.sized_jobs import OnSizes
 from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts
 from slurm_dl.simulation.job_knowledge import NOTHING, Chronicle, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome, SimulationError
@@ -60,6 +61,7 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
     kind: type[IdealCluster] | None = None,
+    steadiness: float = 0.0,
 ) -> Outcome:
     """Run *trace* under *policy*.
 
@@ -71,6 +73,7 @@ def simulate(
         seed: For what a cost model draws.
         progress: Told now and then how many jobs are done.
         kind: With rounds of its own; None: as this module says.
+        steadiness: Restarts that a larger size must save, see `sized_target.steady`.
 
     Raises:
         SimulationError: The policy stops time.
@@ -84,6 +87,7 @@ def simulate(
         whereabouts=whereabouts,
         known=known,
         seed=seed,
+        steadiness=steadiness,
     )
     simulation.run(progress)
     return simulation.outcome()
@@ -103,6 +107,7 @@ class IdealCluster:
         seed: int,
         whereabouts: PlacementModel | None = None,
         known: TraceKnowledge = NOTHING,
+        steadiness: float = 0.0,
     ) -> None:
         n = len(trace)
         self._trace = trace
@@ -110,9 +115,8 @@ class IdealCluster:
         self._costs = costs
         self._clockwork = clockwork
         self._lease_s = lease_of(policy)
-        self._where: PlacementModel = whereabouts or (
-            Anywhere() if known.rates is None else OnTypes(known.rates)
-        )
+        self._steadiness = steadiness
+        self._where: PlacementModel = whereabouts or _anywhere(known)
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
         self._zero_s = float(trace.submit_s[0]) if n else 0.0
@@ -150,6 +154,7 @@ class IdealCluster:
         self._run_job = array.array("i")
         self._run_start_s = array.array("d")
         self._run_end_s = array.array("d")
+        self._run_gpus = array.array("d")
 
     def run(self, progress: Callable[[int], None] = lambda _: None) -> None:
         """Go on until nothing more can happen; see `simulate`."""
@@ -224,7 +229,7 @@ class IdealCluster:
                     job=jobs,
                     start_s=np.array(self._run_start_s) + self._zero_s,
                     end_s=np.array(self._run_end_s) + self._zero_s,
-                    gpus=trace.gpus[jobs],
+                    gpus=np.array(self._run_gpus),
                     nodes=self._where.run_nodes(),
                 ),
             ),
@@ -278,8 +283,9 @@ class IdealCluster:
         snap = jobs.snapshot(now_s)
         kept = under_lease(snap, self._lease_s).nonzero()[0] if self._lease_s else NOBODY
         intent = intend(
-            snap, self._policy, kept, lease_s=self._lease_s, restart_s=self._costs.restart_s
-        )
+            snap, self._policy, kept, lease_s=self._lease_s, restart_s=self._costs.restart_s,
+            steadiness=self._steadiness,
+        )  # fmt: skip
         order = intent.order
         if news := changes(snap.booked, order.book):
             jobs.remember(updated(snap.booked, news))
@@ -327,6 +333,9 @@ class IdealCluster:
         jobs.ran_s *= jobs.running
         jobs.ran_s += jobs.ran_before_s
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
+        if self._known.sizes is not None:
+            had = jobs.had_before_gpu_s + (jobs.ran_s - jobs.ran_before_s) * jobs.gpus
+            jobs.attained_gpu_s[:] = had
         # What is left of a start is no work: a stop would not save it.
         np.minimum(jobs.work_s, (jobs.done_s - now_s) * jobs.speed, out=jobs.left_s)
         whole_s = self._work_s[jobs.job_id]
@@ -377,7 +386,9 @@ class IdealCluster:
         self._where.leave(jobs, rows)
         self._close_runs(rows)
         self._preemptions[jobs.job_id[rows]] += 1
+        jobs.gpus[rows] = self._trace.gpus[jobs.job_id[rows]]
         jobs.ran_before_s[rows] = jobs.ran_s[rows]
+        jobs.had_before_gpu_s[rows] = jobs.attained_gpu_s[rows]
         jobs.running[rows] = False
         jobs.state[rows] = PENDING
         jobs.on_type[rows] = -1
@@ -412,3 +423,10 @@ class IdealCluster:
         self._run_job.extend(ids.tolist())
         self._run_start_s.extend(start_s.tolist())
         self._run_end_s.extend([now_s] * len(rows))
+        self._run_gpus.extend(jobs.gpus[rows].tolist())
+
+
+def _anywhere(known: TraceKnowledge) -> PlacementModel:
+    if known.sizes is not None:
+        return OnSizes()
+    return Anywhere() if known.rates is None else OnTypes(known.rates)
