@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -31,6 +31,12 @@ SETTLE_S: Final = 4
 STATIC: Final = "static"
 """A policy of the tests: the last submitted first."""
 ORDERS: Final = {STATIC: f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"}
+
+
+def cases(policy: str, *mutants: str) -> list[Any]:
+    """The policy and its mutants, of which `make test` has FIFO."""
+    slow = pytest.mark.full("seconds each; FIFO shows that the case can fail")
+    return [policy, *(pytest.param(name, marks=() if name == "fifo" else slow) for name in mutants)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +131,7 @@ def cluster(place: Schedd) -> Iterator[Cluster]:
     place.until("an empty queue", lambda: not box.run(["squeue", "-ho", "%A"]).stdout)
 
 
-@pytest.mark.parametrize("policy", ["allox", "fifo", "las", STATIC])
+@pytest.mark.parametrize("policy", cases("allox", "fifo", "las", STATIC))
 def test_a_job_waits_for_gpus_that_end_it_sooner(cluster: Cluster, policy: str) -> None:
     """AlloX: in 10 min the v100 are free: 10 + 60 / 4 = 25 min are less than the 60 on a k80."""
     place = cluster.place
@@ -155,7 +161,7 @@ HALVES: Final = {"a": 2 * 4.0 + 2, "b": 2 * 2.0 + 2}
 """Speed of each account, in k80, with half of each type and no trade."""
 
 
-@pytest.mark.parametrize("policy", TRADE)
+@pytest.mark.parametrize("policy", cases(*TRADE))
 def test_tenants_trade_fast_gpus_for_slow_ones(cluster: Cluster, policy: str) -> None:
     """Gandiva_fair: a v100 is worth 4 k80 to account a and 2 to b, whose price it is.
 
@@ -189,7 +195,7 @@ CAPPED: Final = {"hug": (4, 2), "fifo": (6, 2), "las": (6, 2), STATIC: (6, 2)}
 """Jobs of accounts a and b that run."""
 
 
-@pytest.mark.parametrize("policy", CAPPED)
+@pytest.mark.parametrize("policy", cases(*CAPPED))
 def test_an_account_at_its_cap_starts_no_other_job(cluster: Cluster, policy: str) -> None:
     """HUG without cooperation: both want GPUs most, so each may have half of the 8, and 2 idle."""
     cluster.put_in_force(policy, **({"cooperative": False} if policy == "hug" else {}))
@@ -228,7 +234,7 @@ YIELDS: Final = {
 }
 
 
-@pytest.mark.parametrize("policy", YIELDS)
+@pytest.mark.parametrize("policy", cases(*YIELDS))
 def test_a_job_with_slack_yields_and_is_done_no_later_than_under_drf(
     cluster: Cluster, policy: str
 ) -> None:
