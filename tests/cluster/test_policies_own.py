@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
@@ -30,7 +30,13 @@ SETTLE_S: Final = 4
 
 STATIC: Final = "static"
 """A policy of the tests: the last submitted first."""
-LAST_FIRST: Final = f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"
+ORDERS: Final = {STATIC: f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"}
+
+
+def cases(policy: str, *mutants: str) -> list[Any]:
+    """The policy and its mutants, of which `make test` has FIFO."""
+    slow = pytest.mark.full("seconds each; FIFO shows that the case can fail")
+    return [policy, *(pytest.param(name, marks=() if name == "fifo" else slow) for name in mutants)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +68,7 @@ class Cluster:
         """Go on with this policy."""
         self.place.configure(
             daemon={"poll_s": 0.5, "fast_poll_s": 0.25},
-            policy={
-                "order": LAST_FIRST if policy == STATIC else policy,
-                "parameters": parameters,
-            },
+            policy={"order": ORDERS.get(policy, policy), "parameters": parameters},
             placement={"scheme": "best_fit", "steer": True, "settle_s": SETTLE_S},
             preemption={"enabled": False},
             ranking={"pass_s": 0, "overdue_share": 0},
@@ -97,17 +100,10 @@ class Cluster:
         state, nodes = self.place.job(job, "JobState", "NodeList")
         return nodes if state == "RUNNING" else ""
 
-    def clear(self) -> None:
-        """End all jobs."""
-        box = self.place.box
-        ids = box.run(["squeue", "-ho", "%A"]).stdout.split()
-        box.run(["scancel", "--quiet", *ids], check=False)
-        self.place.until("an empty queue", lambda: not box.run(["squeue", "-ho", "%A"]).stdout)
-
 
 @pytest.fixture(scope="module")
-def cluster(module_directory: Path) -> Iterator[Cluster]:
-    """The cluster with its models."""
+def place(module_directory: Path) -> Iterator[Schedd]:
+    """The cluster, and its models."""
     groups = tuple(SandboxNodes(nodes=1, gpus=4, gpu_type=kind) for kind in KINDS.values())
     box = Sandbox.up(module_directory / "box", SandboxSpec(groups=groups, nodes_per_leaf=0))
     try:
@@ -121,12 +117,21 @@ def cluster(module_directory: Path) -> Iterator[Cluster]:
             told = {"name": model, "source": "a made-up model", "speeds": speeds}
             (models / f"{model}.yaml").write_text(yaml.safe_dump(told), encoding="utf-8")
         with schedd_in(box, module_directory) as place:
-            yield Cluster(place)
+            yield place
     finally:
         box.down(remove=True)
 
 
-@pytest.mark.parametrize("policy", ["allox", "fifo", "las", STATIC])
+@pytest.fixture
+def cluster(place: Schedd) -> Iterator[Cluster]:
+    """The cluster without jobs."""
+    yield Cluster(place)
+    box = place.box
+    box.run(["scancel", "--quiet", *box.run(["squeue", "-ho", "%A"]).stdout.split()], check=False)
+    place.until("an empty queue", lambda: not box.run(["squeue", "-ho", "%A"]).stdout)
+
+
+@pytest.mark.parametrize("policy", cases("allox", "fifo", "las", STATIC))
 def test_a_job_waits_for_gpus_that_end_it_sooner(cluster: Cluster, policy: str) -> None:
     """AlloX: in 10 min the v100 are free: 10 + 60 / 4 = 25 min are less than the 60 on a k80."""
     place = cluster.place
@@ -135,22 +140,18 @@ def test_a_job_waits_for_gpus_that_end_it_sooner(cluster: Cluster, policy: str) 
     cluster.put_in_force(policy)
     (job,) = cluster.submit(Job(gpus=4, minutes=60, model="fast"))
     submitted_s = time.monotonic()
-    try:
-        if policy == "allox":
-            # Twice as long as any mutant takes to start it.
-            place.until("looks", lambda: time.monotonic() > submitted_s + 2 * SETTLE_S)
-            assert not cluster.node(job)
-            place.box.run(["scancel", blocker])
-        place.until("a start", lambda: cluster.node(job))
-        assert cluster.node(job) == ("n1" if policy == "allox" else "n2")
-    finally:
-        cluster.clear()
+    if policy == "allox":
+        # Twice as long as any mutant takes to start it.
+        place.until("looks", lambda: time.monotonic() > submitted_s + 2 * SETTLE_S)
+        assert not cluster.node(job)
+        place.box.run(["scancel", blocker])
+    place.until("a start", lambda: cluster.node(job))
+    assert cluster.node(job) == ("n1" if policy == "allox" else "n2")
 
 
-TRADED: Final = {("a", "v100"): 3, ("b", "v100"): 1, ("b", "k80"): 4}
 ARRIVED: Final = {("b", "v100"): 4, ("b", "k80"): 1, ("a", "k80"): 3}
 TRADE: Final = {
-    "gandiva_fair": TRADED,
+    "gandiva_fair": {("a", "v100"): 3, ("b", "v100"): 1, ("b", "k80"): 4},
     "fifo": ARRIVED,
     "las": ARRIVED,
     STATIC: {("a", "v100"): 3, ("a", "k80"): 3, ("b", "v100"): 1, ("b", "k80"): 1},
@@ -160,7 +161,7 @@ HALVES: Final = {"a": 2 * 4.0 + 2, "b": 2 * 2.0 + 2}
 """Speed of each account, in k80, with half of each type and no trade."""
 
 
-@pytest.mark.parametrize("policy", TRADE)
+@pytest.mark.parametrize("policy", cases(*TRADE))
 def test_tenants_trade_fast_gpus_for_slow_ones(cluster: Cluster, policy: str) -> None:
     """Gandiva_fair: a v100 is worth 4 k80 to account a and 2 to b, whose price it is.
 
@@ -180,10 +181,7 @@ def test_tenants_trade_fast_gpus_for_slow_ones(cluster: Cluster, policy: str) ->
                 got[job.account, KINDS[node]] += job.gpus
         return got.total() == 8
 
-    try:
-        cluster.place.until("all GPUs to be in use", look)
-    finally:
-        cluster.clear()
+    cluster.place.until("all GPUs to be in use", look)
     assert got == TRADE[policy]
     speed = {
         one: got[one, "v100"] * SPEED_ON_V100[model] + got[one, "k80"]
@@ -197,7 +195,7 @@ CAPPED: Final = {"hug": (4, 2), "fifo": (6, 2), "las": (6, 2), STATIC: (6, 2)}
 """Jobs of accounts a and b that run."""
 
 
-@pytest.mark.parametrize("policy", CAPPED)
+@pytest.mark.parametrize("policy", cases(*CAPPED))
 def test_an_account_at_its_cap_starts_no_other_job(cluster: Cluster, policy: str) -> None:
     """HUG without cooperation: both want GPUs most, so each may have half of the 8, and 2 idle."""
     cluster.put_in_force(policy, **({"cooperative": False} if policy == "hug" else {}))
@@ -210,16 +208,13 @@ def test_an_account_at_its_cap_starts_no_other_job(cluster: Cluster, policy: str
         on = [bool(cluster.node(job)) for job in ids]
         return sum(on[:6]), sum(on[6:])
 
-    try:
-        cluster.place.until("its jobs", lambda: run() == CAPPED[policy])
-        if policy == "hug":
-            cluster.place.until("looks", lambda: time.monotonic() > at_s)
-            assert run() == CAPPED[policy]
-            ended = next(job for job in ids if cluster.node(job))
-            cluster.place.box.run(["scancel", ended])
-            cluster.place.until("the fifth", lambda: not cluster.node(ended) and run() == (4, 2))
-    finally:
-        cluster.clear()
+    cluster.place.until("its jobs", lambda: run() == CAPPED[policy])
+    if policy == "hug":
+        cluster.place.until("looks", lambda: time.monotonic() > at_s)
+        assert run() == CAPPED[policy]
+        ended = next(job for job in ids if cluster.node(job))
+        cluster.place.box.run(["scancel", ended])
+        cluster.place.until("the fifth", lambda: not cluster.node(ended) and run() == (4, 2))
 
 
 MINUTES: Final = {"a1": 3, "b2": 1, "a3": 2}
@@ -239,26 +234,20 @@ YIELDS: Final = {
 }
 
 
-@pytest.mark.parametrize("policy", YIELDS)
+@pytest.mark.parametrize("policy", cases(*YIELDS))
 def test_a_job_with_slack_yields_and_is_done_no_later_than_under_drf(
     cluster: Cluster, policy: str
 ) -> None:
     """Carbyne: a1, there first, can wait for 6 - 3 min. So it does, and b2 is not late either."""
     cluster.put_in_force(policy)
-    starts = cluster.place.home / f"starts_{policy}"
-    jobs = [
-        Job(
-            gpus=4, nodes=2, minutes=lasts, account=name[0], runs=f"echo {name} >>{starts}; sleep 1"
-        )
-        for name, lasts in MINUTES.items()
-    ]
+    starts, jobs = cluster.place.home / f"starts_{policy}", []
+    for name, lasts in MINUTES.items():
+        runs = f"echo {name} >>{starts}; sleep 1"
+        jobs.append(Job(gpus=4, nodes=2, minutes=lasts, account=name[0], runs=runs))
     cluster.submit(*jobs)
-    try:
-        cluster.place.until(
-            "all to start", lambda: starts.exists() and len(starts.read_text("ascii").split()) == 3
-        )
-    finally:
-        cluster.clear()
+    cluster.place.until(
+        "all to start", lambda: starts.exists() and len(starts.read_text("ascii").split()) == 3
+    )
     order = starts.read_text("ascii").split()
     assert order == YIELDS[policy]
     ends = dict(zip(order, accumulate(MINUTES[name] for name in order), strict=True))
