@@ -80,6 +80,8 @@ def manifest_of(experiment: Experiment, cells: Sequence[Cell], command: str) -> 
         "rates": _file(foresight.rates),
         "estimate_error": foresight.error,
         "due": {"share": foresight.due_share, "after": foresight.due_after},
+        "elastic": foresight.elastic,
+        "steadiness": foresight.steadiness,
         "node_failures": experiment.failures,
     }
 

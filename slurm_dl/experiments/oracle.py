@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
+from slurm_dl.experiments.elastic_jobs import drawn
 from slurm_dl.experiments.option_words import numbers, pairs
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
@@ -50,16 +51,24 @@ class Oracle:
     due_after: float = 2.0  # So many times their run time after their submission, 1 or more
     rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
     rates_from: str = "--rates"  # Whose file it is, for people
+    elastic: float = 0.0  # Share of the jobs that can change size, 0 to 1; see `elastic_jobs`
+    steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
 
     def of(
-        self, trace: Trace, rates: F64 | None, seed: int, steps_per_s: F64 | None = None
+        self,
+        trace: Trace,
+        rates: F64 | None,
+        seed: int,
+        steps_per_s: F64 | None = None,
+        shape: ClusterShape | None = None,
     ) -> TraceKnowledge:
         """What is known of the jobs of *trace*; what is drawn depends on *seed* alone.
 
         Args:
             rates: Their `speeds`.
             steps_per_s: Likewise.
+            shape: The cluster, which bounds the sizes of elastic jobs; None: no job is elastic.
         """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
@@ -71,8 +80,9 @@ class Oracle:
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
         if foreseen_s is not None and steps_per_s is not None:
             foreseen_s = foreseen_s * steps_per_s
+        sizes = drawn(trace, self.elastic, shape, seed) if self.elastic and shape else None
         return TraceKnowledge(
-            rates=rates, due_s=due_s, foreseen_s=foreseen_s, steps_per_s=steps_per_s
+            rates=rates, due_s=due_s, foreseen_s=foreseen_s, steps_per_s=steps_per_s, sizes=sizes
         )
 
     def speeds(self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]) -> Speeds:
@@ -201,7 +211,13 @@ def _number(value: object) -> float:
 
 
 def parse_foresight(
-    gpu_speed: str | None, error: float, due: str | None, rates: Path | None = None
+    gpu_speed: str | None,
+    error: float,
+    due: str | None,
+    rates: Path | None = None,
+    *,
+    elastic: float = 0.0,
+    steadiness: float | None = None,
 ) -> Oracle:
     """What is known beforehand, from the words of its options.
 
@@ -210,6 +226,12 @@ def parse_foresight(
     """
     if not 0 <= error <= _LARGEST_SIGMA:
         msg = f"--estimate-error {error:g}: must be 0 to {_LARGEST_SIGMA:g}"
+        raise ConfigError(msg)
+    if not 0 <= elastic <= 1:
+        msg = f"--elastic {elastic:g}: must be a share of the jobs, 0 to 1"
+        raise ConfigError(msg)
+    if steadiness is not None and not 0 <= steadiness < math.inf:
+        msg = f"--steadiness {steadiness:g}: must be a number of restarts, 0 or more"
         raise ConfigError(msg)
     words = gpu_speed.split(",") if gpu_speed else ()
     form = "TYPE=SPEED, each type once, as v100=4,k80=1"
@@ -220,7 +242,7 @@ def parse_foresight(
         read_rates(rates)
     return Oracle(
         gpu_speed=speeds, error=error, due_share=share, due_after=after,
-        rates=None if rates is None else str(rates),
+        rates=None if rates is None else str(rates), elastic=elastic, steadiness=steadiness,
     )  # fmt: skip
 
 

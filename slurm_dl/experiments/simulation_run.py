@@ -43,6 +43,10 @@ SLURM_ALONE = "slurm"
 CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
 
+STEADINESS = 10.0
+"""Restarts that a larger size must save, where nothing else is said; see docs/evaluate/elastic.md.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cluster:
@@ -166,7 +170,18 @@ def run(
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    known = cluster.ground.foresight.of(trace, cluster.rates, seed, cluster.steps_per_s)
+    foresight = cluster.ground.foresight
+    known = foresight.of(trace, cluster.rates, seed, cluster.steps_per_s, shape)
+    if known.sizes is not None and (
+        known.rates is not None
+        or cluster.placement.scheme is not None
+        or isinstance(cluster.costs, SlurmCosts)
+    ):
+        msg = (
+            "--elastic: sizes are GPUs of one type on the ideal cluster; "
+            "leave out --place, types of GPUs and --costs slurm"
+        )
+        raise ConfigError(msg)
     journal = NodeJournal() if cluster.notes_nodes else None
     if isinstance(cluster.costs, SlurmCosts):
         if known.rates is not None:
@@ -193,6 +208,7 @@ def run(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
             kind=IdealCluster if cluster.steps_per_s is None else GavelRounds,
+            steadiness=STEADINESS if foresight.steadiness is None else foresight.steadiness,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)

@@ -63,8 +63,8 @@ def test_what_shares_no_mask_is_refused() -> None:
         content["snapshot"]["seen"]["choices"] = choices
         with pytest.raises(ValueError, match=because):
             decode(content)
-    for number in (0, 3, True, 1.0, "2", None):
-        with pytest.raises(ValueError, match="format 1 to 2 was expected"):
+    for number in (0, 4, True, 1.0, "2", None):
+        with pytest.raises(ValueError, match="format 1 to 3 was expected"):
             decode({**told(choosing(1)), "format": number})
 
 

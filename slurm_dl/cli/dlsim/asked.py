@@ -95,6 +95,8 @@ class PlacementOptions(TypedDict):
     estimate_error: NotRequired[float]
     due: NotRequired[str | None]
     rates: NotRequired[Path | None]
+    elastic: NotRequired[float]
+    steadiness: NotRequired[float | None]
 
 
 def placement_of(
@@ -116,6 +118,8 @@ def placement_of(
         given.get("estimate_error", 0.0),
         given.get("due"),
         given.get("rates"),
+        elastic=given.get("elastic", 0.0),
+        steadiness=given.get("steadiness"),
     )
     profiles = given["profiles"]
     return schemes, PlacementSetup(

@@ -306,6 +306,22 @@ FORESIGHT: Final = (
         help="This share of the jobs is to be done so many times their run time after their "
         "submission: 0.3:1.5.",
     ),
+    click.option(
+        "--elastic",
+        type=float,
+        default=0.0,
+        show_default=True,
+        metavar="SHARE",
+        help="This share of the jobs can change size, from half to twice the GPUs they ask for; "
+        "policies that choose sizes use it.",
+    ),
+    click.option(
+        "--steadiness",
+        type=float,
+        metavar="RESTARTS",
+        help="A running job gets more GPUs only if that saves it more than so many restarts; "
+        "10, if not given.",
+    ),
 )
 """Knowledge that policies have beforehand."""
 
