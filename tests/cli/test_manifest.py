@@ -49,6 +49,8 @@ INPUTS = {
     "gpu_speed": ("--cluster", "4x4:v100,4x4:k80", "--gpu-speed", "v100=4"),
     "estimate_error": ("--estimate-error", "0.5"),
     "due": ("--due", "0.3:1.5"),
+    "elastic": ("--elastic", "0.4"),
+    "steadiness": ("--steadiness", "2"),
     "loads": ("--loads", "1,2"),
     "resamples": ("--resamples", "2"),
     "seeds": ("--seeds", "2"),

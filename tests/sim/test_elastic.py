@@ -1,0 +1,141 @@
+"""Jobs that change size on the ideal cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from slurm_dl.experiments.elastic_jobs import LARGEST_SERIAL, drawn, speed
+from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies import registry
+from slurm_dl.policies.base import Order, one_tier
+from slurm_dl.policies.fifo import FifoSkip
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.ideal.start_costs import FlatCosts
+from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
+from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.traces.format_registry import read_trace
+
+TRACE = read_trace(Path(__file__).parents[2] / "traces/tiresias/60_job.csv", None)
+SHAPE = parse_shape("2x4")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turning(FifoSkip):
+    """Another size of each job at each decision, and every fifth time none."""
+
+    name: ClassVar[str] = "turning"
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """See `Policy`."""
+        sizes, n = snap.sizes, len(snap.jobs)
+        assert sizes is not None
+        size = np.full(n, AS_ASKED, dtype=np.int32)
+        for row in range(n):
+            mine = sizes.of(row)
+            turn = int(snap.now_s) + row
+            size[row] = mine[turn % len(mine)] if mine else AS_ASKED
+            if turn % 5 == 0 and row:
+                size[row] = NOT_NOW
+        return dataclasses.replace(one_tier(snap.memory.first_submit_s), size=size)
+
+
+def ran(policy: FifoSkip, known: TraceKnowledge, restart_s: float = 0.0) -> Outcome:
+    costs = FlatCosts(restart_s=restart_s, large_restart_s=restart_s, gpus=TRACE.gpus)
+    return simulate(TRACE, SHAPE, policy, costs=costs, known=known, seed=1)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "las", "discrete_las", "arrival_las"])
+def test_a_policy_that_chooses_no_sizes_leaves_jobs_as_they_are(policy: str) -> None:
+    """To the last bit, whether or not jobs could change size."""
+    known = Oracle(elastic=0.5).of(TRACE, None, 1, shape=SHAPE)
+    made = registry.find(policy)()
+
+    rigid = simulate(TRACE, SHAPE, made, seed=1)
+    elastic = simulate(TRACE, SHAPE, made, known=known, seed=1)
+
+    for name in ("start_s", "end_s", "service_gpu_s", "preemptions"):
+        assert (getattr(rigid.records, name) == getattr(elastic.records, name)).all(), name
+    assert (rigid.records.runs.gpus == elastic.records.runs.gpus).all()
+
+
+@pytest.mark.parametrize("restart_s", [0.0, 30.0])
+def test_service_is_the_gpus_of_each_run_and_work_is_kept_between_sizes(restart_s: float) -> None:
+    """Work done is speed x time of every run but for the restarts, and is all of it at the end."""
+    known = Oracle(elastic=1.0).of(TRACE, None, 1, shape=SHAPE)
+    records = ran(Turning(), known, restart_s).records
+    runs, sizes = records.runs, known.sizes
+    assert sizes is not None
+    lasted_s = runs.end_s - runs.start_s
+
+    service = np.bincount(runs.job, weights=runs.gpus * lasted_s, minlength=len(TRACE))
+    assert records.service_gpu_s == pytest.approx(service)
+    resized = {job for job in runs.job.tolist() if len(set(runs.gpus[runs.job == job])) > 1}
+    assert len(resized) > len(TRACE) / 4
+    if not restart_s:
+        work = np.zeros(len(TRACE))
+        for job, gpus, s in zip(runs.job.tolist(), runs.gpus.tolist(), lasted_s, strict=True):
+            mine = sizes[job]
+            at = None if mine is None else int(mine.gpus.searchsorted(gpus))
+            work[job] += s * (1.0 if mine is None or at is None else mine.rate[at])
+        assert work == pytest.approx(TRACE.duration_s)
+
+
+def test_gpus_held_are_never_more_than_there_are() -> None:
+    runs = ran(Turning(), Oracle(elastic=0.7).of(TRACE, None, 3, shape=SHAPE)).records.runs
+
+    for at_s in runs.start_s.tolist():
+        here = (runs.start_s <= at_s) & (runs.end_s > at_s)
+        assert runs.gpus[here].sum() <= 8
+
+
+def test_what_a_policy_sees_of_service_is_that_of_all_sizes() -> None:
+    """One job of two sizes that changes every 10 s."""
+    seen: list[float] = []
+
+    class Watching(Turning):
+        def order(self, snap: Snapshot, /) -> Order:
+            seen.append(float(snap.memory.attained_gpu_s[0]))
+            assert snap.sizes is not None
+            size = np.array([int(snap.now_s / 10) % 2], dtype=np.int32)
+            return dataclasses.replace(one_tier(np.zeros(1)), size=size)
+
+        def next_change_s(self, snap: Snapshot, *_: object) -> float:
+            return snap.now_s + 10
+
+    one = TRACE.of_jobs(
+        np.array([0]), submit_s=np.zeros(1), duration_s=np.array([600.0]), gpus=np.ones(1)
+    )
+    two = JobSizes(gpus=np.array([1.0, 4.0]), nodes=np.ones(2), rate=np.array([1.0, 2.0]), asked=0)
+    simulate(one, SHAPE, Watching(), known=TraceKnowledge(sizes=(two,)), seed=1)
+
+    steps = itertools.pairwise(seen[:5])
+    assert [round(after - before, 6) for before, after in steps] == [10, 40, 10, 40]
+
+
+def test_sizes_are_drawn_from_half_to_twice_what_was_asked_for() -> None:
+    """By Amdahl's law; a share of the jobs, the same ones with the same seed."""
+    some, again, other = (drawn(TRACE, 0.4, SHAPE, seed) for seed in (1, 1, 2))
+    assert [one is None for one in some] == [one is None for one in again]
+    assert [one is None for one in some] != [one is None for one in other]
+    assert not any(drawn(TRACE, 0.0, SHAPE, 1))
+    for asked, one in zip(TRACE.gpus.tolist(), drawn(TRACE, 1.0, SHAPE, 1), strict=True):
+        if one is None:
+            continue
+        assert one.gpus[one.asked] == asked
+        assert one.rate[one.asked] == 1
+        assert one.gpus.min() >= asked / 2
+        assert one.gpus.max() <= min(2 * asked, 8)
+        # More GPUs are faster, and each of them less so.
+        assert (np.diff(one.rate) > 0).all()
+        assert (np.diff(one.rate / one.gpus) <= 1e-12).all()
+    assert speed(np.array([8.0]), LARGEST_SERIAL)[0] == pytest.approx(1 / (0.1 + 0.9 / 8))
