@@ -20,6 +20,7 @@ _ORDERS: Final = "tests/cluster/test_policy_orders.py"
 _OWN: Final = f"{_ORDERS}; tests/cluster/test_policies_own.py"
 
 SHOWN_BY: Final[Mapping[str, str]] = {
+    "afs": "tests/unit/test_sizing.py",
     "allox": _OWN,
     "arrival_las": "tests/unit/test_policy_orders.py",
     "carbyne": _OWN,
@@ -35,6 +36,8 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "karuna": f"{_ORDERS}; tests/cluster/test_deadline.py",
     "list_gittins": "tests/sim/test_gates.py",
     "list_las": "tests/sim/test_gates.py",
+    "optimus": "tests/unit/test_sizing.py",
+    "sidecar": "tests/unit/test_sizing.py",
 }
 """Tests that show the level of a policy of ours; of others that run on Slurm `_ORDERS` does."""
 
@@ -50,6 +53,7 @@ NEEDS: Final[Mapping[str, str]] = {
     "due_s": "deadlines of jobs",
     "rates": "the speed of each job on each GPU type",
     "credit_s": "GPU time that jobs are owed of their shares",
+    "sizes": "the sizes that each job may have, and its speed in them",
     "setup_s": "the cost of a stop and a new start of each job",
     "past": "finished jobs",
     "history": "finished jobs",

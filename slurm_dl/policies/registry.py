@@ -18,6 +18,9 @@ from slurm_dl.policies.discrete_gittins import DiscreteGittins
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.drf import Drf
 from slurm_dl.policies.elas import Elas
+from slurm_dl.policies.elastic.afs import Afs
+from slurm_dl.policies.elastic.optimus import Optimus
+from slurm_dl.policies.elastic.sidecar import SideCar
 from slurm_dl.policies.fifo import Fifo, FifoSkip, StaticPriority
 from slurm_dl.policies.gandiva_fair import GandivaFair
 from slurm_dl.policies.gavel.hierarchy import GavelHierarchical
@@ -52,6 +55,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         policy.name: policy
         for policy in (
+            Afs,
             Allox,
             ArrivalLas,
             AstraeaLtgf,
@@ -89,7 +93,9 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
             ListLas,
             LongestPending,
             Mlfs,
+            Optimus,
             Qssf,
+            SideCar,
             Sjf,
             Srsf,
             Srtf,

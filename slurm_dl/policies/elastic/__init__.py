@@ -1,0 +1,1 @@
+"""Policies that choose how many GPUs each elastic job has."""

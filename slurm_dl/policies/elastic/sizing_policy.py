@@ -1,0 +1,105 @@
+"""The part that policies which choose sizes have in common: their table of jobs, and their order.
+
+A job that is not elastic takes part with the one size it asks for.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, wanted_gpus
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.parameter_bounds import positive
+from slurm_dl.policies.arithmetic.sizing import NONE, Job
+from slurm_dl.policies.base import Order, Preempts, one_tier
+
+FALLBACK: Final = (
+    "a job without sizes has the one it asks for; one of unknown time left counts with the mean of "
+    "the others"
+)
+"""Of each of these policies where an input is missing."""
+
+ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one pool. "
+"""How each of these policies counts GPUs."""
+
+
+class SizingPolicy(abc.ABC):
+    """One tier; the sizes are the decision, and all that are chosen fit together."""
+
+    preempts: ClassVar[Preempts] = "rank"
+    skips: ClassVar[bool] = True
+
+    quantum_s: float
+
+    def __post_init__(self) -> None:
+        positive("quantum_s", self.quantum_s)
+
+    @property
+    def tiers(self) -> int:
+        """One: jobs differ in their sizes."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        rows = _by_arrival(snap)
+        nodes = snap.seen.nodes
+        chosen = self.choose(_jobs_at(snap, rows), float(nodes.gpus[nodes.up].sum()))
+        size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
+        for row, at in zip(rows.tolist(), chosen, strict=True):
+            mine = () if snap.sizes is None else snap.sizes.of(row)
+            if at == NONE:
+                size[row] = NOT_NOW
+            elif mine:
+                size[row] = mine[at]
+        gpus = wanted_gpus(snap.jobs.gpus, snap.sizes, size)
+        key = np.where(size == NOT_NOW, math.inf, self.key(gpus))
+        # Where no job is elastic the key says it all.
+        return dataclasses.replace(one_tier(key), size=None if snap.sizes is None else size)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """After *quantum_s*, while jobs run and some are elastic; see `Policy`."""
+        turns = snap.sizes is not None and bool(running.any())
+        return snap.now_s + self.quantum_s if turns else math.inf
+
+    @abc.abstractmethod
+    def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
+        """The size of each job, or `NONE`, by first submission; together at most so many GPUs."""
+
+    def key(self, gpus: F64, /) -> F64:
+        """``(n,)`` order in which those with a size are served: by first submission.
+
+        Args:
+            gpus: ``(n,)`` GPUs of each in its size.
+        """
+        return np.zeros(len(gpus))
+
+
+def _by_arrival(snap: Snapshot) -> I64:
+    """``(k,)`` rows of the jobs that take part, by first submission."""
+    rows: npt.NDArray[np.int64] = contenders(snap).nonzero()[0]
+    return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
+
+
+def _jobs_at(snap: Snapshot, rows: I64) -> list[Job]:
+    """The jobs at *rows* as arithmetic has them."""
+    left_s, sizes = snap.left_s[rows], snap.sizes
+    known = np.isfinite(left_s)
+    mean_s = float(left_s[known].mean()) if known.any() else 1.0
+    found = []
+    for row, left in zip(rows.tolist(), np.where(known, left_s, mean_s).tolist(), strict=True):
+        mine = range(0) if sizes is None else sizes.of(row)
+        if sizes is None or not mine:
+            found.append(Job([float(snap.jobs.gpus[row])], [1.0], left))
+        else:
+            at = slice(mine.start, mine.stop)
+            found.append(Job(sizes.gpus[at].tolist(), sizes.rate[at].tolist(), left))
+    return found
