@@ -88,8 +88,9 @@ def wanted_gpus(gpus: F64, sizes: Sizes | None, size: I32 | None) -> F64:
     """
     if sizes is None or size is None:
         return gpus
-    chosen = size >= 0
-    return np.where(chosen, sizes.gpus[np.where(chosen, size, 0)], gpus)
+    wanted, rows = gpus.copy(), (size >= 0).nonzero()[0]
+    wanted[rows] = sizes.gpus[size[rows]]
+    return wanted
 
 
 def are_sizes(size: I32, sizes: Sizes | None) -> bool:
