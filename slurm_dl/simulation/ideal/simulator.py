@@ -110,8 +110,10 @@ class IdealCluster:
         self._costs = costs
         self._clockwork = clockwork
         self._lease_s = lease_of(policy)
+        types = len(shape.gpu_types)
+        rates = np.ones((n, types)) if known.rates is None and types > 1 else known.rates
         self._where: PlacementModel = whereabouts or (
-            Anywhere() if known.rates is None else OnTypes(known.rates)
+            Anywhere() if rates is None else OnTypes(rates)
         )
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
