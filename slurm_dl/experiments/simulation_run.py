@@ -198,7 +198,7 @@ def run(
         where = None
         if cluster.placement.scheme is not None:
             if known.rates is not None:
-                msg = "--gpu-speed: GPUs of types are counted, not placed; leave out --place"
+                msg = "speeds of GPU types: these GPUs are counted, not placed; leave out --place"
                 raise ConfigError(msg)
             where = OnNodes(
                 trace, shape, cluster.placement, skips=chosen.made.skips, journal=journal,

@@ -58,7 +58,7 @@ def needs(snap: Snapshot, share: F64, lease_s: float, restart_s: float = 0.0) ->
             is owed more by so much.
     """
     credit_s = np.zeros_like(share) if snap.credit_s is None else snap.credit_s
-    # What lies within a solver's tolerance does not decide who is first.
+    # Without credits the solver's tolerance does not decide who is first.
     rounded = share.round(6)
     # Without leases who deserves more goes first, whatever has been.
     need: F64 = credit_s + rounded * lease_s if lease_s > 0 else rounded

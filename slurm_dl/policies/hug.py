@@ -69,7 +69,8 @@ class Hug:
         "so a guarantee in GPUs of one type alone can be smaller. The cap of tenants that do not "
         "cooperate holds for what its jobs hold, and over time by the credit of each job. It "
         "keeps jobs from starting, but stops no job while its GPUs are not wanted by another. A "
-        "tenant of which nothing runs starts one job, whatever its size."
+        "tenant of which nothing runs starts one job, whatever its size. A job that would take its "
+        "tenant above the cap holds back the tenant's later ones. An array counts as one job."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
@@ -103,9 +104,11 @@ class Hug:
         if self.cooperative:
             return order
         owed_s = self._owed_s(snap, share)
-        barred = (snap.jobs.state == PENDING) & (owed_s <= 0)
+        sure = guarantee(want)
+        # A guarantee of everything is no bound.
+        barred = (snap.jobs.state == PENDING) & (owed_s <= 0) & (sure < 1)
         first = np.lexsort([snap.jobs.job_id, snap.memory.first_submit_s, -owed_s])
-        barred[_over(snap, first[np.isin(first, rows)], guarantee(want))] = True
+        barred[_over(snap, first[np.isin(first, rows)], sure)] = True
         return dataclasses.replace(order, barred=barred)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
@@ -134,7 +137,6 @@ def _over(snap: Snapshot, rows: I64, sure: float) -> I64:
     waits, part, whose = snap.jobs.state == PENDING, parts(snap), tenants(snap).of
     free = float(gpus_by_type(snap).sum() - snap.jobs.gpus[rows][~waits[rows]].sum())
     over = [np.zeros(0, dtype=np.int64)]
-    # A guarantee of everything is no bound.
     for tenant in np.unique(whose[rows]).tolist() if sure < 1 else []:
         mine = rows[whose[rows] == tenant]
         mine = mine[np.argsort(waits[mine], kind="stable")]

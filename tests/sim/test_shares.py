@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.policies import registry
 from slurm_dl.policies.base import About, Order, Preempts, by_share
 from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.policies.shortest import Srtf
@@ -19,6 +21,9 @@ from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.ideal.start_costs import FlatCosts
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.traces.format_registry import read_trace
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,3 +179,14 @@ def test_what_is_foreseen_need_not_be_what_is() -> None:
 
     assert known.records.end_s.tolist() == [100.0, 300.0]
     assert wrong.records.end_s.tolist() == [300.0, 200.0]
+
+
+@pytest.mark.parametrize("policy", ["gavel_max_min", "gavel_isolated", "gandiva_fair", "hug"])
+def test_on_types_that_count_alike_no_more_gpus_are_held_than_there_are(policy: str) -> None:
+    """Speeds of the types are not known; shares are of each type all the same."""
+    trace = read_trace(ROOT / "traces/gavel/max_min_fairness.trace", "gavel")
+
+    runs = simulate(trace, parse_shape("8x1:v100,8x1:k80"), registry.find(policy)()).records.runs
+
+    for at_s in runs.start_s.tolist():
+        assert runs.gpus[(runs.start_s <= at_s) & (runs.end_s > at_s)].sum() <= 16

@@ -219,13 +219,13 @@ def test_a_share_is_spread_over_the_types_a_job_can_run_on() -> None:
 def test_without_cooperation_who_has_had_its_share_starts_no_more() -> None:
     """Of those that wait: who is owed something after the coming lease may start."""
     rows = [build.pending(1, 8), build.pending(2, 8), build.running(3, 8), build.pending(4, 8)]
-    accounts = dict.fromkeys((1, 2, 3, 4), "a")
-    credit_s = [[-700.0], [-500.0], [-700.0], [-600.0]]
-    snap = cluster(rows, accounts, credit_s=credit_s)
+    accounts = {**dict.fromkeys((1, 2, 3, 4), "a"), 5: "b"}
+    credit_s = [[-400.0], [-200.0], [-400.0], [-300.0], [0.0]]
+    snap = cluster([*rows, build.running(5, 1)], accounts, credit_s=credit_s)
 
-    # One tenant, 32 GPUs of 16: half of the time, 600 s of a lease.
+    # 32 GPUs are wanted of the 8 of tenant a: a quarter of the time, 300 s of a lease.
     order = Hug(cooperative=False).order(snap)
-    assert order.barred.tolist() == [True, False, False, True]
+    assert order.barred.tolist() == [True, False, False, True, False]
     assert Hug().order(snap).barred is None
     fresh = Hug(cooperative=False).order(dataclasses.replace(snap, credit_s=None))
     assert not fresh.barred.any()
@@ -252,6 +252,14 @@ def test_without_cooperation_a_tenant_starts_nothing_above_its_guarantee(
     order = Hug(cooperative=False).order(both)
     assert order.barred.tolist() == [*[False] * len(running), *barred, False]
     assert not Hug(cooperative=False).order(cluster(rows, accounts)).barred.any()
+
+
+def test_a_tenant_alone_has_everything_whatever_it_had() -> None:
+    """Two leases of debt, and nobody else is there."""
+    rows = [build.pending(1, 4), build.pending(2, 4)]
+    alone = cluster(rows, dict.fromkeys((1, 2), "a"), credit_s=[[-2400.0]] * 2)
+
+    assert not Hug(cooperative=False).order(alone).barred.any()
 
 
 def test_shares_do_not_depend_on_the_order_of_the_list() -> None:

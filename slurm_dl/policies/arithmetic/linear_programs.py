@@ -41,6 +41,7 @@ __all__ = [
     "ShareLevel",
     "Solved",
     "by_classes",
+    "least_ratio",
     "max_min",
     "max_sum",
     "min_max_ratio",
@@ -281,6 +282,26 @@ def min_max_ratio(
     value = gain / np.where(can, need, 1.0)[:, None]
     rest = max_sum(pool, value, gain=gain, floor=need * (1 - 1e-9), limit_s=limit_s)
     return Solved(best if rest is None or rest.how != "solved" else rest.share, "solved")
+
+
+def least_ratio(
+    pool: Pool, gain: F64, *, past: F64, coming: F64, limit_s: float = LIMIT_S
+) -> Solved:
+    """`min_max_ratio` as one conic program, with an interior answer.
+
+    Args:
+        gain: ``(k, t)``, above 0 somewhere for each job.
+        past: ``(k,)`` what is lost already, finite.
+        coming: ``(k,)`` what is to come, finite, above 0.
+    """
+    program = Program(pool, extra=len(pool) + 1, interior=True)
+    program.at_most(gain, past, coming)
+    cost = np.zeros(program.width)
+    cost[-1] = 1.0
+    found = program.solve(cost, limit_s)
+    if found is None or found.status != SOLVED:
+        return Solved(proportional(pool), "proportional")
+    return Solved(program.share(found.variables), "solved")
 
 
 def by_classes(

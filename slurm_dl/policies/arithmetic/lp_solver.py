@@ -68,6 +68,16 @@ class Solution:
     price: F64
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cones:
+    """Rows in threes: bound - row . x lies in a second-order cone; see `minimise`."""
+
+    row: I64
+    column: I64
+    value: F64
+    bound: F64
+
+
 class Program:
     """The rows that every program has, and those it asks for.
 
@@ -87,6 +97,7 @@ class Program:
         self.asks = False
         self._shape = (k, kinds)
         self._interior = interior
+        self._cones: Cones | None = None
         row, kind = self.at
         column = np.arange(len(row))
         used = (pool.count * pool.gpus)[row] / pool.capacity[kind]
@@ -121,6 +132,33 @@ class Program:
         self.asks = self.asks or len(jobs) > 0
         return rows
 
+    def at_most(self, gain: F64, past: F64, coming: F64) -> None:
+        """Add ``past[m] + coming[m] / (gain[m] . X[m]) <= last variable``, for interior answers.
+
+        The k variables before the last one are u with ``u[m] gain[m] . X[m] >= 1``.
+
+        Args:
+            gain: ``(k, t)``.
+            past: ``(k,)``.
+            coming: ``(k,)`` above 0.
+        """
+        row, kind = self.at
+        jobs, shares = np.arange(len(past)), np.arange(len(row))
+        inverse = len(row) + jobs
+        self._row += [self._height + jobs] * 2
+        self._column += [inverse, np.full(len(jobs), self.width - 1)]
+        self._value += [coming, np.full(len(jobs), -1.0)]
+        self._bound.append(-past)
+        self._height += len(jobs)
+        # |(u - gain . X, 2)| <= u + gain . X
+        own, gains = 3 * row, gain[row, kind]
+        self._cones = Cones(
+            row=np.concatenate([own, own + 1, 3 * jobs, 3 * jobs + 1]),
+            column=np.concatenate([shares, shares, inverse, inverse]),
+            value=np.concatenate([-gains, gains, np.full(2 * len(jobs), -1.0)]),
+            bound=np.tile([0.0, 0.0, 2.0], len(jobs)),
+        )
+
     def solve(self, cost: F64, limit_s: float) -> Solution | None:
         """Minimise ``cost . variables``; None if there was no answer in time."""
         return minimise(
@@ -131,6 +169,7 @@ class Program:
             bound=np.concatenate(self._bound),
             limit_s=limit_s,
             interior=self._interior,
+            cones=self._cones,
         )
 
     def share(self, variables: F64) -> F64:
@@ -151,6 +190,7 @@ def minimise(
     bound: F64,
     limit_s: float,
     interior: bool = False,
+    cones: Cones | None = None,
 ) -> Solution | None:
     """Minimise ``cost . x`` over ``x >= 0`` with ``A x <= bound``; None: no answer in time.
 
@@ -160,12 +200,13 @@ def minimise(
         value: ``(z,)`` the entries of A; those of one place add up.
         limit_s: Seconds the solver may take.
         interior: See `Program`.
+        cones: Further rows, for interior answers.
     """
     from scipy import optimize, sparse  # noqa: PLC0415 - slow to import
 
     matrix = sparse.coo_array((value, (row, column)), shape=(len(bound), len(cost))).tocsr()
     if interior:
-        return _interior(cost, matrix, bound, limit_s)
+        return _interior(cost, matrix, bound, limit_s, cones)
     found: Any = optimize.linprog(
         cost,
         A_ub=matrix,
@@ -195,19 +236,31 @@ def interior_solver() -> Any:  # noqa: ANN401 - the module, which has no types
     return clarabel
 
 
-def _interior(cost: F64, matrix: Any, bound: F64, limit_s: float) -> Solution | None:  # noqa: ANN401
+def _interior(
+    cost: F64,
+    matrix: Any,  # noqa: ANN401 - SciPy has no types
+    bound: F64,
+    limit_s: float,
+    cones: Cones | None,
+) -> Solution | None:
     from scipy import sparse  # noqa: PLC0415 - slow to import
 
     clarabel, n = interior_solver(), len(cost)
-    rows = sparse.vstack([matrix, -sparse.eye_array(n)]).tocsc()
+    rows, bounds = [matrix, -sparse.eye_array(n)], [bound, np.zeros(n)]
+    kinds = [clarabel.NonnegativeConeT(len(bound) + n)]
+    if cones is not None:
+        shape = (len(cones.bound), n)
+        rows.append(sparse.coo_array((cones.value, (cones.row, cones.column)), shape=shape))
+        bounds.append(cones.bound)
+        kinds += [clarabel.SecondOrderConeT(3)] * (len(cones.bound) // 3)
     settings = clarabel.DefaultSettings()
     settings.verbose, settings.time_limit = False, limit_s
     found = clarabel.DefaultSolver(
         sparse.csc_matrix((n, n)),
         cost,
-        sparse.csc_matrix(rows),
-        np.concatenate([bound, np.zeros(n)]),
-        [clarabel.NonnegativeConeT(len(bound) + n)],
+        sparse.csc_matrix(sparse.vstack(rows)),
+        np.concatenate(bounds),
+        kinds,
         settings,
     ).solve()
     if found.status == clarabel.SolverStatus.PrimalInfeasible:

@@ -17,6 +17,7 @@ Workloads", OSDI 2020, section 4.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -101,6 +102,10 @@ class GavelMaxMinAgnostic(GavelMaxMin):
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
         gpus = who.pool.gpus / weight_of(snap, who.rows, self.weights)
+        if self.interior:
+            # Gavel takes every speed as 1, also where a job cannot run.
+            pool = dataclasses.replace(who.pool, may=np.ones_like(who.pool.may))
+            return self.centre(pool, np.broadcast_to(gpus[:, None], pool.may.shape))
         return self._max_min(who, np.where(who.pool.may, gpus[:, None], 0.0))
 
 
@@ -182,7 +187,11 @@ class GavelFinishTime(Choosing):
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
         past, coming = finish_time_terms(snap, who)
-        found = linear_programs.by_classes(
+        if self.interior:
+            return linear_programs.least_ratio(
+                who.pool, who.rates, past=past, coming=coming, limit_s=self.limit_s
+            )
+        return linear_programs.by_classes(
             who.pool,
             (who.rates, past, coming),
             lambda pool, columns: linear_programs.min_max_ratio(
@@ -190,11 +199,6 @@ class GavelFinishTime(Choosing):
             ),
             split_above=self.split_above,
         )
-        if not self.interior:
-            return found
-        worst = float((past + coming / (who.rates * found.share).sum(axis=1)).max())
-        gain = who.rates * ((worst - past) / coming)[:, None]
-        return self.centre(who.pool, gain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,11 +338,14 @@ def done_of(snap: Snapshot, who: Entrants, left: F64) -> F64:
 
 
 def isolated(who: Entrants) -> F64:
-    """``(k, t)`` an equal part of the GPUs of every type for each job, at most its whole time."""
+    """``(k, t)`` an equal part of the GPUs of every type for each job, at most its whole time.
+
+    The part on types where a job cannot run is lost to it.
+    """
     pool = who.pool
-    share = np.where(pool.may, pool.capacity / (len(pool) * pool.gpus)[:, None], 0.0)
+    share = pool.capacity / (len(pool) * pool.gpus)[:, None]
     whole: F64 = share / np.maximum(1.0, share.sum(axis=1))[:, None]
-    return whole
+    return np.where(pool.may, whole, 0.0)
 
 
 def due_floor(snap: Snapshot, who: Entrants) -> F64:

@@ -45,7 +45,7 @@ class GavelFifo(Sharing):
         ),
         needs=("rates",),
         fallback=_NO_RATES,
-        idles="no job behind the first one that fits on no type has a share",
+        idles="no job behind the first one that no type has enough free GPUs for has a share",
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
@@ -94,7 +94,8 @@ class GavelIsolated(Sharing):
         level="W3",
         formula="X = GPUs of the type / (jobs x GPUs of the job), at most 1 over all types",
         idles=(
-            "a job with few GPUs has no more than its whole time; the rest is in no job's share"
+            "a job with few GPUs has no more than its whole time, and none on types where it "
+            "cannot run; the rest is in no job's share"
         ),
     )
 
@@ -142,6 +143,6 @@ def fill(who: Entrants, order: I64, *, skips: bool) -> F64:
         if kind is not None:
             room[kind] -= gpus[job]
             share[job, kind] = 1.0
-        elif not skips:
+        elif not skips and not any(gpus[job] <= r for r in room):
             break
     return share

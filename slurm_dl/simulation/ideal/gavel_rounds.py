@@ -99,6 +99,9 @@ class GavelRounds(IdealCluster):
                 if jobs.running.any():
                     self._end_round()
                     continue
+            if not jobs.alive and self._is_due():
+                # Gavel finds shares for nobody, too, and keeps them as long.
+                self._shared_s, self._is_stale = self._now_s, False
             if coming_s < math.inf:
                 self._now_s = coming_s
             elif jobs.alive and self._is_stale:
@@ -112,7 +115,7 @@ class GavelRounds(IdealCluster):
         self._decisions += 1
         self._account()
         snap = jobs.snapshot(now_s)
-        if self._is_stale and (now_s - self._shared_s >= _LEAST_KEPT_S or self._shared_s == 0):
+        if self._is_due():
             self._share(snap)
         kind = self._chosen(gpus_by_type(snap))
         chosen = (kind >= 0).nonzero()[0]
@@ -120,6 +123,11 @@ class GavelRounds(IdealCluster):
         change = self._where.settle(jobs, snap, intent)
         self._stop(change.stops)
         self._start(change.starts)
+
+    def _is_due(self) -> bool:
+        """True if shares are to be found now."""
+        kept_s = self._now_s - self._shared_s
+        return self._is_stale and (kept_s >= _LEAST_KEPT_S or self._shared_s == 0)
 
     def _share(self, snap: Snapshot) -> None:
         """Find shares for the jobs that are here; what each is owed of the old ones is kept."""

@@ -116,7 +116,7 @@ class IdealCluster:
         self._clockwork = clockwork
         self._lease_s = lease_of(policy)
         self._steadiness = steadiness
-        self._where: PlacementModel = whereabouts or _anywhere(known)
+        self._where: PlacementModel = whereabouts or _anywhere(known, n, len(shape.gpu_types))
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
         self._zero_s = float(trace.submit_s[0]) if n else 0.0
@@ -426,7 +426,9 @@ class IdealCluster:
         self._run_gpus.extend(jobs.gpus[rows].tolist())
 
 
-def _anywhere(known: TraceKnowledge) -> PlacementModel:
+def _anywhere(known: TraceKnowledge, n: int, types: int) -> PlacementModel:
     if known.sizes is not None:
         return OnSizes()
-    return Anywhere() if known.rates is None else OnTypes(known.rates)
+    if known.rates is None and types == 1:
+        return Anywhere()
+    return OnTypes(np.ones((n, types)) if known.rates is None else known.rates)
