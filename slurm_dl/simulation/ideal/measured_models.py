@@ -98,7 +98,9 @@ class MeasuredModel:
             gain = self._gain(gpus * local * (more + 1))
             rates = gain / self._step_s(placement, local, more)
             if not (np.isfinite(rates) & (rates > 0)).all():
-                msg = f"{self.name}: what was measured gives a job of batch {batch} no speed above 0"
+                msg = (
+                    f"{self.name}: what was measured gives a job of batch {batch} no speed above 0"
+                )
                 raise ConfigError(msg)
             self._rates[key] = rates
         return self._rates[key]
