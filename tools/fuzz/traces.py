@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from pathlib import Path
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.traces.format_registry import BY_COLUMNS, FORMATS, detect_format, read_trace
+from slurm_dl.traces.format_registry import (
+    BY_COLUMNS,
+    BY_MODELS,
+    FORMATS,
+    detect_format,
+    read_trace,
+)
 from slurm_dl.traces.recorded_schedule import read_recorded
 from tools.fuzz.target import Target, a_file, folder
 
@@ -48,12 +55,15 @@ _SEEDS = {
     "muri": b"job_id,num_gpu,submit_time,iterations,model_name,iteration_time\n1,2,0,100,vgg,20\n",
     "gavel": b"ResNet-18 (batch size 16)\tpython3 main.py\t--num_steps\t1\t10000\t0.5\t1\n",
     "synergy": b"0,alexnet,10,100,1\n",
+    "pollux": b"name,time,application,num_replicas,batch_size\na,107,cifar10,6,2048\n",
 }
 
+_MODELS = Path(__file__).parents[2] / "traces" / "pollux" / "models"
 _MODULES = {
     "gavel": "formats.gavel_shockwave",
     "pai": "formats.pai",
     "philly-json": "formats.philly_json",
+    "pollux": "formats.pollux",
     "sacct": "slurm.sacct",
     "slurm_dl": "formats.slurm_dl_csv",
     "synergy": "formats.synergy_deploy",
@@ -63,6 +73,8 @@ _MODULES = {
 def _reader(name: str) -> Callable[[bytes], object]:
     if name == "sacct":
         return _with_its_runs
+    if name == "pollux":
+        name = f"{BY_MODELS}{_MODELS}"
     if name != "pai":
         return lambda data: read_trace(a_file(data, "trace"), name)
 

@@ -1,9 +1,9 @@
 """Jobs on nodes of 4 GPUs, as fast as was measured there: the cluster of Pollux' simulator.
 
-A job is put on the node with most free GPUs, again and again until it has all it is to hold. It goes
-on epoch by epoch, each at a speed of its own, and the time to the end of an epoch is rounded to
-whole seconds (petuum/adaptdl@c793c70 ``simulator/simulator.py``, ``tiresias.py``). A job that is to
-have another size is stopped, and starts again in it.
+A job is put on the node with most free GPUs, again and again until it has all it is to hold. It
+goes on epoch by epoch, each at a speed of its own, and the time to the end of an epoch is rounded
+to whole seconds (petuum/adaptdl@c793c70 ``simulator/simulator.py``, ``tiresias.py``). A job that is
+to have another size is stopped, and starts again in it.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _spot(free: F64, gpus: int) -> dict[int, int]:
 
 
 def _sizes(model: MeasuredModel, gpus: int, batch: int) -> JobSizes:
-    """Those that were measured, up to the most that the job may have, and *gpus*, as it asks for."""
+    """Those that were measured, up to the most that it may have, and the one it asks for."""
     step_s = {gpus: model.foreseen_step_s(gpus, batch)}
     for count in range(1, model.most_gpus(batch) + 1):
         with contextlib.suppress(NotMeasuredError):

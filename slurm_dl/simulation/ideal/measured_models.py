@@ -95,8 +95,9 @@ class MeasuredModel:
         if key not in self._rates:
             gpus = sum(placement)
             local, more = self._split(batch, gpus, alone=batch > min(self._trained))
-            gain = self._gain(gpus * local * (more + 1))
-            rates = gain / self._step_s(placement, local, more)
+            step_s = self._step_s(placement, local, more)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rates = self._gain(gpus * local * (more + 1)) / step_s
             if not (np.isfinite(rates) & (rates > 0)).all():
                 msg = (
                     f"{self.name}: what was measured gives a job of batch {batch} no speed above 0"
@@ -145,6 +146,7 @@ class MeasuredModel:
         Args:
             alone: A single GPU makes two passes at least.
         """
+        self._near(batch)
         local = math.ceil(batch / gpus - _ROUNDING)
         more = math.ceil(local / self._most_local - _ROUNDING) - 1
         if gpus == 1 and alone:
@@ -193,17 +195,22 @@ class MeasuredModel:
 
     def _between(self, batch: int, column: int) -> F64:
         """``(epochs,)`` *column* of `_EPOCH`, linear between the batches that were measured."""
+        low, high = self._near(batch)
+        below, above = (self._trained[b][: self.epochs, column] for b in (low, high))
+        if low == high:
+            return below
+        between: F64 = ((batch - low) * above + (high - batch) * below) / (high - low)
+        return between
+
+    def _near(self, batch: int) -> tuple[int, int]:
+        """The next batches that were measured, below and above."""
         low = max((b for b in self._trained if b <= batch), default=0)
         high = min((b for b in self._trained if b >= batch), default=0)
         if not (low and high):
             there = ", ".join(map(str, self._trained))
             msg = f"{self.name} was not measured with batch {batch} (those are {there})"
             raise NotMeasuredError(msg)
-        below, above = (self._trained[b][: self.epochs, column] for b in (low, high))
-        if low == high:
-            return below
-        between: F64 = ((batch - low) * above + (high - batch) * below) / (high - low)
-        return between
+        return low, high
 
 
 def packed(gpus: int) -> Placement:

@@ -70,7 +70,7 @@ def _numbers(path: Path, number: int, line: Sequence[str], at: Mapping[int, bool
         values = [float(line[i]) for i in at]
     except (IndexError, ValueError):
         values = [math.nan] * len(at)
-    least = [0 < value or zero for value, zero in zip(values, at.values(), strict=True)]
+    least = [value > 0 or zero for value, zero in zip(values, at.values(), strict=True)]
     if not all(least) or not all(0 <= value < math.inf for value in values):
         msg = f"{path}:{number}: {safe(','.join(line), 60)}: must be {len(at)} numbers above 0"
         raise ConfigError(msg)
