@@ -195,7 +195,7 @@ def _jobs_digest(trace: Trace) -> str:
     texts = (trace.job_id, trace.users, trace.models, trace.account_names)
     whole = hashlib.sha256(repr(texts).encode())
     if trace.batch is not None:
-        columns = (*columns, trace.batch)
+        whole.update(trace.batch.tobytes())
     if trace.measured:
         whole.update(file_sha256(Path(trace.measured), "*/*.csv").encode())
     for column in columns:

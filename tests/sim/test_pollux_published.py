@@ -99,6 +99,7 @@ def test_sizes_are_as_fast_as_foreseen() -> None:
     trace = read_trace(TRACES / "workload-1.csv")
     sizes = OnMeasured(trace, parse_shape("16x4")).sizes
 
+    assert trace.batch is not None
     for job, one in zip(trace.job_id, sizes, strict=True):
         at = trace.job_id.index(job)
         assert one.gpus[one.asked] == trace.gpus[at]

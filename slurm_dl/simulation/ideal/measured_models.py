@@ -1,17 +1,8 @@
 """Models that were measured: seconds of a step by placement and batch, progress by epoch.
 
-The data are those of Pollux' artifact (OSDI 2021; petuum/adaptdl@c793c70, branch osdi21-artifact,
-``simulator/traces``), a folder for each application:
-
-- ``placements.csv``: step and synchronisation time by placement, a digit for the GPUs on each node,
-  and samples of a GPU in one pass;
-- ``scalability.csv``: the same by number of nodes and of GPUs, for larger jobs;
-- ``validation-BATCH.csv``: a line for each epoch that was trained with this batch: progress and
-  iterations at its end, and the variance of the gradient.
-
 Progress is counted in steps with the smallest batch, and is the same at the end of an epoch for
-every batch. How a batch is divided, and what a step then takes, is as in ``simulator/simulator.py``
-and ``applications.py`` there.
+every batch. How a batch is divided, and what a step then takes, is as in Pollux' artifact (OSDI
+2021; petuum/adaptdl@c793c70 ``simulator/simulator.py`` and ``applications.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +16,8 @@ import numpy as np
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
-from slurm_dl.simulation.ideal.measured_tables import table, validations
+from slurm_dl.simulation.ideal import measured_tables as tables
+from slurm_dl.simulation.ideal.measured_tables import EPOCH, PLACEMENT, SCALE, table
 
 NODE_GPUS: Final = 4
 MOST_NODES: Final = 16
@@ -38,9 +30,6 @@ _ALONE: Final = frozenset({"ncf"})
 """Applications that the artifact never gives more than one GPU if it chooses (simulator.py)."""
 
 _ROUNDING: Final = 1e-8
-_PLACEMENT: Final = ("placement", "local_bsz", "step_time", "sync_time")
-_SCALE: Final = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
-_EPOCH: Final = ("progress", "iteration", "grad_sqr", "grad_var")
 
 Placement = tuple[int, ...]
 """GPUs on each node of a job."""
@@ -51,7 +40,7 @@ class NotMeasuredError(ConfigError):
 
 
 class MeasuredModel:
-    """One application.
+    """One application; methods raise `NotMeasuredError` where nothing like it was measured.
 
     Attributes:
         name: The name of its folder.
@@ -64,19 +53,19 @@ class MeasuredModel:
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
-        placements = table(folder / "placements.csv", _PLACEMENT)
+        placements = table(folder / "placements.csv", PLACEMENT)
         placements = placements[np.lexsort((placements[:, 1], placements[:, 0]))]
         self._by_place = {
             int(place): placements[placements[:, 0] == place][:, 1:]
             for place in np.unique(placements[:, 0])
         }
         self._points = np.concatenate(
-            [_means(placements), table(folder / "scalability.csv", _SCALE)]
+            [tables.means(placements), table(folder / "scalability.csv", SCALE)]
         )
         self._least_local = max(1, int(placements[:, 1].min()))
         most = max(1, int(placements[:, 1].max()))
         self._most_local = _MOST_LOCAL.get(self.name, most)
-        self._trained = {batch: table(path, _EPOCH) for batch, path in validations(folder)}
+        self._trained = {batch: table(path, EPOCH) for batch, path in tables.validations(folder)}
         self.epochs = min(map(len, self._trained.values()))
         ends = [trained[: self.epochs, 0] for trained in self._trained.values()]
         self.ends: F64 = np.concatenate([[0.0], np.min(ends, axis=0)])
@@ -86,32 +75,22 @@ class MeasuredModel:
         self._rates: dict[tuple[Placement, int], F64] = {}
 
     def rates(self, placement: Placement, batch: int) -> F64:
-        """``(epochs,)`` progress a second in each epoch of a job with this batch.
-
-        Raises:
-            NotMeasuredError: Nothing like it was measured.
-        """
+        """``(epochs,)`` progress a second in each epoch of a job with this batch."""
         key = placement, batch
         if key not in self._rates:
             gpus = sum(placement)
             local, more = self._split(batch, gpus, alone=batch > min(self._trained))
             step_s = self._step_s(placement, local, more)
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(invalid="ignore"):
                 rates = self._gain(gpus * local * (more + 1)) / step_s
             if not (np.isfinite(rates) & (rates > 0)).all():
-                msg = (
-                    f"{self.name}: what was measured gives a job of batch {batch} no speed above 0"
-                )
+                msg = f"{self.name}: what was measured gives batch {batch} no speed above 0"
                 raise ConfigError(msg)
             self._rates[key] = rates
         return self._rates[key]
 
     def duration_s(self, gpus: int, batch: int) -> float:
-        """Seconds of a whole job on as few nodes as can be.
-
-        Raises:
-            NotMeasuredError: Nothing like it was measured.
-        """
+        """Seconds of a whole job on as few nodes as can be."""
         return float((np.diff(self.ends) / self.rates(packed(gpus), batch)).sum())
 
     def foreseen_step_s(self, gpus: int, batch: int) -> float:
@@ -119,9 +98,6 @@ class MeasuredModel:
 
         It differs from what a job really takes on one GPU: there the artifact foresees two passes
         at least (``simulator/optimus.py``).
-
-        Raises:
-            NotMeasuredError: Nothing like it was measured.
         """
         return self._step_s(packed(gpus), *self._split(batch, gpus, alone=True))
 
@@ -133,7 +109,7 @@ class MeasuredModel:
         if epoch >= self.epochs - 1:
             return 1.0
         steps = self._between(batch, 1)
-        return float(steps[-1] - steps[epoch])
+        return max(1.0, float(steps[-1] - steps[epoch]))
 
     def most_gpus(self, batch: int) -> int:
         """The largest size of an elastic job with this batch."""
@@ -157,7 +133,11 @@ class MeasuredModel:
     def _step_s(self, placement: Placement, local: int, more: int) -> float:
         """Seconds of a step of so many more passes, all but one without synchronisation."""
         step_s, sync_s = self._pass_s(placement, local)
-        return step_s + (step_s - sync_s) * more
+        whole_s = step_s + (step_s - sync_s) * more
+        if whole_s <= 0:
+            msg = f"{self.name}: synchronisation takes longer than the step it is part of"
+            raise ConfigError(msg)
+        return whole_s
 
     def _pass_s(self, placement: Placement, local: int) -> tuple[float, float]:
         """Seconds of a pass with synchronisation, and of the synchronisation alone."""
@@ -194,7 +174,7 @@ class MeasuredModel:
         return gain
 
     def _between(self, batch: int, column: int) -> F64:
-        """``(epochs,)`` *column* of `_EPOCH`, linear between the batches that were measured."""
+        """``(epochs,)`` *column* of `EPOCH`, linear between the batches that were measured."""
         low, high = self._near(batch)
         below, above = (self._trained[b][: self.epochs, column] for b in (low, high))
         if low == high:
@@ -227,13 +207,3 @@ def read_model(folder: Path) -> MeasuredModel:
         ConfigError: A file is missing or broken.
     """
     return MeasuredModel(folder)
-
-
-def _means(placements: F64) -> F64:
-    """``(k, 5)`` columns of `_SCALE`: placements of as many nodes, GPUs and samples as one."""
-    digits = [str(int(place)) for place in placements[:, 0].tolist()]
-    where = np.array([[len(d), sum(map(int, d))] for d in digits], dtype=np.float64)
-    whole = np.column_stack([where, placements[:, 1:]])
-    keys, group = np.unique(whole[:, :3], axis=0, return_inverse=True)
-    means = [whole[group.ravel() == i, 3:].mean(axis=0) for i in range(len(keys))]
-    return np.column_stack([keys, means])

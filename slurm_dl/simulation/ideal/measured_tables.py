@@ -1,4 +1,13 @@
-"""Files of measured models, see `measured_models`: hostile as any file somebody names."""
+"""Files of measured models, a folder for each application; hostile as any file somebody names.
+
+They are those of Pollux' artifact (OSDI 2021; petuum/adaptdl@c793c70 ``simulator/traces``):
+
+- ``placements.csv``: step and synchronisation time by placement, a digit for the GPUs on each node,
+  and samples of a GPU in one pass;
+- ``scalability.csv``: the same by number of nodes and of GPUs, for larger jobs;
+- ``validation-BATCH.csv``: a line for each epoch that was trained with this batch: progress and
+  iterations at its end, and the variance of the gradient.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +23,9 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.text import safe
 
+PLACEMENT: Final = ("placement", "local_bsz", "step_time", "sync_time")
+SCALE: Final = ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")
+EPOCH: Final = ("progress", "iteration", "grad_sqr", "grad_var")
 MAY_BE_0: Final = frozenset({"sync_time", "grad_sqr", "grad_var"})
 
 _MOST_BYTES: Final = 1 << 24
@@ -63,6 +75,16 @@ def table(path: Path, columns: Sequence[str]) -> F64:
         msg = f"{path}: no line below the header"
         raise ConfigError(msg)
     return np.array(found)
+
+
+def means(placements: F64) -> F64:
+    """``(k, 5)`` columns of `SCALE`: placements of as many nodes, GPUs and samples as one."""
+    digits = [str(int(place)) for place in placements[:, 0].tolist()]
+    where = np.array([[len(d), sum(map(int, d))] for d in digits], dtype=np.float64)
+    whole = np.column_stack([where, placements[:, 1:]])
+    keys, group = np.unique(whole[:, :3], axis=0, return_inverse=True)
+    averages = [whole[group.ravel() == i, 3:].mean(axis=0) for i in range(len(keys))]
+    return np.column_stack([keys, averages])
 
 
 def _numbers(path: Path, number: int, line: Sequence[str], at: Mapping[int, bool]) -> list[float]:
