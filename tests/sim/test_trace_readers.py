@@ -807,4 +807,5 @@ def test_the_data_stay_small() -> None:
 
     assert sum(p.stat().st_size for p in files) < 9e6
     for folder in {p.parent for p in files if p.suffix in {".csv", ".gz", ".trace"}}:
-        assert any("LICENSE" in p.name for up in (folder, folder.parent) for p in up.iterdir())
+        ups = [up for up in (folder, *folder.parents) if TRACES in up.parents]
+        assert any("LICENSE" in p.name for up in ups for p in up.iterdir())

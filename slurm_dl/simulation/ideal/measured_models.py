@@ -125,8 +125,7 @@ class MeasuredModel:
         self._near(batch)
         local = math.ceil(batch / gpus - _ROUNDING)
         more = math.ceil(local / self._most_local - _ROUNDING) - 1
-        if gpus == 1 and alone:
-            more = max(1, more)
+        more = max(1 if gpus == 1 and alone else 0, more)
         atomic = math.ceil(local / (more + 1) - _ROUNDING)
         return min(atomic, max(self._trained) // (gpus * (more + 1))), more
 

@@ -41,16 +41,16 @@ class PolluxFormat(Columns):
             ConfigError: The header lacks a column, or a measured model is missing or broken.
         """
         folder = self.models or path.parent / "models"
-        names = applications(folder)
-        if not names:
-            msg = f"{folder}: no measured models (APPLICATION/placements.csv); name them: --models"
-            raise ConfigError(msg)
         jobs.measured = str(folder.absolute())
         with opened(path) as stream:
-            gather(self.rows(stream, jobs), jobs, functools.partial(_job, folder, names))
+            job = functools.partial(_job, folder, applications(folder))
+            gather(self.rows(stream, jobs), jobs, job)
 
 
 def _job(folder: Path, names: Sequence[str], _nth: int, fields: Sequence[str]) -> JobLine:
+    if not names:
+        msg = f"{folder}: no measured models (APPLICATION/placements.csv); name them: --models"
+        raise ConfigError(msg)
     given_id, submit_s, application, replicas, batch_size = fields
     application = name(application, "application")
     if application not in names:
