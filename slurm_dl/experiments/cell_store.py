@@ -194,6 +194,10 @@ def _jobs_digest(trace: Trace) -> str:
     )  # fmt: skip
     texts = (trace.job_id, trace.users, trace.models, trace.account_names)
     whole = hashlib.sha256(repr(texts).encode())
+    if trace.batch is not None:
+        whole.update(trace.batch.tobytes())
+    if trace.measured:
+        whole.update(file_sha256(Path(trace.measured), "*/*.csv").encode())
     for column in columns:
         whole.update(column.tobytes())
     return whole.hexdigest()

@@ -58,6 +58,11 @@ def find(
             in_steps=True,
         )
         ground = dataclasses.replace(ground, foresight=foresight)
+    measured = chosen.measured and bool(trace.measured)
+    if measured and (scheme is not None or ground.foresight.error):
+        what = "--place" if scheme is not None else "--estimate-error"
+        msg = f"preset {preset!r}: jobs are where and as fast as its models say: leave out {what}"
+        raise ConfigError(msg)
     placement = ground.placement(scheme)
     if isinstance(costs, overheads.SlurmCosts):
         if scheme is not None:
@@ -67,8 +72,8 @@ def find(
     else:
         name = costs.name
     return Cluster(
-        costs=costs, name=name, clockwork=chosen.clockwork, placement=placement,
-        place=ground.label(scheme), ground=ground,
+        costs=costs, name=name, clockwork=chosen.decides(trace), placement=placement,
+        place=ground.label(scheme), ground=ground, measured=measured,
     )  # fmt: skip
 
 

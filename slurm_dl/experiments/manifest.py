@@ -86,10 +86,10 @@ def manifest_of(experiment: Experiment, cells: Sequence[Cell], command: str) -> 
     }
 
 
-def _file(path: str | None) -> dict[str, str] | None:
+def _file(path: str | None, pattern: str = "*.yaml") -> dict[str, str] | None:
     if path is None:
         return None
-    return {"file": Path(path).name, "sha256": file_sha256(Path(path), "*.yaml")}
+    return {"file": Path(path).name, "sha256": file_sha256(Path(path), pattern)}
 
 
 def _workload(workload: Workload) -> dict[str, object]:
@@ -98,6 +98,7 @@ def _workload(workload: Workload) -> dict[str, object]:
         "trace": trace.name,
         "format": trace.format,
         "sha256": trace.sha256 or None,
+        "models": _file(trace.measured or None, "*/*.csv"),
         "jobs": len(trace),
         "left_out": left_out_json(trace),
         "tags": workload.tags,

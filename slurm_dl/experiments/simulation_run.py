@@ -26,6 +26,8 @@ from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, DecisionTimes
 from slurm_dl.simulation.ideal.gavel_rounds import GavelRounds
 from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes
+from slurm_dl.simulation.ideal.measured_jobs import OnMeasured
+from slurm_dl.simulation.ideal.placement_model import PlacementModel
 from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
 from slurm_dl.simulation.ideal.start_costs import Costs
 from slurm_dl.simulation.node_journal import NodeJournal
@@ -60,6 +62,7 @@ class Cluster:
     ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
     rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
     steps_per_s: F64 | None = None  # ``(n,)`` at rate 1, in `gavel_rounds`; None: not counted
+    measured: bool = False  # The papers' cluster is that of `measured_jobs`
     failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
     notes_nodes: bool = False  # Records have the nodes of each run, where there are nodes
 
@@ -195,8 +198,11 @@ def run(
         outcome = _on_slurm(scenario, chosen)
     else:
         assert chosen.made is not None  # noqa: S101 - `choose` makes one where there is no Slurm
-        where = None
-        if cluster.placement.scheme is not None:
+        where: PlacementModel | None = None
+        if cluster.measured:
+            where = OnMeasured(trace, shape)
+            known = dataclasses.replace(known, sizes=where.sizes)
+        elif cluster.placement.scheme is not None:
             if known.rates is not None:
                 msg = "speeds of GPU types: these GPUs are counted, not placed; leave out --place"
                 raise ConfigError(msg)

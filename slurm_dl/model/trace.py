@@ -53,11 +53,14 @@ class Trace:
         ending: ``(n,)`` int8, an `Ending`.
         account: ``(n,)`` int32, index into `accounts`, -1 for a job without; None if the trace
             tells none of any job.
+        batch: ``(n,)`` samples of a step of all its GPUs; None if the trace does not say.
         due_s: ``(n,)`` deadline, seconds, inf for a job without; None if the trace tells none of
             any job.
         users: Names of users, or of virtual clusters where the trace knows no users.
         models: Names of models.
         accounts: Names of accounts, or of virtual clusters.
+        measured: The folder of the measured models that its durations are from; empty: they are
+            those of the file.
         bad: Lines that were left out.
         sha256: Of the file that it was read from, in hexadecimal; empty if it was made.
     """
@@ -72,10 +75,12 @@ class Trace:
     model: I32
     ending: I8
     account: I32 | None = None
+    batch: I32 | None = None
     due_s: F64 | None = None
     users: tuple[str, ...] = ("",)
     models: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
+    measured: str = ""
     bad: tuple[BadLine, ...] = field(default=())
     sha256: str = ""
 

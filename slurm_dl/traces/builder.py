@@ -52,13 +52,20 @@ class JobLine(NamedTuple):
     model: str = ""  # What it trains; empty if the trace does not say
     ending: Ending = Ending.COMPLETED  # How it ended
     due_s: float = math.inf  # Its deadline on the clock of `submit_s`; inf if it has none
+    batch: int = 0  # Samples of a step of all its GPUs; 0 if the trace does not say
 
 
 class Gathering:
-    """The jobs of a trace as they are read."""
+    """The jobs of a trace as they are read.
+
+    Attributes:
+        file: The trace.
+        measured: See `Trace`; a reader sets it.
+    """
 
     def __init__(self, file: str) -> None:
         self.file = file
+        self.measured = ""
         self._left_out = LeftOutLines(file)
         self._ids: dict[str, None] = {}
         self._jobs: list[JobLine] = []
@@ -108,6 +115,7 @@ class Gathering:
         models, model = _numbered([job.model for job in jobs], nothing="")
         accounts, account = _numbered([job.account for job in jobs], nothing="")
         due_s = np.array([job.due_s for job in jobs])
+        batch = np.array([job.batch for job in jobs], dtype=np.int32)
         return Trace(
             name=name,
             format=format_name,
@@ -119,10 +127,12 @@ class Gathering:
             model=model,
             ending=np.array([job.ending for job in jobs], dtype=np.int8),
             account=account if accounts else None,
+            batch=batch if batch.any() else None,
             due_s=due_s if np.isfinite(due_s).any() else None,
             users=users,
             models=models,
             accounts=accounts,
+            measured=self.measured,
             bad=left_out,
             sha256=file_sha256(Path(self.file)),
         )

@@ -19,6 +19,7 @@ from slurm_dl.traces.file_lines import Head, read_head
 from slurm_dl.traces.formats.gavel_shockwave import GAVEL
 from slurm_dl.traces.formats.pai import PAI
 from slurm_dl.traces.formats.philly_json import PHILLY_JSON
+from slurm_dl.traces.formats.pollux import POLLUX, with_models
 from slurm_dl.traces.formats.slurm_dl_csv import SLURM_DL, with_columns
 from slurm_dl.traces.formats.synergy_deploy import SYNERGY
 from slurm_dl.traces.formats.tabular import CHRONUS, HELIOS, ITP, MURI, PHILLY, TIRESIAS
@@ -57,6 +58,7 @@ _ALL: Final[tuple[Format, ...]] = (
     MURI,
     GAVEL,
     SYNERGY,
+    POLLUX,
 )
 
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL})
@@ -64,6 +66,9 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL
 
 BY_COLUMNS: Final = "columns:"
 """Before the value of ``--columns`` it makes the name of a format."""
+
+BY_MODELS: Final = "pollux:"
+"""Before the value of ``--models`` it makes the name of a format."""
 
 _DELIMITERS: Final = ",;\t|"
 
@@ -113,8 +118,8 @@ def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - 
 
     Args:
         path: The file; for ``pai`` the directory of its tables.
-        format: A name in `FORMATS`, or `BY_COLUMNS` and what `with_columns` reads; None tells it
-            from the content.
+        format: A name in `FORMATS`, `BY_COLUMNS` and what `with_columns` reads, or `BY_MODELS`
+            and a folder of measured models; None tells it from the content.
 
     Raises:
         ConfigError: The format is unknown, the file cannot be read, or no job is in it.
@@ -122,6 +127,9 @@ def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - 
     chosen = detect_format(path) if format is None else format
     if chosen.startswith(BY_COLUMNS):
         reader: Format = with_columns(chosen.removeprefix(BY_COLUMNS))
+    elif chosen.startswith(BY_MODELS):
+        reader = with_models(Path(chosen.removeprefix(BY_MODELS)))
+        chosen = reader.name
     elif chosen in FORMATS:
         reader = FORMATS[chosen]
     else:

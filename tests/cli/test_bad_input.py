@@ -482,6 +482,7 @@ OF_FORMAT = {
     "chronus": SAMPLES / "chronus.csv",
     "gavel": TRACES / "gavel" / "max_min_fairness.trace",
     "synergy": TRACES / "synergy" / "srtf.log",
+    "pollux": TRACES / "pollux" / "workload-1.csv",
     "sacct": SAMPLES / "sacct.txt",
     "pai": SAMPLES / "pai",
     "philly-json": SAMPLES / "philly_job_log.json",
@@ -507,6 +508,7 @@ def dlsim(capsys: pytest.CaptureFixture[str]) -> Dlsim:
 OWN = "job_id,submit_s,duration_s,gpus,user,model,ending\n" + "".join(
     f"{i},{i},60,1,ann,,COMPLETED\n" for i in range(5)
 )
+WITH = {"pollux": ("--models", str(TRACES / "pollux" / "models"))}
 BROKEN = {"philly-json": '{"status": "Pass", "jobid": 5, "attempts": 7},'}
 
 
@@ -541,7 +543,7 @@ def test_a_bad_line_of_a_trace(name: str, tmp_path: Path, dlsim: Dlsim) -> None:
     """File and line in every format; the other lines are read."""
     path, line = spoilt(name, tmp_path)
 
-    exit_status, said = dlsim("traces", str(path), "--format", name)
+    exit_status, said = dlsim("traces", str(path), "--format", name, *WITH.get(name, ()))
 
     assert exit_status == 0, said
     told = [text.strip() for text in said.splitlines() if f"{path}:{line}: " in text]

@@ -388,8 +388,19 @@ def test_turns_shorter_than_a_restart_end_the_simulation_with_a_reason() -> None
         outcome_of(trace, "1x1", Las(quantum_s=30), costs=costs, progress=give_up)
 
 
+@pytest.mark.parametrize(
+    ("phase_s", "now_s", "turn_s"),
+    [(13, 0, 13), (13, 13, 13), (13, 13.1, 73), (13, 7260, 7273), (0, 60, 60), (0, 61, 120)],
+)
+def test_rounds_may_begin_later(phase_s: float, now_s: float, turn_s: float) -> None:
+    """At the phase and multiples of the round after it; an instant of one is its own turn."""
+    times = DecisionTimes(round_s=60, phase_s=phase_s)
+
+    assert times.turn_s(now_s) == turn_s
+
+
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
-@pytest.mark.parametrize("field", ["tick_s", "round_s"])
+@pytest.mark.parametrize("field", ["tick_s", "round_s", "phase_s"])
 def test_a_clockwork_of_nonsense_is_refused(field: str, value: float) -> None:
     """Negative, infinite or undefined times are no clock."""
     with pytest.raises(ValueError, match=field):

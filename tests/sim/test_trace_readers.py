@@ -33,6 +33,7 @@ from slurm_dl.traces import (
 from slurm_dl.traces import builder as gather_module
 from slurm_dl.traces import file_lines as lines_module
 from slurm_dl.traces.file_lines import read_head
+from slurm_dl.traces.format_registry import BY_MODELS
 from slurm_dl.traces.skipped_lines import SHOWN_PER_REASON
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,7 @@ OF_FORMAT = {
     "pai": SAMPLES / "pai",
     "gavel": TRACES / "gavel" / "max_min_fairness.trace",
     "synergy": TRACES / "synergy" / "srtf.log",
+    "pollux": TRACES / "pollux" / "workload-1.csv",
     "sacct": SAMPLES / "sacct.txt",
 }
 
@@ -253,6 +255,41 @@ def test_synergy_durations_are_iterations_times_the_time_of_one(name: str) -> No
     gnmt = [float(f[3]) * 0.12 for f in lines if f[1] == "gnmt"]
     model = trace.models.index("gnmt")
     assert sorted(trace.duration_s[trace.model == model]) == pytest.approx(sorted(gnmt))
+
+
+def test_pollux_durations_are_those_of_measured_models(tmp_path: Path) -> None:
+    """Read by hand: one epoch after another at progress / (step + passes more) seconds."""
+    trace = read_trace(OF_FORMAT["pollux"])
+    rows = dicts(OF_FORMAT["pollux"])
+
+    assert trace.bad == ()
+    assert trace.batch is not None
+    found = zip(trace.job_id, trace.submit_s, trace.gpus, trace.batch, strict=True)
+    keys = ("name", "time", "num_replicas", "batch_size")
+    assert [tuple(map(str, (j, int(s), int(g), b))) for j, s, g, b in found] == [
+        tuple(row[key] for key in keys) for row in rows
+    ]
+    # A batch of 32 on 4 GPUs is measured as it is: 8 samples each, of which no more fit.
+    path = tmp_path / "one.csv"
+    path.write_text("name,time,application,num_replicas,batch_size\na,0,yolov3,4,32\n")
+    models = TRACES / "pollux" / "models"
+    place = next(
+        row for row in dicts(models / "yolov3" / "placements.csv")
+        if (row["placement"], row["local_bsz"]) == ("4", "8")
+    )  # fmt: skip
+    trained = [dicts(file) for file in (models / "yolov3").glob("validation-*.csv")]
+    ends = [0.0, *(min(float(t[i]["progress"]) for t in trained) for i in range(50))]
+    own = dicts(models / "yolov3" / "validation-32.csv")
+    gain = [
+        (float(row["grad_var"]) + float(row["grad_sqr"]))
+        / (float(row["grad_var"]) / (32 / 8) + float(row["grad_sqr"]))
+        for row in own
+    ]
+    seconds_s = sum(np.diff(ends) / gain) * float(place["step_time"])
+
+    (duration_s,) = read_trace(path, f"{BY_MODELS}{models}").duration_s
+
+    assert duration_s == pytest.approx(seconds_s, rel=1e-12)
 
 
 # Made-up samples: what each format can say.
@@ -551,7 +588,14 @@ WORDS = st.sampled_from(
         *("0", "1", "-1", "2.5", "nan", "inf", "1e999", "9" * 400, "", " ", "\0", '"', '""', "\r"),
         *("COMPLETED", "Terminated", "CANCELLED by 5", "Unknown", "None", "gres/gpu=4", "gres/gpu"),
         *("2017-10-09 07:01:55", "2017-13-09 07:01:55", "2026-03-02T09:00:00", "٣", "a\x1b[1m"),
-        *("0001-01-01 00:00:00", "9999-12-31 23:59:59", "job", "alexnet", "LM (batch size 5)"),
+        *(
+            "0001-01-01 00:00:00",
+            "9999-12-31 23:59:59",
+            "job",
+            "alexnet",
+            "ncf",
+            "LM (batch size 5)",
+        ),
     ]
 )
 HEADERS = {
@@ -566,6 +610,7 @@ HEADERS = {
     "slurm_dl": "job_id,submit_s,duration_s,gpus,user,model,ending",
     "sacct": "JobID|Submit|State|ElapsedRaw|AllocTRES|User|Account",
     "synergy": "0,alexnet,0,5,1",
+    f"{BY_MODELS}{TRACES}/pollux/models": "name,time,application,num_replicas,batch_size",
     "gavel": "LM (batch size 5)\tc\t-s\t1\t100\t0\t1",
 }
 
@@ -762,4 +807,5 @@ def test_the_data_stay_small() -> None:
 
     assert sum(p.stat().st_size for p in files) < 9e6
     for folder in {p.parent for p in files if p.suffix in {".csv", ".gz", ".trace"}}:
-        assert any("LICENSE" in p.name for up in (folder, folder.parent) for p in up.iterdir())
+        ups = [up for up in (folder, *folder.parents) if TRACES in up.parents]
+        assert any("LICENSE" in p.name for up in ups for p in up.iterdir())

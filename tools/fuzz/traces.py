@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from itertools import zip_longest
+from pathlib import Path
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.traces.format_registry import BY_COLUMNS, FORMATS, detect_format, read_trace
+from slurm_dl.simulation.ideal.measured_models import MeasuredModel
+from slurm_dl.traces.format_registry import (
+    BY_COLUMNS,
+    BY_MODELS,
+    FORMATS,
+    detect_format,
+    read_trace,
+)
 from slurm_dl.traces.recorded_schedule import read_recorded
 from tools.fuzz.target import Target, a_file, folder
 
@@ -48,12 +57,21 @@ _SEEDS = {
     "muri": b"job_id,num_gpu,submit_time,iterations,model_name,iteration_time\n1,2,0,100,vgg,20\n",
     "gavel": b"ResNet-18 (batch size 16)\tpython3 main.py\t--num_steps\t1\t10000\t0.5\t1\n",
     "synergy": b"0,alexnet,10,100,1\n",
+    "pollux": b"name,time,application,num_replicas,batch_size\na,107,cifar10,6,2048\n",
 }
 
+_MODEL = (
+    b"placement,local_bsz,step_time,sync_time\n1,4,0.2,0.1\n1,8,0.3,0.1\n4,1,0.1,0.1\n4,8,0.4,0.2\n"
+    b"\x1cnum_nodes,num_replicas,local_bsz,step_time,sync_time\n"
+    b"2,5,1,0.2,0.1\n2,8,1,0.3,0.2\n2,8,4,0.4,0.2\n3,9,1,0.4,0.2\n"
+    b"\x1cprogress,iteration,metric,grad_sqr,grad_var\n10,10,1,0.2,0.3\n20,20,1,0.2,0.1\n"
+)
+_MODELS = Path(__file__).parents[2] / "traces" / "pollux" / "models"
 _MODULES = {
     "gavel": "formats.gavel_shockwave",
     "pai": "formats.pai",
     "philly-json": "formats.philly_json",
+    "pollux": "formats.pollux",
     "sacct": "slurm.sacct",
     "slurm_dl": "formats.slurm_dl_csv",
     "synergy": "formats.synergy_deploy",
@@ -63,6 +81,8 @@ _MODULES = {
 def _reader(name: str) -> Callable[[bytes], object]:
     if name == "sacct":
         return _with_its_runs
+    if name == "pollux":
+        name = f"{BY_MODELS}{_MODELS}"
     if name != "pai":
         return lambda data: read_trace(a_file(data, "trace"), name)
 
@@ -82,6 +102,17 @@ def _with_its_runs(data: bytes) -> object:
     return read_recorded(path, read_trace(path, "sacct"))
 
 
+def _measured(data: bytes) -> object:
+    """Placements, larger sizes and epochs with a batch of 8; on one node, and between sizes."""
+    names = ("placements.csv", "scalability.csv", "validation-8.csv")
+    directory = folder() / "measured"
+    directory.mkdir(exist_ok=True)
+    for name, part in zip_longest(names, data.split(b"\x1c", 2), fillvalue=b""):
+        (directory / str(name)).write_bytes(bytes(part))
+    model = MeasuredModel(directory)
+    return model.duration_s(1, 8), model.foreseen_step_s(6, 8), model.foreseen_steps(0, 8)
+
+
 def _by_columns(data: bytes) -> object:
     columns, _, table = data.partition(b"\x1c")
     name = BY_COLUMNS + columns.decode("utf-8", "replace")
@@ -99,6 +130,14 @@ TARGETS = (
             seeds=(seed,),
         )
         for name, seed in _SEEDS.items()
+    ),
+    Target(
+        name="measured-model",
+        parse=_measured,
+        own=(ConfigError,),
+        source="measured models of a trace in format pollux",
+        parser="simulation.ideal.measured_tables",
+        seeds=(_MODEL,),
     ),
     Target(
         name="trace-columns",

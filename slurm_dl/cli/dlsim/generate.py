@@ -27,7 +27,7 @@ from slurm_dl.traces.writer import write_trace
 FITS: Final = ("philly", "itp")
 """Fits that come with the project."""
 
-_FORMAT, _COLUMNS = format_options("Format of the trace of --like, if it cannot be told")
+_FORMAT, _COLUMNS, _MODELS = format_options("Format of the trace of --like, if it cannot be told")
 
 _ARRIVALS: Final = ("poisson", "diurnal")
 
@@ -42,6 +42,7 @@ _ARRIVALS: Final = ("poisson", "diurnal")
 )
 @_FORMAT
 @_COLUMNS
+@_MODELS
 @click.option("--jobs", type=click.IntRange(min=1), required=True, help="How many.")
 @click.option(
     "--load",

@@ -24,7 +24,7 @@ _MOST_SIZES: Final = 12
 _S_PER_DAY: Final = 86_400.0
 _OF_ALL: Final = ("tick_s", "round_s", "start_s", "restart_s", "large_restart_s", "large_gpus")
 
-_FORMAT, _COLUMNS = format_options()
+_FORMAT, _COLUMNS, _MODELS = format_options()
 
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """A space at which no line is broken; a plain one once it is printed."""
@@ -34,6 +34,7 @@ _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 @click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False)
 @_FORMAT
 @_COLUMNS
+@_MODELS
 @click.option("--formats", is_flag=True, help="List the formats.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def traces_command(

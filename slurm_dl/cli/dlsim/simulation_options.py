@@ -56,24 +56,25 @@ def _file(**more: bool) -> click.Path:
     return click.Path(path_type=Path, **more)
 
 
-def _columns(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    ctx.meta[_COLUMNS] = value
+def _keep(ctx: click.Context, param: click.Parameter, value: str | Path | None) -> None:
+    """Leave the value for `_format_name`."""
+    ctx.meta[f"slurm_dl.{param.name}"] = value
 
 
 def _format_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """The format, or ``columns:`` and the value of ``--columns``: see `format_registry`."""
-    columns = ctx.meta[_COLUMNS]
-    if columns is None:
+    """The format, or with ``--columns`` or ``--models`` what `format_registry` makes of them."""
+    columns, models = ctx.meta["slurm_dl.columns"], ctx.meta["slurm_dl.models"]
+    if columns is None and models is None:
         return value
-    if value is not None:
-        msg = "--columns reads any table; leave --format out"
+    if columns is not None and (value is not None or models is not None):
+        msg = "--columns reads any table; leave --format and --models out"
+        raise click.UsageError(msg)
+    if value not in {None, "pollux"}:
+        msg = "--models goes with format pollux"
         raise click.UsageError(msg)
     assert param.name is not None  # noqa: S101 - an option has a name
     ctx.set_parameter_source(param.name, ParameterSource.COMMANDLINE)
-    return f"columns:{columns}"
-
-
-_COLUMNS: Final = "slurm_dl.columns"
+    return f"pollux:{models}" if columns is None else f"columns:{columns}"
 
 
 def format_options(text: str = "Format of the trace, if it cannot be told") -> tuple[Option, ...]:
@@ -95,10 +96,20 @@ def format_options(text: str = "Format of the trace, if it cannot be told") -> t
             metavar="OURS=THEIRS,...",
             is_eager=True,
             expose_value=False,
-            callback=_columns,
+            callback=_keep,
             help="The trace is any table under a header; this tells its names for submit_s, "
             "duration_s and gpus, and for job_id, user, account, model and ending if it has them: "
             "gpus=#GPU,submit_s=Submit. Case does not count.",
+        ),
+        click.option(
+            "--models",
+            metavar="DIR",
+            type=_file(exists=True, file_okay=False),
+            is_eager=True,
+            expose_value=False,
+            callback=_keep,
+            help="The trace is of format pollux; its measured models are here. Not given: in "
+            "models beside the trace.",
         ),
     )
 

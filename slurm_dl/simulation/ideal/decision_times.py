@@ -18,6 +18,7 @@ class DecisionTimes:
         tick_s: What the policy asks for in between happens at whole multiples of this, seconds;
             0: exactly when it asks.
         round_s: Decisions are only made at whole multiples of this, seconds; 0: at every event.
+        phase_s: And so much later, seconds.
 
     Raises:
         ValueError: A parameter is negative or not finite.
@@ -25,9 +26,10 @@ class DecisionTimes:
 
     tick_s: float = 0.0
     round_s: float = 0.0
+    phase_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("tick_s", "round_s"):
+        for name in ("tick_s", "round_s", "phase_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 msg = f"{name} must be a finite number, 0 or more (got {value})"
@@ -43,7 +45,8 @@ class DecisionTimes:
         """The first instant from *now_s* on at which a decision may be made."""
         if not self.round_s:
             return now_s
-        turn_s = math.ceil(now_s / self.round_s - INSTANT_S) * self.round_s
+        turns = math.ceil((now_s - self.phase_s) / self.round_s - INSTANT_S)
+        turn_s = turns * self.round_s + self.phase_s
         # Sums of many rounds are a little off.
         return turn_s if turn_s > now_s + INSTANT_S else now_s
 

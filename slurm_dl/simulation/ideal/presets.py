@@ -8,7 +8,7 @@ restart costs. A preset is one of those readings, whole, and a report names it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -46,6 +46,9 @@ class Preset:
         rates: Table in `slurm_dl.traces.formats` of the speeds of its GPU types, in steps a second;
             its rounds are then those of `gavel_rounds`. Empty: none.
         cluster: The cluster it was published for; empty: none.
+        measured: Jobs of a trace with measured models go on nodes as `measured_jobs` has them, and
+            may be of other sizes.
+        from_zero: Its rounds count from the zero of the trace, not from the first submission.
     """
 
     about: str
@@ -60,6 +63,8 @@ class Preset:
     knows_sizes: bool = False
     rates: str = ""
     cluster: str = ""
+    measured: bool = False
+    from_zero: bool = False
 
     def costs(self, trace: Trace) -> Costs:
         """Its cost model for the jobs of *trace*."""
@@ -74,6 +79,13 @@ class Preset:
             large_gpus=self.large_gpus,
             start_s=self.start_s,
         )
+
+    def decides(self, trace: Trace) -> DecisionTimes:
+        """When it decides for the jobs of *trace*."""
+        if not (self.from_zero and len(trace)):
+            return self.clockwork
+        phase_s = -float(trace.submit_s[0]) % self.clockwork.round_s
+        return replace(self.clockwork, phase_s=phase_s)
 
     @property
     def is_of_its_own(self) -> bool:
@@ -100,6 +112,8 @@ _PLAIN: Final = frozenset({"fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf"})
 """Schedules of Tiresias' simulator that are as ours: compared with it job by job."""
 
 _GAVEL: Final = frozenset(name for name in registry.POLICIES if name.startswith("gavel_"))
+
+_ELASTIC: Final = frozenset({"optimus", "afs", "sidecar"}).intersection(registry.POLICIES)
 
 _WHOLE_SECONDS: Final = DecisionTimes(tick_s=1.0)
 
@@ -158,16 +172,21 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             charges="muri",
         ),
         "pollux-artifact": Preset(
-            about="rules of Pollux' simulator (OSDI 2021): 2 queues at 16 GPU-h, by arrival; "
-            "decides every 60 s; 30 s a start",
+            about="Pollux' simulator (OSDI 2021): its measured models, if the trace has them; 2 "
+            "queues at 16 GPU-h, by arrival; decides every 60 s; 30 s a start",
             readings={
-                "discrete_las": PolicyReading(
+                name: PolicyReading(
                     policy="arrival_las", parameters={"thresholds_gpu_s": (57_600.0,)}
                 )
+                for name in ("discrete_las", "arrival_las")
             },
+            others=_ELASTIC,
             clockwork=DecisionTimes(round_s=60.0),
             restart_s=30.0,
             start_s=30.0,
+            cluster="16x4",
+            measured=True,
+            from_zero=True,
         ),
         "lucid": Preset(
             about="rules of Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, by "
