@@ -71,9 +71,11 @@ def find(
         name = "slurm" if word == "slurm" else f"slurm, {Path(word or '').name}"
     else:
         name = costs.name
+    asked = ground.foresight.steadiness
     return Cluster(
         costs=costs, name=name, clockwork=chosen.decides(trace), placement=placement,
         place=ground.label(scheme), ground=ground, measured=measured,
+        steadiness=chosen.steadiness if asked is None else asked,
     )  # fmt: skip
 
 

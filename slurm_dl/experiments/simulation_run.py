@@ -45,10 +45,6 @@ SLURM_ALONE = "slurm"
 CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
 
-STEADINESS = 10.0
-"""Restarts that a larger size must save, where nothing else is said; see docs/evaluate/elastic.md.
-"""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cluster:
@@ -61,6 +57,7 @@ class Cluster:
     place: str = ""  # Scheme and rules as reports name them; empty if there is no scheme
     ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
     rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
+    steadiness: float = 0.0  # Restarts that a larger size must save, see `sized_target.steady`
     steps_per_s: F64 | None = None  # ``(n,)`` at rate 1, in `gavel_rounds`; None: not counted
     measured: bool = False  # The papers' cluster is that of `measured_jobs`
     failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
@@ -214,7 +211,7 @@ def run(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
             kind=IdealCluster if cluster.steps_per_s is None else GavelRounds,
-            steadiness=STEADINESS if foresight.steadiness is None else foresight.steadiness,
+            steadiness=cluster.steadiness,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)

@@ -46,6 +46,7 @@ class Preset:
         rates: Table in `slurm_dl.traces.formats` of the speeds of its GPU types, in steps a second;
             its rounds are then those of `gavel_rounds`. Empty: none.
         cluster: The cluster it was published for; empty: none.
+        steadiness: See `engine.sized_target.steady`.
         measured: Jobs of a trace with measured models go on nodes as `measured_jobs` has them, and
             may be of other sizes.
         from_zero: Its rounds count from the zero of the trace, not from the first submission.
@@ -63,6 +64,7 @@ class Preset:
     knows_sizes: bool = False
     rates: str = ""
     cluster: str = ""
+    steadiness: float = 10.0
     measured: bool = False
     from_zero: bool = False
 
@@ -185,6 +187,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             restart_s=30.0,
             start_s=30.0,
             cluster="16x4",
+            steadiness=0.0,
             measured=True,
             from_zero=True,
         ),
