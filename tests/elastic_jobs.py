@@ -42,7 +42,8 @@ def some_elastic(seed: int) -> Snapshot:
         if row and draw.random() < 0.5:
             continue
         more = draw.choice([1.0, 2.0, 4.0, 8.0], int(draw.integers(0, 5)), replace=False)
-        gpus = np.sort(np.append(more, snap.jobs.gpus[row]))
+        # Some hold, or ask for, what is none of their sizes.
+        gpus = np.sort(more if len(more) > 2 else np.append(more, snap.jobs.gpus[row]))
         jobs[row] = [(float(g), float(draw.uniform(0.5, 1.1) * g)) for g in gpus]
     found = sizes_of(jobs)
     assert found.fits(n=len(snap.jobs), types=len(snap.seen.gpu_types))

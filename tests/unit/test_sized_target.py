@@ -159,6 +159,28 @@ def test_a_job_grows_only_if_it_saves_more_than_so_many_restarts(
         assert found.tolist() == [expected]
 
 
+def test_gpus_that_are_no_size_of_a_job_count_as_well() -> None:
+    """Job 1 holds 3 GPUs, which it may not any more: job 2 gives one back for its fourth."""
+    snap = on(7, runs=(0, 1), setup_s=np.full(3, 30.0))
+    for holds, remains in (([3.0, 4.0, 2.0], [2, 4]), ([4.0, 3.0, 2.0], [2, 3])):
+        jobs = dataclasses.replace(snap.jobs, gpus=np.array(holds))
+        there = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, jobs=jobs))
+        wants = np.array([2, remains[1]], dtype=np.int32)
+
+        found = steady(there, np.arange(2), wants, steadiness=10.0, all_gpus=7.0)
+
+        assert found.tolist() == remains
+
+
+def test_time_without_end_is_no_reason_to_take_a_size_of_equal_speed() -> None:
+    sizes = sizes_of({0: ((2.0, 1.0), (4.0, 1.0))})
+    snap = on(8, runs=(0,), sizes=sizes, left_s=np.full(3, np.inf), setup_s=np.full(3, 30.0))
+
+    found = steady(snap, np.arange(1), np.array([1], np.int32), steadiness=10.0, all_gpus=8.0)
+
+    assert found.tolist() == [0]
+
+
 def test_who_loses_least_for_each_gpu_shrinks_first() -> None:
     """Both are to give one GPU, and one is wanted: the job that is nearly done gives it."""
     for left_s, sizes in (((100.0, 900.0, 1.0), [0, 4]), ((900.0, 100.0, 1.0), [1, 3])):
@@ -194,14 +216,14 @@ def test_a_size_of_another_job_is_none(size: tuple[int, ...], good: bool) -> Non
 
 
 BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
-    "a row twice": lambda s: {"row": np.array([2, 2])},
+    "a row twice": lambda _: {"row": np.array([2, 2])},
     "rows that fall": lambda s: {"row": s.row[::-1]},
     "a row below 0": lambda s: {"row": s.row - 1},
     "a row behind the last": lambda s: {"row": s.row + 1},
     "a bound too few": lambda s: {"first": s.first[:-1]},
-    "bounds that begin late": lambda s: {"first": np.array([1, 3, 5])},
-    "bounds that end early": lambda s: {"first": np.array([0, 3, 4])},
-    "a job without sizes": lambda s: {"first": np.array([0, 5, 5])},
+    "bounds that begin late": lambda _: {"first": np.array([1, 3, 5])},
+    "bounds that end early": lambda _: {"first": np.array([0, 3, 4])},
+    "a job without sizes": lambda _: {"first": np.array([0, 5, 5])},
     "no GPUs": lambda s: {"gpus": s.gpus * 0},
     "GPUs that are no number": lambda s: {"gpus": s.gpus * np.nan},
     "no speed": lambda s: {"rate": s.rate * 0},
