@@ -98,12 +98,15 @@ def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_
     out, shrinks = chosen.copy(), list[tuple[float, int, int, float]]()
     for at in (runs & (gpus != holds)).nonzero()[0].tolist():
         row, new = int(served[at]), int(chosen[at])
+        more = float(gpus[at] - holds[at])
         old = sizes.held(row, float(holds[at]), int(jobs.n_nodes[row]))
         if old == AS_ASKED:
+            free -= more
             continue
         restart_s = 0.0 if snap.setup_s is None else float(snap.setup_s[row])
-        saved_s = float(snap.left_s[row]) * (1 / sizes.rate[old] - 1 / sizes.rate[new])
-        more = float(gpus[at] - holds[at])
+        # Of endless time, too, equal speeds save nothing.
+        part = float(1 / sizes.rate[old] - 1 / sizes.rate[new])
+        saved_s = float(snap.left_s[row]) * part if part else 0.0
         if more < 0:
             shrinks.append(((restart_s - saved_s) / -more, at, old, -more))
         elif saved_s > steadiness * restart_s:

@@ -6,8 +6,8 @@ more:
     b gets it iff (p'_b - p_b) / p'_b > (p'_a - p_a) / p_a
 
 That is the exact answer to which of two plans has the smaller sum of both completion times, if no
-job comes: a has the GPU until it ends and b after it, or b has it at once. With speeds in
-proportion to GPUs it is SRTF.
+job comes: a has the GPU until it ends and b after it, or b has it at once. The other GPUs of a are
+left out of the comparison, so that b is not kept at one GPU even if speeds are linear.
 
 Source: Hwang et al., "Elastic Resource Sharing for Distributed Deep Learning", NSDI 2021 (AFS-L).
 """
