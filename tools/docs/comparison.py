@@ -1,7 +1,8 @@
-"""The tables of docs/evaluate/policies-compared.md, from the commands that stand above them.
+"""Tables of docs/evaluate, from the commands that stand above them.
 
-``python -m tools.docs.comparison`` runs each ``dlsim compare`` of the page (half a minute) and
-writes what it found into the table below it. A test compares them.
+``python -m tools.docs.comparison [PAGE]`` runs each ``dlsim compare`` of the pages and writes what
+it found into the table below it: half a minute for policies-compared.md, NN for elastic.md. A test
+compares them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import json
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any, Final
 from slurm_dl.cli.dlsim.experiment_commands import compare_command
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs/evaluate/policies-compared.md"
+DOCS: Final = ROOT / "docs/evaluate"
 PICTURE: Final = ROOT / "docs/img/policies-60-job.png"
 
 Row = tuple[str, ...]
@@ -87,8 +89,23 @@ def of_gavel(found: Found) -> Iterator[Row]:
         yield (f"`{name}`", *(f"{figure:,.0f}" for figure in each))
 
 
-TABLES: Final[tuple[Callable[[Found], Iterator[Row]], ...]] = (of_all, of_gavel)
-"""In the order of their commands."""
+def of_elastic(found: Found) -> Iterator[Row]:
+    """A row for each policy, in the order of the command."""
+    costs = list(dict.fromkeys(costs for _, costs in found))
+    for policy in dict.fromkeys(policy for policy, _ in found):
+        cells = []
+        for cost in costs:
+            figures = found[policy, cost]
+            cells += [f"{figures[name] / 3600:.2f}" for name in ("avg_jct_s", "p99_jct_s")]
+            cells.append(f"{figures['preemptions']:.0f}")
+        yield (f"`{policy}`", *cells)
+
+
+TABLES: Final[Mapping[str, tuple[Callable[[Found], Iterator[Row]], ...]]] = {
+    "policies-compared.md": (of_all, of_gavel),
+    "elastic.md": (of_elastic,) * 3,
+}
+"""By page, in the order of its commands."""
 
 
 def told(page: str) -> list[list[Row]]:
@@ -101,22 +118,23 @@ def told(page: str) -> list[list[Row]]:
     ]
 
 
-def main() -> None:
-    """Write the tables and the picture."""
-    page = PAGE.read_text("utf-8")
-    for command, rows_of in zip(commands(page), TABLES, strict=True):
-        with tempfile.TemporaryDirectory() as made:
-            found = measured(command, Path(made))
-            picture = Path(made) / "picture.png"
-            if picture.exists():
-                PICTURE.write_bytes(picture.read_bytes())
-        rows = "".join(f"| {' | '.join(row)} |\n" for row in rows_of(found))
-        before, after = page.split(command)
-        stale = _ROWS.search(after)
-        assert stale is not None  # noqa: S101 - each command has its table
-        page = before + command + after.replace(stale[0], rows, 1)
-    PAGE.write_text(page, "utf-8")
+def main(pages: Sequence[str]) -> None:
+    """Write the tables of these pages, or of all, and the picture."""
+    for name in pages or TABLES:
+        page = (DOCS / name).read_text("utf-8")
+        for command, rows_of in zip(commands(page), TABLES[name], strict=True):
+            with tempfile.TemporaryDirectory() as made:
+                found = measured(command, Path(made))
+                picture = Path(made) / "picture.png"
+                if picture.exists():
+                    PICTURE.write_bytes(picture.read_bytes())
+            rows = "".join(f"| {' | '.join(row)} |\n" for row in rows_of(found))
+            before, after = page.split(command)
+            stale = _ROWS.search(after)
+            assert stale is not None  # noqa: S101 - each command has its table
+            page = before + command + after.replace(stale[0], rows, 1)
+        (DOCS / name).write_text(page, "utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

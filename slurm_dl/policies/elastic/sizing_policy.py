@@ -29,7 +29,7 @@ FALLBACK: Final = (
 """Of each of these policies where an input is missing."""
 
 ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one pool. "
-"""How each of these policies counts GPUs."""
+"""The count of GPUs in each of these policies."""
 
 
 class SizingPolicy(abc.ABC):
