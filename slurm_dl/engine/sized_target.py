@@ -10,7 +10,7 @@ import numpy as np
 
 from slurm_dl.engine.target import EVERYTHING, SLACK_GPUS, PartitionPool, Rows, to_serve
 from slurm_dl.model.jobs import I32, PENDING, Bool
-from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes
+from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -92,7 +92,7 @@ def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_
     jobs, sizes = snap.jobs, snap.sizes
     assert sizes is not None  # noqa: S101 - callers ask first
     holds = jobs.gpus[served]
-    gpus = np.where(chosen >= 0, sizes.gpus[np.maximum(chosen, 0)], holds)
+    gpus = wanted_gpus(holds, sizes, chosen)
     runs = jobs.state[served] != PENDING
     free = all_gpus - float(holds[runs].sum()) - float(gpus[~runs].sum())
     out, shrinks = chosen.copy(), list[tuple[float, int, int, float]]()

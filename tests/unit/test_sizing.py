@@ -99,8 +99,9 @@ CASES: Final[Mapping[str, tuple[list[Job], float, list[int], list[int]]]] = {
     "a step that does not fit is passed over": (
         [Job(*COARSE, 900), Job(*LINEAR, 100)], 4, [0, 1], [0, 1]
     ),
+    "time saved counts for each GPU": ([Job(*COARSE, 100), Job(*LINEAR, 60)], 5, [0, 2], [0, 2]),
     "a GPU made of tenths": (
-        [Job([0.1 * k for k in range(1, 11)], list(range(1, 11)), 9)], 1, [9], [9]
+        [Job([0.1, 0.2], [1.0, 2.0], 9), Job([0.8], [1.0], 1)], 1, [1, 0], [1, 0]
     ),
 }  # fmt: skip
 
