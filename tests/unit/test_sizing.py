@@ -196,7 +196,7 @@ def test_optimus_serves_the_smallest_first_and_the_others_who_came_first(
 @EVERY_POLICY
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chosen_sizes_are_the_jobs_own_and_fit(name: str, seed: int) -> None:
-    """Whoever gets nothing would not fit in what is left."""
+    """A job that gets nothing would not fit in what is left."""
     snap, policy = some_elastic(seed), registry.POLICIES[name]()
     sizes = snap.sizes
     assert sizes is not None
