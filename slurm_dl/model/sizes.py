@@ -86,7 +86,7 @@ def wanted_gpus(gpus: F64, sizes: Sizes | None, size: I32 | None) -> F64:
         gpus: ``(n,)`` GPUs that each holds, or asks for.
         size: ``(n,)`` indices into *sizes*, or `AS_ASKED`; None: `AS_ASKED` for all.
     """
-    if sizes is None or size is None:
+    if sizes is None or size is None or not len(sizes.gpus):
         return gpus
     wanted, rows = gpus.copy(), (size >= 0).nonzero()[0]
     wanted[rows] = sizes.gpus[size[rows]]

@@ -18,9 +18,10 @@ LEVELS: Final[Mapping[str, str]] = {
 
 _ORDERS: Final = "tests/cluster/test_policy_orders.py"
 _OWN: Final = f"{_ORDERS}; tests/cluster/test_policies_own.py"
+_SIZES: Final = "tests/unit/test_sizing.py; tests/sim/test_sized_jobs.py"
 
 SHOWN_BY: Final[Mapping[str, str]] = {
-    "afs": "tests/unit/test_sizing.py",
+    "afs": _SIZES,
     "allox": _OWN,
     "arrival_las": "tests/unit/test_policy_orders.py",
     "carbyne": _OWN,
@@ -36,8 +37,8 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "karuna": f"{_ORDERS}; tests/cluster/test_deadline.py",
     "list_gittins": "tests/sim/test_gates.py",
     "list_las": "tests/sim/test_gates.py",
-    "optimus": "tests/unit/test_sizing.py",
-    "sidecar": "tests/unit/test_sizing.py",
+    "optimus": _SIZES,
+    "sidecar": _SIZES,
 }
 """Tests that show the level of a policy of ours; of others that run on Slurm `_ORDERS` does."""
 

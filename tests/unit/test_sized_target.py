@@ -172,13 +172,20 @@ def test_gpus_that_are_no_size_of_a_job_count_as_well() -> None:
         assert found.tolist() == remains
 
 
-def test_time_without_end_is_no_reason_to_take_a_size_of_equal_speed() -> None:
-    sizes = sizes_of({0: ((2.0, 1.0), (4.0, 1.0))})
-    snap = on(8, runs=(0,), sizes=sizes, left_s=np.full(3, np.inf), setup_s=np.full(3, 30.0))
+def test_of_endless_time_equal_speeds_save_nothing() -> None:
+    """Job 2 is as fast in half its GPUs: it gives them, and does not grow."""
+    equal = ((2.0, 1.0), (4.0, 1.0))
+    for holds, wants, remains in (([2, 2], [2, 4], [2, 3]), ([2, 4], [0, 3], [1, 3])):
+        snap = on(6, runs=(0, 1), sizes=sizes_of({0: CURVE, 1: equal}), setup_s=np.zeros(3))
+        jobs = dataclasses.replace(snap.jobs, gpus=np.array([*holds, 2], dtype=np.float64))
+        there = dataclasses.replace(
+            snap, seen=dataclasses.replace(snap.seen, jobs=jobs), left_s=np.full(3, np.inf)
+        )
+        chosen = np.array([*wants, AS_ASKED], np.int32)
 
-    found = steady(snap, np.arange(1), np.array([1], np.int32), steadiness=10.0, all_gpus=8.0)
+        found = steady(there, np.arange(3), chosen, steadiness=1.0, all_gpus=7.0)
 
-    assert found.tolist() == [0]
+        assert found[:2].tolist() == remains
 
 
 def test_who_loses_least_for_each_gpu_shrinks_first() -> None:
@@ -221,11 +228,11 @@ BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
     "a row below 0": lambda s: {"row": s.row - 1},
     "a row behind the last": lambda s: {"row": s.row + 1},
     "a bound too few": lambda s: {"first": s.first[:-1]},
-    "bounds that begin late": lambda _: {"first": np.array([1, 3, 5])},
+    "bounds that begin late": lambda _: {"first": np.array([1, 3, 5]), "asked": np.array([1, 3])},
     "bounds that end early": lambda _: {"first": np.array([0, 3, 4])},
     "a job without sizes": lambda _: {"first": np.array([0, 5, 5])},
     "no GPUs": lambda s: {"gpus": s.gpus * 0},
-    "GPUs that are no number": lambda s: {"gpus": s.gpus * np.nan},
+    "endless GPUs": lambda s: {"gpus": s.gpus * np.inf},
     "no speed": lambda s: {"rate": s.rate * 0},
     "endless speed": lambda s: {"rate": s.rate * np.inf},
     "a speed too few": lambda s: {"rate": s.rate[1:]},

@@ -99,8 +99,9 @@ CASES: Final[Mapping[str, tuple[list[Job], float, list[int], list[int]]]] = {
     "a step that does not fit is passed over": (
         [Job(*COARSE, 900), Job(*LINEAR, 100)], 4, [0, 1], [0, 1]
     ),
+    "time saved counts for each GPU": ([Job(*COARSE, 100), Job(*LINEAR, 60)], 5, [0, 2], [0, 2]),
     "a GPU made of tenths": (
-        [Job([0.1 * k for k in range(1, 11)], list(range(1, 11)), 9)], 1, [9], [9]
+        [Job([0.1, 0.2], [1.0, 2.0], 9), Job([0.8], [1.0], 1)], 1, [1, 0], [1, 0]
     ),
 }  # fmt: skip
 
@@ -195,7 +196,7 @@ def test_optimus_serves_the_smallest_first_and_the_others_who_came_first(
 @EVERY_POLICY
 @pytest.mark.parametrize("seed", SEEDS)
 def test_chosen_sizes_are_the_jobs_own_and_fit(name: str, seed: int) -> None:
-    """Whoever gets nothing would not fit in what is left."""
+    """A job that gets nothing would not fit in what is left."""
     snap, policy = some_elastic(seed), registry.POLICIES[name]()
     sizes = snap.sizes
     assert sizes is not None

@@ -1,4 +1,4 @@
-"""Sizes of elastic jobs: GPUs for each, from the speed of each job in each of its sizes.
+"""Sizes of elastic jobs, as GPUs for each, from the speed of each job in each of its sizes.
 
 A job is a `Job`; a choice of sizes is a list with an index into `Job.gpus` for each job, or `NONE`.
 The remaining time of a job in its size i is ``left / rates[i]``.

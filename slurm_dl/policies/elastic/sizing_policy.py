@@ -29,7 +29,7 @@ FALLBACK: Final = (
 """Of each of these policies where an input is missing."""
 
 ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one pool. "
-"""The count of GPUs in each of these policies."""
+"""The GPUs that each of these policies hands out, in words."""
 
 
 class SizingPolicy(abc.ABC):
