@@ -56,7 +56,10 @@ def test_every_job_is_done_in_the_second_that_was_published(policy: str, number:
 
 
 def test_runs_and_losses_add_up() -> None:
-    """Each start costs 30 s on all GPUs, and a rigid policy leaves every job at its size."""
+    """Each start costs 30 s on all GPUs, and a rigid policy leaves every job at its size.
+
+    An end that was rounded down is late by an instant, so that a decision at it comes first.
+    """
     records = ran("arrival_las", 1)
 
     runs = records.runs
@@ -65,6 +68,7 @@ def test_runs_and_losses_add_up() -> None:
     assert gpu_s == pytest.approx(records.service_gpu_s)
     starts = np.bincount(runs.job)
     assert (starts == records.preemptions + 1).all()
+    assert set((records.end_s % 1).round(4).tolist()) == {0, 1e-4}
     assert records.lost_gpu_s["restart"].tolist() == (30 * starts * records.gpus).tolist()
 
 
