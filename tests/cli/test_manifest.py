@@ -31,6 +31,7 @@ OUTPUTS = {
 INPUTS = {
     "trace": None,
     "columns": None,
+    "models": None,
     "cluster": ("--cluster", "8x4"),
     "costs": ("--costs", "30"),
     "seed": ("--seed", "7"),

@@ -226,7 +226,7 @@ OTHERS = [
     path
     for path in sorted((ROOT / "traces").rglob("*"))
     if path.name.removesuffix(".gz").endswith((".csv", ".trace", ".log", ".0"))
-    and "philly" not in path.parts
+    and not {"philly", "models"}.intersection(path.parts)
 ]
 
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from slurm_dl.experiments.grid import Cell, Experiment, Workload
+from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.experiments.placement_choice import PlacementSetup
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records
-from slurm_dl.policies import registry
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.ideal.measured_jobs import OnMeasured
@@ -33,17 +34,24 @@ MEANS = {
 ORACLE = {"arrival_las": "tiresias", "optimus": "optimus"}
 
 
-def ran(policy: str, number: int, cluster: str | None = None, costs: str | None = None) -> Records:
-    """Records of a workload under the preset; None: its cluster, and its costs."""
+def ran(
+    policy: str,
+    number: int,
+    cluster: str | None = None,
+    costs: str | None = None,
+    foresight: Oracle | None = None,
+) -> Records:
+    """Records of a workload under the preset; None: its cluster, its costs and steadiness."""
     cluster = cluster or presets.cluster_of(["pollux-artifact"])
     assert cluster is not None
     work = Workload(cluster=cluster, file=TRACES / f"workload-{number}.csv")
     cell = Cell(policy=PolicySpec(policy=policy, preset="pollux-artifact"), costs=costs)
-    return Experiment(workloads={"": work}).simulate(cell).result.outcome.records
+    ground = PlacementSetup(foresight=foresight or Oracle())
+    return Experiment(workloads={"": work}, ground=ground).simulate(cell).result.outcome.records
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
-@pytest.mark.parametrize("policy", [name for name in MEANS if name in registry.POLICIES])
+@pytest.mark.parametrize("policy", MEANS)
 def test_every_job_is_done_in_the_second_that_was_published(policy: str, number: int) -> None:
     """160 jobs each, with no option beside the preset."""
     records = ran(policy, number)
@@ -55,8 +63,34 @@ def test_every_job_is_done_in_the_second_that_was_published(policy: str, number:
     assert records.jct_s.mean() == pytest.approx(MEANS[policy][number - 1], abs=1e-3)
 
 
+AFS_S = (2471.9, 3948.2, 3011.0, 3375.9)
+"""An implementation of its own of the walk over pairs, on the same models, with its own ties."""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_afs_is_as_an_implementation_of_its_own(number: int) -> None:
+    jct_s = ran("afs", number).jct_s
+
+    assert jct_s.mean() == pytest.approx(AFS_S[number - 1], rel=0.01)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_steadiness_saves_a_tenth_of_the_starts(number: int) -> None:
+    """A larger size must save ten restarts."""
+    starts = []
+    for steadiness in (0.0, 10.0):
+        foresight = Oracle(steadiness=steadiness)
+        records = ran("afs", number, foresight=foresight)
+        starts.append(len(records.runs.job))
+
+    assert starts[1] < 0.9 * starts[0]
+
+
 def test_runs_and_losses_add_up() -> None:
-    """Each start costs 30 s on all GPUs, and a rigid policy leaves every job at its size."""
+    """Each start costs 30 s on all GPUs, and a rigid policy leaves every job at its size.
+
+    An end that was rounded down is late by an instant, so that a decision at it comes first.
+    """
     records = ran("arrival_las", 1)
 
     runs = records.runs
@@ -65,6 +99,7 @@ def test_runs_and_losses_add_up() -> None:
     assert gpu_s == pytest.approx(records.service_gpu_s)
     starts = np.bincount(runs.job)
     assert (starts == records.preemptions + 1).all()
+    assert set((records.end_s % 1).round(4).tolist()) == {0, 1e-4}
     assert records.lost_gpu_s["restart"].tolist() == (30 * starts * records.gpus).tolist()
 
 

@@ -39,7 +39,7 @@ from slurm_dl.text import safe
 Rows = npt.NDArray[np.int64]
 
 _LATE_S: Final = 1e-4
-"""Lateness of an end that was rounded down.
+"""Seconds by which an end that was rounded down is late.
 
 One that so falls on a decision holds its GPUs one round more, as in the artifact. It is more than
 what `DecisionTimes` takes for an error of rounding with rounds of 60 s.

@@ -83,7 +83,7 @@ class Preset:
         )
 
     def decides(self, trace: Trace) -> DecisionTimes:
-        """When it decides for the jobs of *trace*."""
+        """Its instants of decisions for the jobs of *trace*."""
         if not (self.from_zero and len(trace)):
             return self.clockwork
         phase_s = -float(trace.submit_s[0]) % self.clockwork.round_s
