@@ -317,12 +317,16 @@ def fairest(queue: Queue) -> Row:
     return best
 
 
+UNSURE: Final = 1e-5
+"""Relative error of `fairest`, which differs with the processor and its load."""
+
+
 def strategy_proof(queue: Queue) -> Pairs:
     """Largest product of thr(X); a job keeps prod of the others' over what it is without it."""
     program = Program(queue, lambda one: (one.gpus, one.model))
     logs = np.log(fairest(program.jobs))
     for m in range(program.n):
-        program.at_least(program.of(m, program.rates[m] / np.exp(logs[m])), 1 - ROOM)
+        program.at_least(program.of(m, program.rates[m] / np.exp(logs[m])), 1 - UNSURE)
     rest = [[*program.jobs[:m], *program.jobs[m + 1 :]] for m in range(program.n)]
     lost = [np.delete(logs, m) - np.log(fairest(some)) for m, some in enumerate(rest)]
     return program.pairs(kept=np.exp([some.sum() for some in lost]))
