@@ -1,8 +1,8 @@
 """Tables of docs/evaluate, from the commands that stand above them.
 
 ``python -m tools.docs.comparison [PAGE]`` runs each ``dlsim compare`` of the pages and writes what
-it found into the table below it: half a minute for policies-compared.md, NN for elastic.md. A test
-compares them.
+it found into the table below it: half a minute for policies-compared.md, four for elastic.md. A
+test compares them.
 """
 
 from __future__ import annotations
