@@ -139,3 +139,24 @@ def test_sizes_are_drawn_from_half_to_twice_what_was_asked_for() -> None:
         assert (np.diff(one.rate) > 0).all()
         assert (np.diff(one.rate / one.gpus) <= 1e-12).all()
     assert speed(np.array([8.0]), LARGEST_SERIAL)[0] == pytest.approx(1 / (0.1 + 0.9 / 8))
+
+
+@pytest.mark.parametrize("policy", ["afs", "optimus", "sidecar"])
+def test_more_gpus_never_make_a_linear_job_later(policy: str) -> None:
+    """Among rigid jobs, with restarts of 30 s that a larger size has to save."""
+    ends = []
+    for most in (1, 2, 4, 8):
+        gpus = np.arange(1.0, most + 1)
+        one = JobSizes(gpus=gpus, nodes=np.ones(most), rate=gpus, asked=0)
+        trace = TRACE.of_jobs(
+            np.arange(4), submit_s=np.zeros(4), duration_s=np.full(4, 9000.0), gpus=np.ones(4)
+        )
+        known = TraceKnowledge(sizes=(one, None, None, None))
+        costs = FlatCosts(restart_s=30.0, large_restart_s=30.0, gpus=trace.gpus)
+        outcome = simulate(
+            trace, SHAPE, registry.find(policy)(), costs=costs, known=known, steadiness=10.0
+        )
+        ends.append(float(outcome.records.end_s[0]))
+
+    assert ends == sorted(ends, reverse=True)
+    assert ends[-1] < ends[0] / 4
