@@ -10,7 +10,7 @@ from build import NOW_S, node_of_each_type, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.engine.intent import TypedResources
+from slurm_dl.engine.typed_target import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held

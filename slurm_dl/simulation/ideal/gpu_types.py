@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,12 +9,12 @@ from slurm_dl.engine.intent import Intent
 from slurm_dl.model.jobs import F64, I16
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
-from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementChange
+from slurm_dl.simulation.ideal.placement_model import AtSpeeds, PlacementChange, change_to
 
 Rows = npt.NDArray[np.int64]
 
 
-class OnTypes(Anywhere):
+class OnTypes(AtSpeeds):
     """GPUs are counted by type.
 
     A job that is to run on another type than it does is stopped, and starts there.
@@ -34,12 +32,7 @@ class OnTypes(Anywhere):
         # Of a single type there is nothing to tell.
         alike = np.zeros(len(jobs), dtype=np.int16)
         self._kind = alike if intent.kind is None else intent.kind
-        wanted = np.zeros(len(jobs), dtype=np.bool_)
-        wanted[intent.target] = True
-        moves = jobs.running & wanted & (self._kind != jobs.on_type)
-        stops = (jobs.running & (~wanted | moves)).nonzero()[0]
-        starts = (wanted & (~jobs.running | moves)).nonzero()[0]
-        return PlacementChange(stops, starts, math.inf)
+        return change_to(jobs, intent.target, self._kind != jobs.on_type)
 
     def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
         """See `PlacementModel`."""
@@ -50,13 +43,3 @@ class OnTypes(Anywhere):
     def leave(self, jobs: ActiveJobs, rows: Rows, /) -> None:
         """See `PlacementModel`."""
         jobs.speed[rows] = 1.0
-
-    def needs_s(self, jobs: ActiveJobs, rows: Rows, /) -> F64:
-        """See `PlacementModel`."""
-        needs_s: F64 = jobs.work_s[rows] / jobs.speed[rows]
-        return needs_s
-
-    def book(self, jobs: ActiveJobs, rows: Rows, worked_s: F64, /) -> F64:
-        """See `PlacementModel`."""
-        work_s: F64 = worked_s * jobs.speed[rows]
-        return work_s

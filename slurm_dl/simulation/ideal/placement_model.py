@@ -17,7 +17,7 @@ from slurm_dl.engine.target import NOBODY
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.job_record import RunNodes
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.outcome import Lay
@@ -132,3 +132,32 @@ class Anywhere:
     def run_nodes(self) -> RunNodes | None:
         """See `PlacementModel`: GPUs are only counted."""
         return None
+
+
+class AtSpeeds(Anywhere):
+    """GPUs are counted, and a job goes on at the speed of what it holds."""
+
+    def needs_s(self, jobs: ActiveJobs, rows: Rows, /) -> F64:
+        """See `PlacementModel`."""
+        needs_s: F64 = jobs.work_s[rows] / jobs.speed[rows]
+        return needs_s
+
+    def book(self, jobs: ActiveJobs, rows: Rows, worked_s: F64, /) -> F64:
+        """See `PlacementModel`."""
+        work_s: F64 = worked_s * jobs.speed[rows]
+        return work_s
+
+
+def change_to(jobs: ActiveJobs, target: Rows, differs: Bool) -> PlacementChange:
+    """The change after which the jobs at *target* run.
+
+    Args:
+        differs: ``(n,)`` bool, jobs that hold something else than they are to hold: those that run
+            stop, and start again.
+    """
+    wanted = np.zeros(len(jobs), dtype=np.bool_)
+    wanted[target] = True
+    moves = jobs.running & wanted & differs
+    stops = (jobs.running & (~wanted | moves)).nonzero()[0]
+    starts = (wanted & (~jobs.running | moves)).nonzero()[0]
+    return PlacementChange(stops, starts, math.inf)

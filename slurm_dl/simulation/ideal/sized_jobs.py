@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -11,12 +9,12 @@ from slurm_dl.engine.intent import Intent
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
-from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementChange
+from slurm_dl.simulation.ideal.placement_model import AtSpeeds, PlacementChange, change_to
 
 Rows = npt.NDArray[np.int64]
 
 
-class OnSizes(Anywhere):
+class OnSizes(AtSpeeds):
     """A job that is to have another size is stopped, and starts again in it."""
 
     def __init__(self) -> None:
@@ -29,23 +27,8 @@ class OnSizes(Anywhere):
         if intent.size is not None and snap.sizes is not None:
             rows = (intent.size >= 0).nonzero()[0]
             self._speed[rows] = snap.sizes.rate[intent.size[rows]]
-        wanted = np.zeros(len(jobs), dtype=np.bool_)
-        wanted[intent.target] = True
-        moves = jobs.running & wanted & (self._gpus != jobs.gpus)
-        stops = (jobs.running & (~wanted | moves)).nonzero()[0]
-        starts = (wanted & (~jobs.running | moves)).nonzero()[0]
-        return PlacementChange(stops, starts, math.inf)
+        return change_to(jobs, intent.target, self._gpus != jobs.gpus)
 
     def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
         """See `PlacementModel`."""
         jobs.gpus[rows], jobs.speed[rows] = self._gpus[rows], self._speed[rows]
-
-    def needs_s(self, jobs: ActiveJobs, rows: Rows, /) -> F64:
-        """See `PlacementModel`."""
-        needs_s: F64 = jobs.work_s[rows] / jobs.speed[rows]
-        return needs_s
-
-    def book(self, jobs: ActiveJobs, rows: Rows, worked_s: F64, /) -> F64:
-        """See `PlacementModel`."""
-        work_s: F64 = worked_s * jobs.speed[rows]
-        return work_s
