@@ -43,6 +43,15 @@ _CONTAINERS: Final = "it needs images and a Docker Engine"
 _INDEX: Final = "it asks the package index"
 
 TABLE: Final = (
+    *(
+        Elsewhere(
+            f"dlsim compare traces/tiresias-derived/{trace}.csv --cluster {cluster} --elastic",
+            "it takes minutes",
+            "tests/docs/test_comparison.py",
+            "elastic.md",
+        )
+        for trace, cluster in (("itp01", "8x8"), ("itp06", "16x8"))
+    ),
     Elsewhere(
         "systemd-sysusers",
         "there is no systemd",

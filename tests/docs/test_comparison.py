@@ -11,8 +11,11 @@ from tools.docs import comparison
 CASES = {
     "all": ("policies-compared.md", 0),
     "gavel": ("policies-compared.md", 1),
-    "elastic": ("elastic.md", 0),
+    "itp10": ("elastic.md", 0),
+    "itp01": ("elastic.md", 1),
+    "itp06": ("elastic.md", 2),
 }
+SLOW = pytest.mark.full("half a minute to two minutes")
 
 
 def figure(cell: str) -> float:
@@ -20,7 +23,8 @@ def figure(cell: str) -> float:
 
 
 @pytest.mark.parametrize(
-    "case", ["all", "gavel", pytest.param("elastic", marks=pytest.mark.full("half a minute"))]
+    "case",
+    [pytest.param(case, marks=SLOW if case.startswith("itp") else ()) for case in CASES],
 )
 def test_the_table_has_what_its_command_finds(case: str, tmp_path: Path) -> None:
     """But for ties that rounding decides, which differs between processors."""
