@@ -11,7 +11,7 @@ from slurm_dl import config as configs
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
 from slurm_dl.config import json_schema
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.json_types import Json, as_list
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import Column, show
@@ -77,7 +77,7 @@ def show_config(
     """  # noqa: D301 - \b is click's mark
     values: list[Json] = []
     if running:
-        answer = Client(socket_path(socket, config_path)).ask("config")
+        answer = Client(admins_daemon(socket, config_path)).ask("config")
         values = as_list(answer.get("values"))
     else:
         for row in configs.show(*configs.load_with_origins(config_path, overrides=settings)):

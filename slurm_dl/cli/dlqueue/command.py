@@ -17,7 +17,7 @@ from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.when import show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, daemon_at
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject, as_list
 from slurm_dl.report.terminal_table import show
@@ -148,7 +148,7 @@ def dlqueue(
     except ValueError as err:
         msg = f"--sort: {err}"
         raise click.UsageError(msg) from None
-    client = Client(socket_path(socket))
+    client = Client(daemon_at(socket))
     if watch_s is not None:
         if as_json:
             msg = "--watch and --json exclude each other"
@@ -180,7 +180,7 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
     Example:
       dlqueue why 4711
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("why", job=job)
+    answer = Client(daemon_at(socket)).ask("why", job=job)
     if as_json:
         print_json(answer)
         return

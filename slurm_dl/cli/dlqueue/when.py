@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.daemon.control.client import Client, socket_path, stale_note
+from slurm_dl.daemon.control.client import Client, daemon_at, stale_note
 from slurm_dl.forecast.start_time_text import job_lines, shape_lines
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError
@@ -37,7 +37,7 @@ def when(socket: Path | None, job: str, *, as_json: bool) -> None:
     Example:
       dlqueue when 4711
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket), TIMEOUT_S).ask("when", job=job)
+    answer = Client(daemon_at(socket), TIMEOUT_S).ask("when", job=job)
     _show(answer, job_lines(answer) if not as_json else [], as_json=as_json)
 
 
@@ -62,7 +62,7 @@ def before_submitting(typed: Mapping[str, object], *, as_json: bool) -> int:
         msg = f"--when: write --gpus NODESxGPUS in place of --nodes {safe(nodes, 40)}"
         raise ConfigError(msg)
     limit_s = time_limit_s(limit) if (limit := _text(typed, "time")) else math.inf
-    answer = Client(socket_path(), TIMEOUT_S).ask(
+    answer = Client(daemon_at(), TIMEOUT_S).ask(
         "when",
         shapes=list(shapes),
         partition=_text(typed, "partition"),
