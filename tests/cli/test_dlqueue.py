@@ -263,15 +263,16 @@ def test_without_a_daemon_it_says_what_to_do(command: Command, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("how", ["socket", "config"])
+@pytest.mark.parametrize("how", ["socket", "client"])
 def test_the_environment_says_where_the_daemon_is(
     command: Command, reading: Schedd, how: str
 ) -> None:
-    """SLURM_DL_SOCKET, or the configuration that SLURM_DL_CONFIG names."""
-    config = str(reading.directory / "dl.yaml")
+    """SLURM_DL_SOCKET, or the file that SLURM_DL_CLIENT names."""
+    client = reading.directory / "client.yaml"
+    client.write_text(f"socket: {reading.socket}\nunknown: 1\n")
     env = {
         "socket": {"SLURM_DL_SOCKET": str(reading.socket)},
-        "config": {"SLURM_DL_CONFIG": config},
+        "client": {"SLURM_DL_CLIENT": str(client)},
     }[how]
 
     answer = command("queue", "-h", env=env)

@@ -16,6 +16,8 @@ import pytest
 from patience import PATIENCE
 
 from slurm_dl import __version__
+from slurm_dl.config import load
+from slurm_dl.config.client import client_config_of
 
 DLSUBMIT = Path(sys.executable).parent / "dlsubmit"
 
@@ -518,7 +520,9 @@ def configured(site: Site, placement: str, skew: float = 0.7) -> dict[str, str]:
         "manage: {partitions: [gpu]}\ndaemon: {poll_s: 5}\n"
         f"paths: {{profile_dir: {profiles}}}\nplacement: {{{placement}}}\n"
     )
-    return {"SLURM_DL_CONFIG": str(config)}
+    client = site.base / "client.yaml"
+    client.write_text(client_config_of(load(config)).text())
+    return {"SLURM_DL_CLIENT": str(client)}
 
 
 WAITS = "scheme: consolidate, parameters: {locality_wait_s: 200}"

@@ -24,6 +24,7 @@ _COMMANDS = {
     ),
     "check-config": (
         "slurm_dl.cli.dlctl.configuration:check_config",
+        "slurm_dl.cli.dlctl.configuration:client_config",
         "Check a configuration file and name everything that is wrong, with lines.",
     ),
     "doctor": (

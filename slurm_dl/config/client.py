@@ -1,0 +1,48 @@
+"""What users' commands are told of the daemon's configuration: the text of client.yaml."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+from collections.abc import Sequence
+
+from slurm_dl.client_config import ClientConfig
+from slurm_dl.config.daemon_section import split_address
+from slurm_dl.config.tree import Config
+from slurm_dl.placement.consolidate import Consolidate
+
+SOCKET_NAME = "dlschedd.sock"
+
+
+def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfig:
+    """What client.yaml should say beside *config*.
+
+    Args:
+        servers: ``HOST:PORT`` of each daemon; empty: that of this host, if it listens.
+    """
+    if not servers and config.control.listen:
+        address, port = split_address(config.control.listen)
+        anywhere = address in {"0.0.0.0", "::"}  # noqa: S104 - compared, not bound
+        host = socket.getfqdn() if anywhere else f"[{address}]" if ":" in address else address
+        servers = (f"{host}:{port}",)
+    parameters = config.placement.parameters
+
+    def number(name: str, default: float) -> float:
+        value = parameters.get(name, default)
+        return float(value) if isinstance(value, int | float) else default
+
+    return ClientConfig(
+        server=tuple(servers),
+        socket=str(config.paths.run_dir / SOCKET_NAME),
+        munge_socket=config.control.munge_socket,
+        daemon_user=pwd.getpwuid(os.geteuid()).pw_name if os.geteuid() else "slurm_dl",
+        qos=config.preemption.qos,
+        native=config.preemption.mode == "native",
+        max_grace_s=config.preemption.max_grace_s,
+        partitions=config.manage.partitions,
+        locality_wait_s=number("locality_wait_s", 0.0),
+        skew_threshold=number("skew_threshold", Consolidate().skew_threshold),
+        settle_s=config.placement.settle_s if config.placement.steer or config.holds else 0.0,
+        profile_dir=str(config.paths.profile_dir),
+    )
