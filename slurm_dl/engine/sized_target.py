@@ -1,10 +1,13 @@
 """The jobs that would hold GPUs where some may change their size, and the size of each.
 
-The policy says which size each job should have (`Order.size`). Sizes are given in the order of the
-jobs, and no running job changes its own for less than its restart costs.
+The policy says which size each job should have (`Order.size`). Or each has its least one, and what
+is left over goes to the jobs that gain most by it (`Resizing.expand`). Sizes are given in the order
+of the jobs, and no running job changes its own for less than its restart costs.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,13 +15,32 @@ from slurm_dl.engine.target import EVERYTHING, SLACK_GPUS, PartitionPool, Rows, 
 from slurm_dl.model.jobs import I32, PENDING, Bool
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.sizing import by_gain, jobs_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """Sizes of elastic jobs: where they change, and what a change has to save.
+
+    Attributes:
+        expand: Under policies that choose no sizes, too: each gets its least size in their order,
+            and what is left over goes to the jobs that gain most by it, as in Optimus.
+        steadiness: See `steady`.
+    """
+
+    expand: bool = False
+    steadiness: float = 0.0
+
+
+AS_SUBMITTED = Resizing()
+"""Elastic jobs change size only where the policy says so."""
 
 
 def choose_sizes(
     snap: Snapshot,
     ranked: Rows,
     pinned: Rows,
-    size: I32,
+    size: I32 | None,
     *,
     skips: bool,
     barred: Bool | None = None,
@@ -33,7 +55,7 @@ def choose_sizes(
     Args:
         ranked: Managed live jobs, best first.
         pinned: Running jobs that cannot be moved; they are in whatever their rank.
-        size: ``(n,)`` see `Order.size`.
+        size: ``(n,)`` see `Order.size`; None: the least, and more of what is left over.
         skips: Whether jobs behind one that does not fit are served.
         barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
         pool: Whose GPUs are shared out.
@@ -49,7 +71,8 @@ def choose_sizes(
     all_gpus = pool.gpus(snap)
     free_gpus = all_gpus - float(jobs.gpus[pinned].sum()) + SLACK_GPUS
     served, chosen = pinned.tolist(), [AS_ASKED] * len(pinned)
-    for row, asked in zip(rows.tolist(), size[rows].tolist(), strict=True):
+    wants = _least(sizes, len(jobs)) if size is None else size
+    for row, asked in zip(rows.tolist(), wants[rows].tolist(), strict=True):
         if asked == NOT_NOW:
             continue
         got, gpus = _largest(sizes, row, asked, float(jobs.gpus[row]), free_gpus)
@@ -61,9 +84,31 @@ def choose_sizes(
         served.append(row)
         chosen.append(got)
     target, found = np.array(served, dtype=np.int64), np.array(chosen, dtype=np.int32)
+    if size is None:
+        found[len(pinned) :] = _grown(snap, target[len(pinned) :], found[len(pinned) :], free_gpus)
     if steadiness > 0:
         found = steady(snap, target, found, steadiness=steadiness, all_gpus=all_gpus)
     return target, found
+
+
+def _least(sizes: Sizes, n: int) -> I32:
+    """``(n,)`` the least size of each job."""
+    least = np.full(n, AS_ASKED, dtype=np.int32)
+    least[sizes.row] = sizes.first[:-1]
+    return least
+
+
+def _grown(snap: Snapshot, rows: Rows, chosen: I32, free_gpus: float) -> I32:
+    """``(k,)`` sizes of the jobs at *rows* from *chosen* on, if they get what is left over."""
+    jobs, places = jobs_at(snap, rows)
+    gpus = wanted_gpus(snap.jobs.gpus[rows], snap.sizes, chosen)
+    begin = [job.gpus.index(held) for job, held in zip(jobs, gpus.tolist(), strict=True)]
+    ends = by_gain(jobs, begin, free_gpus)
+    more = [
+        mine[end] if end > at else old
+        for mine, at, end, old in zip(places, begin, ends, chosen.tolist(), strict=True)
+    ]
+    return np.array(more, dtype=np.int32)
 
 
 def _largest(

@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
 from slurm_dl.experiments.option_words import made
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.model.errors import ConfigError
@@ -57,7 +58,7 @@ class Cluster:
     place: str = ""  # Scheme and rules as reports name them; empty if there is no scheme
     ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
     rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
-    steadiness: float = 0.0  # Restarts that a larger size must save, see `sized_target.steady`
+    resizing: Resizing = AS_SUBMITTED  # Which sizes elastic jobs get
     steps_per_s: F64 | None = None  # ``(n,)`` at rate 1, in `gavel_rounds`; None: not counted
     measured: bool = False  # The papers' cluster is that of `measured_jobs`
     failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
@@ -211,7 +212,7 @@ def run(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
             kind=IdealCluster if cluster.steps_per_s is None else GavelRounds,
-            steadiness=cluster.steadiness,
+            resizing=cluster.resizing,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)

@@ -80,9 +80,43 @@ def test_the_largest_that_fits_passes_a_rigid_one_that_does_not() -> None:
         assert rows.tolist() == served
 
 
+EXPANDED: Final[Mapping[str, tuple[float, tuple[float, float], tuple[tuple[int, int], ...]]]] = {
+    # GPUs, the seconds that the elastic ones have left, the rows and sizes that are to be served.
+    "all in their least size": (4, (1000, 900), ((0, 0), (1, 3), (2, AS_ASKED))),
+    "what is left goes to who gains most": (5, (900, 1000), ((0, 0), (1, 4), (2, AS_ASKED))),
+    "of equal gains the first": (5, (900, 900), ((0, 1), (1, 3), (2, AS_ASKED))),
+    "a step that is too large": (7, (900, 1000), ((0, 1), (1, 4), (2, AS_ASKED))),
+    "no room for the last": (3, (1000, 900), ((0, 1), (1, 3))),
+    "all that they can have": (20, (1000, 900), ((0, 2), (1, 5), (2, AS_ASKED))),
+}
+
+
+@pytest.mark.parametrize(("gpus", "left_s", "served"), EXPANDED.values(), ids=EXPANDED)
+def test_sizes_that_no_policy_chose(
+    gpus: float, left_s: tuple[float, float], served: tuple[tuple[int, int], ...]
+) -> None:
+    snap = on(gpus, left_s=np.array([*left_s, 1.0]))
+
+    rows, chosen = choose_sizes(snap, np.arange(3), NOBODY, None, skips=True)
+
+    assert tuple(zip(rows.tolist(), chosen.tolist(), strict=True)) == served
+
+
+def test_who_is_pinned_does_not_grow() -> None:
+    snap = on(12, runs=(0,))
+
+    rows, chosen = choose_sizes(snap, np.arange(3), np.array([0]), None, skips=True)
+
+    assert rows.tolist() == [0, 1, 2]
+    assert chosen.tolist() == [AS_ASKED, 5, AS_ASKED]
+
+
 @pytest.mark.parametrize("steadiness", [0.0, 1.0, 10.0])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_gpus_are_never_above_those_of_the_pool(seed: int, steadiness: float) -> None:
+@pytest.mark.parametrize("expand", [False, True])
+def test_gpus_are_never_above_those_of_the_pool(
+    seed: int, steadiness: float, *, expand: bool
+) -> None:
     """Any wishes, any order, some pinned; on all nodes or half of them."""
     snap, draw = some_elastic(seed), np.random.default_rng(seed)
     jobs, sizes = snap.jobs, snap.sizes
@@ -101,8 +135,8 @@ def test_gpus_are_never_above_those_of_the_pool(seed: int, steadiness: float) ->
     size = np.full(len(jobs), AS_ASKED, dtype=np.int32)
 
     rows, chosen = choose_sizes(
-        snap, draw.permutation(live), np.array(pinned, dtype=np.int64), wants,
-        skips=True, pool=pool, steadiness=steadiness,
+        snap, draw.permutation(live), np.array(pinned, dtype=np.int64),
+        None if expand else wants, skips=True, pool=pool, steadiness=steadiness,
     )  # fmt: skip
 
     size[rows] = chosen
@@ -111,8 +145,8 @@ def test_gpus_are_never_above_those_of_the_pool(seed: int, steadiness: float) ->
     assert rows[: len(pinned)].tolist() == pinned
     assert (chosen[: len(pinned)] == AS_ASKED).all()
     assert wanted_gpus(jobs.gpus, sizes, size)[rows].sum() <= pool.gpus(snap) + 1e-9
-    assert not (wants[rows[len(pinned) :]] == NOT_NOW).any()
-    if not steadiness:
+    assert expand or not (wants[rows[len(pinned) :]] == NOT_NOW).any()
+    if not steadiness and not expand:
         known = (chosen >= 0) & (wants[rows] >= 0)
         assert (chosen[known] <= wants[rows][known]).all()
 
@@ -232,6 +266,7 @@ BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
     "bounds that end early": lambda _: {"first": np.array([0, 3, 4])},
     "a job without sizes": lambda _: {"first": np.array([0, 5, 5])},
     "no GPUs": lambda s: {"gpus": s.gpus * 0},
+    "fewer GPUs after more": lambda s: {"gpus": s.gpus[[1, 0, 2, 3, 4]]},
     "endless GPUs": lambda s: {"gpus": s.gpus * np.inf},
     "no speed": lambda s: {"rate": s.rate * 0},
     "endless speed": lambda s: {"rate": s.rate * np.inf},

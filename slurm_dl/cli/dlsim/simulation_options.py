@@ -324,7 +324,13 @@ FORESIGHT: Final = (
         show_default=True,
         metavar="SHARE",
         help="This share of the jobs can change size, from half to twice the GPUs they ask for; "
-        "policies that choose sizes use it.",
+        "policies that choose sizes use it, and all others with --expand.",
+    ),
+    click.option(
+        "--expand",
+        is_flag=True,
+        help="Under policies that choose no sizes, too: elastic jobs get their least size in the "
+        "order of the policy, and what is left over goes to those that gain most by it.",
     ),
     click.option(
         "--steadiness",

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
+from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
 from slurm_dl.model.booking import changes, updated
@@ -61,7 +62,7 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
     kind: type[IdealCluster] | None = None,
-    steadiness: float = 0.0,
+    resizing: Resizing = AS_SUBMITTED,
 ) -> Outcome:
     """Run *trace* under *policy*.
 
@@ -73,7 +74,7 @@ def simulate(
         seed: For what a cost model draws.
         progress: Told now and then how many jobs are done.
         kind: With rounds of its own; None: as this module says.
-        steadiness: Restarts that a larger size must save, see `sized_target.steady`.
+        resizing: Which sizes elastic jobs get.
 
     Raises:
         SimulationError: The policy stops time.
@@ -87,7 +88,7 @@ def simulate(
         whereabouts=whereabouts,
         known=known,
         seed=seed,
-        steadiness=steadiness,
+        resizing=resizing,
     )
     simulation.run(progress)
     return simulation.outcome()
@@ -107,7 +108,7 @@ class IdealCluster:
         seed: int,
         whereabouts: PlacementModel | None = None,
         known: TraceKnowledge = NOTHING,
-        steadiness: float = 0.0,
+        resizing: Resizing = AS_SUBMITTED,
     ) -> None:
         n = len(trace)
         self._trace = trace
@@ -115,7 +116,7 @@ class IdealCluster:
         self._costs = costs
         self._clockwork = clockwork
         self._lease_s = lease_of(policy)
-        self._steadiness = steadiness
+        self._resizing = resizing
         self._where: PlacementModel = whereabouts or _anywhere(known, n, len(shape.gpu_types))
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
@@ -284,7 +285,7 @@ class IdealCluster:
         kept = under_lease(snap, self._lease_s).nonzero()[0] if self._lease_s else NOBODY
         intent = intend(
             snap, self._policy, kept, lease_s=self._lease_s, restart_s=self._costs.restart_s,
-            steadiness=self._steadiness,
+            resizing=self._resizing,
         )  # fmt: skip
         order = intent.order
         if news := changes(snap.booked, order.book):
