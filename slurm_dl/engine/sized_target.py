@@ -7,6 +7,7 @@ of the jobs, and no running job changes its own for less than its restart costs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -126,41 +127,112 @@ def _largest(
 def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_gpus: float) -> I32:
     """``(k,)`` *chosen*, except that no running job changes its size for too little.
 
-    A job grows only if that saves it more than *steadiness* restarts. A job shrinks only as far as
-    its GPUs are wanted, those first that lose least for each GPU.
+    Running jobs give GPUs back only as far as others are to have them: those that wait, and those
+    that grow. A job grows, as far as it may, if that saves it more than the jobs that give lose,
+    and *steadiness* restarts of all of them.
 
     Args:
         served: ``(k,)`` rows of the jobs that are to hold GPUs.
         chosen: ``(k,)`` their sizes.
         all_gpus: GPUs of the pool.
     """
-    jobs, sizes = snap.jobs, snap.sizes
-    assert sizes is not None  # noqa: S101 - callers ask first
-    holds = jobs.gpus[served]
-    gpus = wanted_gpus(holds, sizes, chosen)
-    runs = jobs.state[served] != PENDING
-    free = all_gpus - float(holds[runs].sum()) - float(gpus[~runs].sum())
-    out, shrinks = chosen.copy(), list[tuple[float, int, int, float]]()
-    for at in (runs & (gpus != holds)).nonzero()[0].tolist():
-        row, new = int(served[at]), int(chosen[at])
-        more = float(gpus[at] - holds[at])
-        old = sizes.held(row, float(holds[at]), int(jobs.n_nodes[row]))
-        if old == AS_ASKED:
-            free -= more
-            continue
-        restart_s = 0.0 if snap.setup_s is None else float(snap.setup_s[row])
+    return _Steady(snap, served, chosen, steadiness, all_gpus).sizes()
+
+
+class _Steady:
+    """One decision of `steady`; jobs are named by their place in *served*."""
+
+    def __init__(
+        self, snap: Snapshot, served: Rows, chosen: I32, steadiness: float, all_gpus: float
+    ) -> None:
+        jobs, sizes = snap.jobs, snap.sizes
+        assert sizes is not None  # noqa: S101 - callers ask first
+        holds = jobs.gpus[served]
+        wanted = wanted_gpus(holds, sizes, chosen)
+        self._sizes, self._chosen, self._now = sizes, chosen, chosen.copy()
+        self._left_s = snap.left_s[served]
+        restart_s = np.zeros(len(served)) if snap.setup_s is None else snap.setup_s[served]
+        self._change_s = steadiness * restart_s
+        self._grows, self._gives = list[int](), set[int]()
+        runs = jobs.state[served] != PENDING
+        self._free = all_gpus - float(holds[runs].sum()) - float(wanted[~runs].sum())
+        for at in (runs & (wanted != holds)).nonzero()[0].tolist():
+            row = int(served[at])
+            old = sizes.held(row, float(holds[at]), int(jobs.n_nodes[row]))
+            if old == AS_ASKED:
+                # It holds none of its sizes: it has to change.
+                self._free -= float(wanted[at] - holds[at])
+                continue
+            self._now[at] = old
+            if wanted[at] > holds[at]:
+                self._grows.append(at)
+            else:
+                self._gives.add(at)
+
+    def sizes(self) -> I32:
+        """``(k,)`` the sizes."""
+        if self._free < -SLACK_GPUS:
+            self._take(self._given(-self._free)[0])
+        for at in sorted(self._grows, key=lambda at: -self._saves_s(at, int(self._chosen[at]))):
+            for size in range(int(self._chosen[at]), int(self._now[at]), -1):
+                if self._grow(at, size):
+                    break
+        return self._now
+
+    def _grow(self, at: int, size: int) -> bool:
+        more = float(self._sizes.gpus[size] - self._sizes.gpus[self._now[at]])
+        given, costs_s = self._given(more - self._free)
+        enough = more <= self._free + self._gpus(given) + SLACK_GPUS
+        if not enough or self._saves_s(at, size) <= self._change_s[at] + costs_s:
+            return False
+        self._take(given)
+        self._free -= more
+        self._now[at] = size
+        return True
+
+    def _given(self, need: float) -> tuple[dict[int, int], float]:
+        """Smaller sizes of jobs that free so many GPUs, or all they can, and seconds they cost."""
+        given, costs = dict[int, int](), dict[int, float]()
+        while need > SLACK_GPUS and (left := self._gives - given.keys()):
+            offers = [(self._costs_s(at, need), self._gives_gpus(at, need), at) for at in left]
+            costs_s, gpus, at = min(offers, key=lambda offer: (offer[0] / offer[1], offer[2]))
+            costs[at], given[at] = costs_s, self._smaller(at, need)
+            need -= gpus
+        for at in list(given):
+            # Others give enough without it.
+            if need + self._gpus({at: given[at]}) <= SLACK_GPUS:
+                need += self._gpus({at: given.pop(at)})
+                del costs[at]
+        return given, sum(costs.values())
+
+    def _smaller(self, at: int, need: float) -> int:
+        """Its largest smaller size that frees so many GPUs, or the least that it is to have."""
+        gpus, now = self._sizes.gpus, int(self._now[at])
+        for size in range(now - 1, int(self._chosen[at]), -1):
+            if gpus[now] - gpus[size] >= need - SLACK_GPUS:
+                return size
+        return int(self._chosen[at])
+
+    def _gives_gpus(self, at: int, need: float) -> float:
+        return self._gpus({at: self._smaller(at, need)})
+
+    def _costs_s(self, at: int, need: float) -> float:
+        return float(self._change_s[at]) - self._saves_s(at, self._smaller(at, need))
+
+    def _saves_s(self, at: int, size: int) -> float:
+        """Seconds that the size saves the job, below 0 if it loses some."""
+        rate = self._sizes.rate
+        part = float(1 / rate[self._now[at]] - 1 / rate[size])
         # Of endless time, too, equal speeds save nothing.
-        part = float(1 / sizes.rate[old] - 1 / sizes.rate[new])
-        saved_s = float(snap.left_s[row]) * part if part else 0.0
-        if more < 0:
-            shrinks.append(((restart_s - saved_s) / -more, at, old, -more))
-        elif saved_s > steadiness * restart_s:
-            free -= more
-        else:
-            out[at] = old
-    for _, at, old, less in sorted(shrinks):
-        if free >= -SLACK_GPUS:
-            out[at] = old
-        else:
-            free += less
-    return out
+        return float(self._left_s[at]) * part if part else 0.0
+
+    def _gpus(self, given: Mapping[int, int]) -> float:
+        gpus = self._sizes.gpus
+        return float(sum(gpus[self._now[at]] - gpus[size] for at, size in given.items()))
+
+    def _take(self, given: Mapping[int, int]) -> None:
+        self._free += self._gpus(given)
+        for at, size in given.items():
+            self._now[at] = size
+            if size == self._chosen[at]:
+                self._gives.discard(at)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.model.estimate_origin import I8
+from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.jobs import F64, I16, I32, I64
 from slurm_dl.model.membership import is_in
 
@@ -62,6 +62,8 @@ class Sizes:
             and ((first[:-1] <= self.asked) & (self.asked < first[1:])).all()
             and np.isfinite(self.gpus).all()
             and (self.gpus > 0).all()
+            and (self.nodes > 0).all()
+            and is_in(self.origin, tuple(Origin)).all()
             and is_in(falls, first).all()
             and np.isfinite(self.rate).all()
             and (self.rate > 0).all()

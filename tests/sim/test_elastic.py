@@ -21,6 +21,7 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order, one_tier
 from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.measured_models import NotMeasuredError, read_model
 from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.ideal.start_costs import FlatCosts
 from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
@@ -239,3 +240,70 @@ def test_jobs_expand_under_policies_that_choose_no_sizes(name: str) -> None:
     assert mean_jct_s(on_sixteen(name, resizing=expand)) < 0.75 * mean_jct_s(on_sixteen(name))
     rigid, same = (on_sixteen(name, known=False, resizing=r) for r in (AS_SUBMITTED, expand))
     assert (rigid.records.end_s == same.records.end_s).all()
+
+
+# --- what was wrong once --------------------------------------------------------------------
+
+TWO_TYPES = parse_shape("1x4:v100,1x4:k80")
+
+
+@pytest.mark.parametrize("policy", ["easy_backfill", "allox", "gavel_max_min", "themis"])
+def test_a_policy_without_sizes_ignores_elastic_jobs_on_two_gpu_types(policy: str) -> None:
+    """Jobs stay on GPUs of one type, and leases and credits go on as they did."""
+    known = Oracle(elastic=0.5).of(TRACE, None, 1, shape=TWO_TYPES)
+
+    rigid, elastic = (
+        simulate(TRACE, TWO_TYPES, registry.find(policy)(), seed=1, **more).records
+        for more in ({}, {"known": known})
+    )
+
+    assert elastic.end_s == pytest.approx(rigid.end_s, nan_ok=True)
+    assert elastic.preemptions.tolist() == rigid.preemptions.tolist()
+
+
+def test_a_larger_size_saves_more_than_the_restart_that_is_really_paid() -> None:
+    """A restart of 5000 s is no price for a saving of some 1900 s, at steadiness 1."""
+    two = TRACE.of_jobs(
+        np.array([0, 1]),
+        submit_s=np.zeros(2),
+        duration_s=np.array([4e3, 100.0]),
+        gpus=np.full(2, 4.0),
+    )
+    shape = parse_shape("1x8")
+    known = Oracle(elastic=1.0).of(two, None, 3, shape=shape)
+    costs = FlatCosts(restart_s=10.0, large_restart_s=5e3, gpus=two.gpus, large_gpus=2.0)
+
+    records = simulate(
+        two,
+        shape,
+        registry.find("afs")(),
+        costs=costs,
+        known=known,
+        resizing=Resizing(steadiness=1.0),
+    ).records
+
+    assert not records.preemptions.any()
+
+
+def test_a_job_of_very_many_gpus_was_not_measured() -> None:
+    with pytest.raises(NotMeasuredError):
+        read_model(Path(__file__).parents[2] / "traces/pollux/models/ncf").duration_s(
+            30_000, 32_768
+        )
+
+
+@pytest.mark.parametrize("policy", ["optimus", "sidecar"])
+def test_two_equal_jobs_do_not_pass_a_gpu_to_and_fro(policy: str) -> None:
+    """The other loses as much as one saves. Restarts take less than one in fifty GPU-seconds."""
+    two = TRACE.of_jobs(
+        np.array([0, 1]), submit_s=np.zeros(2), duration_s=np.full(2, 1e5), gpus=np.ones(2)
+    )
+    one = JobSizes(gpus=np.array([1.0, 2.0]), nodes=np.ones(2), rate=np.array([1.0, 1.9]), asked=0)
+    costs = FlatCosts(restart_s=30.0, large_restart_s=30.0, gpus=two.gpus)
+
+    records = simulate(
+        two, parse_shape("1x3"), registry.find(policy)(), costs=costs,
+        known=TraceKnowledge(sizes=(one, one)), resizing=Resizing(steadiness=10.0),
+    ).records  # fmt: skip
+
+    assert records.lost_gpu_s["restart"].sum() < 0.02 * records.service_gpu_s.sum()

@@ -159,7 +159,7 @@ STEADY: Final[Mapping[str, tuple[float, tuple[int, ...], dict[int, int], dict[in
     "grows if it saves more": (8, (0,), {0: 2}, {0: 2}),
     "shrinks as nobody wants its GPUs": (8, (0,), {0: 0}, {0: 1}),
     "shrinks for one that starts": (4, (0, 1), {0: 0, 1: 4, 2: AS_ASKED}, {0: 0, 1: 4, 2: -1}),
-    "shrinks for one that grows": (5, (0, 1), {0: 2, 1: 3}, {0: 2, 1: 3}),
+    "one grows for less than another loses": (5, (0, 1), {0: 2, 1: 3}, {0: 1, 1: 4}),
     "keeps what would suffice for both": (6, (0, 1), {0: 2, 1: 3}, {0: 2, 1: 4}),
     "who waits gets its size": (8, (), {0: 0, 1: 5}, {0: 0, 1: 5}),
     "no step is no step": (8, (0,), {0: 1}, {0: 1}),
@@ -177,6 +177,49 @@ def test_no_running_job_changes_its_size_for_too_little(
 
     assert dict(zip(chosen, found.tolist(), strict=True)) == remains
     assert sizes.tolist() == list(chosen.values()), "the choice itself stays as it was"
+
+
+FINE: Final = tuple((float(n), float(n)) for n in range(1, 9))
+"""Row 0 has the sizes 0 to 7 and row 1 the sizes 8 to 15; each GPU more is as good as the first."""
+
+TRADES: Final[Mapping[str, tuple[Any, ...]]] = {
+    # GPUs held, seconds left at speed 1, sizes wanted, GPUs that row 2 waits for of 8, and the
+    # sizes that remain. A restart costs 1 s.
+    "as far as it is wanted": ((6, 1), (9e4, 10), (0, 8), 2, (4, 8)),
+    "both, if that loses less": ((2, 6), (10, 9e4), (0, 9), 4, (0, 10)),
+    "nobody but one that gives enough": ((2, 6), (900, 100), (0, 9), 4, (1, 9)),
+    "all that they may": ((2, 6), (900, 900), (0, 8), 6, (0, 8)),
+    # One GPU of the second saves the first 9e4 / 2 s, and costs the second 100 / 30 s.
+    "one grows for more than another loses": ((1, 6), (9e4, 100), (1, 12), 1, (1, 12)),
+    # Two GPUs more save it 40 s and cost the second 10 s; six would save 50 s and cost 500 s.
+    "as far as that pays": ((1, 6), (60, 100), (5, 8), 1, (3, 10)),
+}
+
+
+@pytest.mark.parametrize(
+    ("holds", "left_s", "wants", "asks", "remains"),
+    TRADES.values(),
+    ids=TRADES,
+)
+def test_gpus_go_from_job_to_job_only_if_both_restarts_and_the_loss_are_saved(
+    holds: tuple[int, int],
+    left_s: tuple[float, float],
+    wants: tuple[int, int],
+    asks: int,
+    remains: tuple[int, int],
+) -> None:
+    snap = snapshot(
+        [running(1, holds[0]), running(2, holds[1]), waiting(3, asks)],
+        nodes=((8, 0),),
+        left_s=np.array([*left_s, 1.0]),
+        setup_s=np.ones(3),
+        sizes=sizes_of({0: FINE, 1: FINE}),
+    )
+    chosen = np.array([*wants, AS_ASKED], dtype=np.int32)
+
+    found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
+
+    assert found.tolist() == [*remains, AS_ASKED]
 
 
 @pytest.mark.parametrize(("steadiness", "size"), [(0.0, 2), (12.4, 2), (12.5, 1), (13.0, 1)])
@@ -209,7 +252,10 @@ def test_gpus_that_are_no_size_of_a_job_count_as_well() -> None:
 def test_of_endless_time_equal_speeds_save_nothing() -> None:
     """Job 2 is as fast in half its GPUs: it gives them, and does not grow."""
     equal = ((2.0, 1.0), (4.0, 1.0))
-    for holds, wants, remains in (([2, 2], [2, 4], [2, 3]), ([2, 4], [0, 3], [1, 3])):
+    for gpus, holds, wants, remains in (
+        (10.0, [2, 2], [2, 4], [2, 3]),
+        (7.0, [2, 4], [0, 3], [1, 3]),
+    ):
         snap = on(6, runs=(0, 1), sizes=sizes_of({0: CURVE, 1: equal}), setup_s=np.zeros(3))
         jobs = dataclasses.replace(snap.jobs, gpus=np.array([*holds, 2], dtype=np.float64))
         there = dataclasses.replace(
@@ -217,7 +263,7 @@ def test_of_endless_time_equal_speeds_save_nothing() -> None:
         )
         chosen = np.array([*wants, AS_ASKED], np.int32)
 
-        found = steady(there, np.arange(3), chosen, steadiness=1.0, all_gpus=7.0)
+        found = steady(there, np.arange(3), chosen, steadiness=1.0, all_gpus=gpus)
 
         assert found[:2].tolist() == remains
 
@@ -265,6 +311,8 @@ BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
     "bounds that begin late": lambda _: {"first": np.array([1, 3, 5]), "asked": np.array([1, 3])},
     "bounds that end early": lambda _: {"first": np.array([0, 3, 4])},
     "a job without sizes": lambda _: {"first": np.array([0, 5, 5])},
+    "no nodes": lambda s: {"nodes": s.nodes * 0},
+    "speeds from nowhere": lambda s: {"origin": s.origin + 99},
     "no GPUs": lambda s: {"gpus": s.gpus * 0},
     "fewer GPUs after more": lambda s: {"gpus": s.gpus[[1, 0, 2, 3, 4]]},
     "endless GPUs": lambda s: {"gpus": s.gpus * np.inf},

@@ -337,7 +337,7 @@ FORESIGHT: Final = (
         type=float,
         metavar="RESTARTS",
         help="A running job gets more GPUs only if that saves it more than so many restarts; "
-        "10, if not given.",
+        "if not given, as the preset has it, or 10.",
     ),
 )
 """Knowledge that policies have beforehand."""

@@ -37,7 +37,7 @@ from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, INSTANT_S, Decis
 from slurm_dl.simulation.ideal.gpu_types import OnTypes
 from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementModel
 from slurm_dl.simulation.ideal.sized_jobs import OnSizes
-from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts
+from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts, restarts_s
 from slurm_dl.simulation.job_knowledge import NOTHING, Chronicle, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome, SimulationError
 
@@ -136,7 +136,7 @@ class IdealCluster:
             work_s,
             self._where.claims(),
             known=self._known,
-            restart_s=costs.restart_s,
+            restart_s=restarts_s(costs, trace.gpus),
         )
         self._work_s = work_s
         self._counted_to_s = 0.0
@@ -243,8 +243,9 @@ class IdealCluster:
     def _losses(self) -> dict[str, F64]:
         causes = {"restart": self._lost_gpu_s.copy(), **self._where.losses()}
         if self._costs.slowdown > 1:
-            slower_s = self._trace.duration_s * (self._costs.slowdown - 1)
-            causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, slower_s * self._trace.gpus)
+            worked_gpu_s = self._service_gpu_s - sum(causes.values())
+            part = 1 - 1 / self._costs.slowdown
+            causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, worked_gpu_s * part)
         return causes
 
     def _complete(self) -> None:
@@ -428,7 +429,7 @@ class IdealCluster:
 
 
 def _anywhere(known: TraceKnowledge, n: int, types: int) -> PlacementModel:
-    if known.sizes is not None:
+    if known.sizes is not None and types == 1:
         return OnSizes()
     if known.rates is None and types == 1:
         return Anywhere()
