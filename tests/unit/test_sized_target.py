@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from elastic_jobs import SEEDS, sizes_of, some_elastic
 
-from slurm_dl.engine.sized_target import choose_sizes, steady
+from slurm_dl.engine.intent import intend
+from slurm_dl.engine.sized_target import Resizing, choose_sizes, steady
 from slurm_dl.engine.target import EVERYTHING, NOBODY, PartitionPool
 from slurm_dl.model.jobs import COMPLETING, JobState
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.testing.snapshot_builder import running, snapshot, waiting
+from slurm_dl.policies.fifo import FifoSkip
+from slurm_dl.testing.snapshot_builder import TYPES, running, snapshot, waiting
 
 CURVE: Final = ((1.0, 0.5), (2.0, 1.0), (4.0, 1.6))
 """Row 0 has the sizes 0, 1, 2 and row 1 the sizes 3, 4, 5; row 2 is not elastic."""
@@ -220,6 +222,40 @@ def test_gpus_go_from_job_to_job_only_if_both_restarts_and_the_loss_are_saved(
     found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
 
     assert found.tolist() == [*remains, AS_ASKED]
+
+
+def test_nobody_gives_gpus_that_another_has_to_give_anyhow() -> None:
+    """The first would give one GPU for less, but the second has no size between 2 and 6."""
+    snap = snapshot(
+        [running(1, 2), running(2, 6), waiting(3, 4)],
+        nodes=((8, 0),),
+        left_s=np.array([10.0, 9e4, 1.0]),
+        setup_s=np.ones(3),
+        sizes=sizes_of({0: FINE, 1: ((2.0, 2.0), (6.0, 6.0))}),
+    )
+    chosen = np.array([0, 8, AS_ASKED], dtype=np.int32)
+
+    found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
+
+    assert found.tolist() == [1, 8, AS_ASKED]
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_types_of_gpus_come_before_sizes(*, expand: bool) -> None:
+    """With speeds by type, jobs are served on types, at the size that they ask for."""
+    snap = snapshot(
+        [waiting(1, 2), waiting(2, 2)],
+        nodes=((4, 0), (4, 1)),
+        types=TYPES[:2],
+        left_s=np.full(2, 1000.0),
+        rates=np.array([[1.0, 0.5], [0.5, 1.0]]),
+        sizes=sizes_of({0: CURVE}),
+    )
+
+    found = intend(snap, FifoSkip(), resizing=Resizing(expand=expand))
+
+    assert found.size is None
+    assert found.kind is not None
 
 
 @pytest.mark.parametrize(("steadiness", "size"), [(0.0, 2), (12.4, 2), (12.5, 1), (13.0, 1)])
