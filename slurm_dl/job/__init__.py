@@ -1,6 +1,6 @@
 """For training scripts: save when asked to, say so, and resume. Standard library only.
 
-It imports nothing else of slurm_dl and needs only Python 3.9, because the Python of a training
+It imports nothing else of slurm_dl and needs only Python 3.8, because the Python of a training
 environment is not the administrator's. Outside `dlrun` every call here does nothing.
 """
 
@@ -14,6 +14,7 @@ from slurm_dl.job.checkpoint import (
     resume_from,
     should_checkpoint,
 )
+from slurm_dl.job.loop import loop
 from slurm_dl.job.progress import report
 from slurm_dl.job.run_files import mark_import, restart_count, run_dir
 
@@ -22,6 +23,7 @@ __all__ = [
     "checkpoint_saved",
     "exit_for_requeue",
     "install",
+    "loop",
     "report",
     "restart_count",
     "resume_from",
