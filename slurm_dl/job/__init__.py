@@ -14,9 +14,9 @@ from slurm_dl.job.checkpoint import (
     resume_from,
     should_checkpoint,
 )
-from slurm_dl.job.loop import loop
 from slurm_dl.job.progress import report
 from slurm_dl.job.run_files import mark_import, restart_count, run_dir
+from slurm_dl.job.step_loop import loop
 
 __all__ = [
     "EXIT_REQUEUE",

@@ -108,7 +108,7 @@ def test_the_jobs_python_imports_it_and_the_users_own_first(
 
 
 def test_two_installations_on_one_path_find_each_other_once(tmp_path: Path) -> None:
-    """dlrun of one within dlrun of the other: the first makes way for the second, which stays."""
+    """One dlrun within the other: the first makes way for the second, which stays."""
     second = tmp_path / "second/slurm_dl"
     second.mkdir(parents=True)
     for name in ("__init__.py", "job"):
