@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +13,6 @@ import pytest
 
 from slurm_dl import job
 from slurm_dl.job import checkpoint, progress, run_files, step_loop
-
-ROOT = Path(__file__).parents[2]
-TORCH = os.environ.get("SLURM_DL_TORCH_PYTHON")
 
 
 @pytest.fixture
@@ -216,55 +212,3 @@ def test_ranks_that_cannot_agree_are_refused(
 
     with pytest.raises(ValueError, match="init_process_group"):
         training.run(range(3))
-
-
-RANKED = """
-import json, os, signal, time
-import torch, torch.distributed
-from slurm_dl import job
-torch.distributed.init_process_group("gloo")
-rank = torch.distributed.get_rank()
-state = []
-def save(path):
-    assert rank == 0
-    time.sleep(0.5)
-    path.write_text(json.dumps(state))
-def load(path):
-    state.extend(json.loads(path.read_text()))
-for step in job.loop(range(30), save=save, load=load):
-    state.append(step)
-    time.sleep(0.05)
-    if step == 5 and rank == 0 and not (job.run_dir() / "asked").exists():
-        (job.run_dir() / "asked").touch()
-        os.kill(int(os.environ["DLRUN"]), signal.SIGUSR1)
-assert state == [*range(30)], state
-torch.distributed.destroy_process_group()
-print("whole", rank)
-"""
-
-
-@pytest.mark.torch
-@pytest.mark.full("trains with torch")
-@pytest.mark.skipif(not TORCH, reason="SLURM_DL_TORCH_PYTHON names no Python with torch")
-def test_two_ranks_of_torchrun_stop_together_and_resume(tmp_path: Path) -> None:
-    """Real torch, torchrun and dlrun, which finds slurm_dl.job for them."""
-    script = tmp_path / "train.py"
-    script.write_text(RANKED)
-    torchrun = f"{TORCH} -m torch.distributed.run --nproc-per-node 2 --rdzv-endpoint localhost:0"
-    dlrun = Path(sys.executable).with_name("dlrun")
-    command = (
-        f"export DLRUN=$$; exec {dlrun} --launcher torchrun -- {torchrun} --standalone {script}"
-    )
-
-    done = subprocess.run(
-        ["/bin/sh", "-c", command],
-        env={"PATH": os.environ["PATH"], "SLURM_DL_RUN_DIR": str(tmp_path / "run")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert sorted(x for x in done.stdout.splitlines() if "whole" in x) == ["whole 0", "whole 1"]
-    assert "stopped for requeue" in done.stderr
