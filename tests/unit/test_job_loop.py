@@ -118,7 +118,7 @@ def test_it_saves_unasked_in_turn_and_a_killed_run_resumes(place: Path, training
     while len(training.state) < 5:
         training.state.append(next(steps))
     del steps
-    (place / "checkpoint-0.part").mkdir()
+    (place / "checkpoint-1.part").mkdir()
     assert training.paths == [*step_loop.NAMES, *step_loop.NAMES]
 
     training.run(range(9), every_s=1e9)
