@@ -15,7 +15,7 @@ from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.socket_server import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
-from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
+from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR
@@ -68,6 +68,8 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
         "now_s": snap.now_s,
         "job": text_of(snap.seen, found).label,
         "state": LETTERS[state],
+        "progress": snap.seen.claim(found).progress,
+        "left_s": reported_left_s(snap, row),
         "why_not": why_not or (None if one else _TOO_SLOW),
         **_expected(one),
         **_common(forecasts, answer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slurm_dl.json_types import Json, JsonObject, as_list, number
@@ -20,6 +21,8 @@ COLUMNS = (
     Column(title="ATTAINED(GPU-h)", short="GPU-h", right=True),
     Column(title="RESTARTS", short="RST", right=True),
     Column(title="TIME", right=True),
+    Column(title="DONE", right=True, may_go=True),
+    Column(title="LEFT", right=True, may_go=True),
     Column(title="NODELIST(REASON)", short="NODES(WHY)", least=8),
 )
 
@@ -52,6 +55,8 @@ def cells(job: JsonObject) -> list[str]:
         f"{number(job['attained_gpu_h']):.2f}",
         str(job["restarts"]),
         duration(number(job["time_s"])),
+        done(job.get("progress")),
+        left(job.get("left_s")),
         where,
     ]
 
@@ -62,6 +67,20 @@ def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
     return [
         [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
     ]
+
+
+def done(share: Json) -> str:
+    """A share as percent, ``100%`` only once all is done; ``-`` if there is none."""
+    if not isinstance(share, int | float) or not math.isfinite(share):
+        return "-"
+    return f"{math.floor(min(max(share, 0.0), 1.0) * 100 + 1e-6)}%"
+
+
+def left(seconds: Json) -> str:
+    """Seconds as squeue writes a time; ``-`` if there are none."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return "-"
+    return duration(seconds)
 
 
 def _or_dash(value: Json) -> str:
