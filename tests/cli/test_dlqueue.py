@@ -24,7 +24,10 @@ Schedd = Any
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
-FULL = "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME NODELIST(REASON)"
+FULL = (
+    "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME DONE LEFT "
+    "NODELIST(REASON)"
+)
 
 
 def on_terminal(columns: int, *args: str) -> str:
