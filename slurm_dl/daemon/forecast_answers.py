@@ -31,7 +31,7 @@ from slurm_dl.simulation.forward.initial_state import (
     node_mask,
     startable,
 )
-from slurm_dl.text import safe
+from slurm_dl.text import in_other_case, safe
 
 QUICK_JOBS_PER_S: Final = 200
 """With more jobs for each second of `within_s` hardly a run comes to its end; nobody waits then."""
@@ -187,6 +187,7 @@ def of_shapes(
         raise RequestError(RefusalKind.BAD_REQUEST, msg)
     if gpu_type and gpu_type not in seen.gpu_types:
         msg = f"no GPUs of type {safe(gpu_type, 80)!r}; there are {', '.join(seen.gpu_types)}"
+        msg += in_other_case(gpu_type, seen.gpu_types)
         raise RequestError(RefusalKind.BAD_REQUEST, msg)
     at, kind = seen.partitions.index(where), -1
     if gpu_type:
