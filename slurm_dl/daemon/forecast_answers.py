@@ -20,7 +20,7 @@ from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.worker import ForecastError
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json, JsonObject, as_list
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
@@ -72,6 +72,31 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
         "left_s": reported_left_s(snap, row),
         "why_not": why_not or (None if one else _TOO_SLOW),
         **_expected(one),
+        **_common(forecasts, answer),
+    }
+
+
+def of_jobs(
+    forecasts: Forecasts, now: PublishedState, ids: Sequence[int], sight: Sight
+) -> JsonObject:
+    """Forecasts of the jobs of *ids* that wait for room and may be shown, from the same runs.
+
+    Raises:
+        RequestError: There is no answer.
+    """
+    snap = _cycle(now).snapshot
+    jobs = snap.jobs
+    may = startable(snap) & (jobs.state == PENDING) & (jobs.gpus > 0) & np.isin(jobs.job_id, ids)
+    if isinstance(sight, Own):
+        may &= jobs.uid == sight.uid
+    known = tuple(JobId(j) for j in jobs.job_id[may].tolist())
+    answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
+    if known:
+        answer = _answer(forecasts, now, jobs=known)
+    told = zip(known, as_list(answer["jobs"]), strict=False)
+    return {
+        "now_s": snap.now_s,
+        "jobs": [{"job_id": job_id, **_expected(one)} for job_id, one in told],
         **_common(forecasts, answer),
     }
 

@@ -7,6 +7,7 @@ a cycle at 100,000 jobs must not pay for answers nobody wants.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -209,6 +210,8 @@ def row(cycle: Cycle, i: int) -> JsonObject:
     started_s, end_s = float(jobs.start_s[i]), float(jobs.end_s[i])
     now_s = end_s if state in {JobState.COMPLETED, JobState.FAILED} else snap.now_s
     ran = state is not JobState.PENDING and started_s > 0
+    # Of a job that is over the ledger does not keep what it asked for.
+    is_over, limit_s = state >= JobState.COMPLETED, float(jobs.limit_s[i])
     return {
         "job": text.label,
         "job_id": job_id,
@@ -223,6 +226,10 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "tasks": int(jobs.tasks[i]),
         "n_nodes": int(jobs.n_nodes[i]),
         "gpus": float(jobs.gpus[i]),
+        "cpus": None if is_over else int(jobs.cpus[i]),
+        "limit_s": None if is_over or not math.isfinite(limit_s) else limit_s,
+        "submit_s": None if is_over else float(jobs.submit_s[i]) or None,
+        "start_s": started_s if ran else None,
         "tier": tier if tier >= 0 else None,
         # People count from 1.
         "rank": rank + 1 if rank >= 0 else None,

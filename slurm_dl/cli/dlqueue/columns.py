@@ -40,12 +40,9 @@ STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S":
 
 def cells(job: JsonObject) -> list[str]:
     """One job as the cells of `COLUMNS`."""
-    waits = job["state"] == "PD"
-    where = f"({job['reason'] or 'None'})" if waits else str(job["nodes"])
     return [
         str(job["job"]),
-        # A daemon of an earlier release tells the first one alone.
-        ",".join(map(str, as_list(job.get("partitions")) or [job["partition"] or "-"])),
+        partitions_of(job),
         str(job["name"]),
         str(job["user"]),
         str(job["state"]),
@@ -57,7 +54,7 @@ def cells(job: JsonObject) -> list[str]:
         duration(number(job["time_s"])),
         done(job.get("progress")),
         left(job.get("left_s")),
-        where,
+        where(job),
     ]
 
 
@@ -67,6 +64,17 @@ def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
     return [
         [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
     ]
+
+
+def partitions_of(job: JsonObject) -> str:
+    """All partitions that it may start in, or ``-``."""
+    # A daemon of an earlier release tells the first one alone.
+    return ",".join(map(str, as_list(job.get("partitions")) or [job["partition"] or "-"]))
+
+
+def where(job: JsonObject) -> str:
+    """Its nodes or, in brackets, why it waits."""
+    return f"({job['reason'] or 'None'})" if job["state"] == "PD" else str(job["nodes"])
 
 
 def done(share: Json) -> str:
