@@ -168,7 +168,7 @@ def dlqueue(
     client = Client(socket_path(socket))
     if watch_s is not None:
         if as_json or form or start:
-            msg = "--watch stands alone, without --json, -o and --start"
+            msg = "--watch and --json, -o or --start exclude each other"
             raise click.UsageError(msg)
         from slurm_dl.cli.dlqueue.watch.start import watch  # noqa: PLC0415 - rich costs 0.1 s
 
