@@ -19,6 +19,7 @@ from pathlib import Path
 
 import click
 
+from slurm_dl.cli import completion
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, DaemonError, socket_path
 from slurm_dl.json_types import Json, JsonObject, as_list, number
@@ -41,7 +42,7 @@ Ask = Callable[[], JsonObject]
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completion.job_ids)
 @click.option("-f", "--follow", is_flag=True, help="Go on, over restarts, until the job ends.")
 @SOCKET
 def logs(job: str, *, follow: bool, socket: Path | None) -> None:

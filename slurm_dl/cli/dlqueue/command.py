@@ -14,6 +14,7 @@ from typing import NoReturn
 import click
 
 import slurm_dl
+from slurm_dl.cli import completion
 from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
@@ -32,7 +33,13 @@ from slurm_dl.text import safe
     "-u", "--user", "users", metavar="LIST", multiple=True, help="Only jobs of these users."
 )
 @click.option(
-    "-p", "--partition", "partitions", metavar="LIST", multiple=True, help="Only these partitions."
+    "-p",
+    "--partition",
+    "partitions",
+    metavar="LIST",
+    multiple=True,
+    shell_complete=completion.partitions,
+    help="Only these partitions.",
 )
 @click.option(
     "-t",
@@ -63,6 +70,7 @@ from slurm_dl.text import safe
     "job_ids",
     metavar="LIST",
     multiple=True,
+    shell_complete=completion.job_ids,
     help="Only these jobs; 4711 is every task of an array, 4711_3 one of them.",
 )
 @click.option("-h", "--noheader", is_flag=True, help="Without headings.")
@@ -212,7 +220,7 @@ def _check_users(users: tuple[str, ...], jobs: list[JsonObject]) -> None:
 
 
 @dlqueue.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completion.job_ids)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the job's audit lines.")
 @click.pass_obj
 def why(socket: Path | None, job: str, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from slurm_dl.cli import completion
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.daemon.control.client import Client, socket_path, stale_note
 from slurm_dl.daemon.control.wire_format import QueueRequest
@@ -26,7 +27,7 @@ _SHAPE = re.compile(r"(?:(?P<type>[A-Za-z0-9_.-]{1,63}):)?(?P<shape>[0-9]{1,6}(?
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completion.job_ids)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def when(socket: Path | None, job: str, *, as_json: bool) -> None:
