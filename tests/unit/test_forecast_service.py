@@ -35,7 +35,7 @@ from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.explain.past_reasons import Everything
+from slurm_dl.engine.explain.past_reasons import Everything, Sight
 from slurm_dl.engine.settings import Settings
 from slurm_dl.forecast import worker
 from slurm_dl.forecast.start_time_text import job_lines, preview_text, range_text, shape_lines

@@ -156,6 +156,7 @@ def test_progress_is_told_at_the_interval_and_only_when_it_has_changed(tmp_path:
     assert told_after(10, 0, 1) == (0.01, 1)
     assert told_after(20, 1, LEAST_S - 1) == (0.01, 1)
     assert told_after(20, LEAST_S, 10 * LEAST_S) == (0.02, 2)
+    assert slurm.asked == 2
     slurm.silent = True
     assert told_after(30, 10 * LEAST_S, 12 * LEAST_S - 1) == (0.02, 2)
     slurm.silent = False

@@ -115,6 +115,8 @@ def test_a_column_that_may_go_goes_where_the_narrowest_table_has_no_room(
 
     assert (found, made) == (kept, widths)
     assert titles == [columns[i].title for i in kept]
+    both = [Column(title="A", may_go=True), Column(title="B", may_go=True)]
+    assert laid_out(both, [["aa", "bb"]], 3) == ([0], ["A"], [2])
 
 
 def test_the_widest_gives_way_first() -> None:
