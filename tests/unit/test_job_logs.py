@@ -90,13 +90,15 @@ RUNS = (
 )
 FIRST = "--- dlctl: run 0 ended: {}; run 1 follows ---"
 SECOND = "--- dlctl: run 1 ended: {}; run 2 follows ---"
+UNKNOWN = "it is not known why"
 GAVE, OTHERS = "gave way (preempt, USR1)", "put back, not by slurm_dl"
 
 
 @pytest.mark.parametrize(
     ("past", "marks"),
     [
-        (None, (OTHERS, OTHERS)),
+        (None, (UNKNOWN, UNKNOWN)),
+        ({"gave_way": []}, (OTHERS, OTHERS)),
         ({"gave_way": [gave_way(180.0)]}, (GAVE, OTHERS)),
         ({"gave_way": [gave_way(290.0)]}, (OTHERS, GAVE)),
         ({"gave_way": [gave_way(50.0), gave_way(180.0), gave_way(290.0)]}, (GAVE, GAVE)),
@@ -206,6 +208,6 @@ def test_it_follows_over_a_restart_until_the_end(
 
     assert capsys.readouterr().out == (
         "one\n--- dlctl: the file was cut; from its beginning ---\ntwo\n"
-        "--- dlctl: run 1 ended: put back, not by slurm_dl; run 2 follows ---\n"
+        "--- dlctl: run 1 ended: it is not known why; run 2 follows ---\n"
         "three\n--- dlctl: job over: timeout ---\n"
     )

@@ -177,17 +177,19 @@ class Log:
         self._begins_line = line.endswith(b"\n")
         if self._as_it_is:
             sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
             return
         text = self._decoder.decode(line)
-        click.echo("".join(c if c in "\n\t" else escaped(c) for c in text), nl=False)
+        if not text.removesuffix("\n").isprintable():
+            text = "".join(c if c in "\n\t" else escaped(c) for c in text)
+        sys.stdout.write(text)
 
     def _begins(self, run: int, at_s: float) -> None:
         """A run begins: before its output stands why the one before it has ended."""
-        gave_way = as_list(_object(self._told.get("past")).get("gave_way"))
+        past = _object(self._told.get("past"))
+        gave_way = as_list(past.get("gave_way"))
         ways = [w for w in map(_object, gave_way) if self._run_s < number(w["at_s"]) <= at_s]
         if run > self._run:
-            why = "put back, not by slurm_dl"
+            why = "put back, not by slurm_dl" if past else "it is not known why"
             if ways:
                 why = f"gave way ({ways[-1]['purpose'] or 'preempt'}, {ways[-1]['signal'] or '-'})"
             self._mark(f"run {run - 1} ended: {why}; run {run} follows")
