@@ -88,7 +88,7 @@ def training(place: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
 def test_each_step_is_done_once_over_all_runs(
     place: Path, training: Training, steps: range, asks: list[int | None], stops: list[bool]
 ) -> None:
-    """Whenever it is asked; each stop leaves a whole checkpoint, and the progress is told."""
+    """Each stop leaves a whole checkpoint, whenever it is asked, and the progress is told."""
     assert [training.run(steps, ask_at=ask) for ask in asks] == stops
 
     assert training.state == [*steps]

@@ -74,7 +74,7 @@ def own_slurm_dl(directory: Path) -> Path:
 def test_the_jobs_python_imports_it_and_the_users_own_first(
     tmp_path: Path, version: str, where: str
 ) -> None:
-    """Wherever theirs lies; a mere directory of the name is none. Our packages stay hidden."""
+    """Theirs may lie anywhere; a mere directory of the name is none. Our packages stay hidden."""
     venv = tmp_path / "venv"
     options = ["-m", "venv", "--without-pip"]
     subprocess.run([pythons.python(version), *options, venv], check=True)
