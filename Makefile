@@ -211,7 +211,7 @@ docs: venv-all ## The site with all documents in site/; a dead link is an error
 	echo "read it: site/index.html"
 
 .PHONY: wheel
-wheel: venv ## dist/*.whl and dist/*.tar.gz
+wheel: venv ## dist/*.whl and dist/*.tar.gz; slurm_dl_job-*.whl is for the environments of jobs
 	@$(RETRY)
 	retry $(BIN)/python tools/packaging/dist.py
 

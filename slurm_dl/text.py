@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pwd
 import unicodedata
+from collections.abc import Iterable
 
 # Cc: control characters; Cf: bidirectional overrides and other invisible ones; Cs: lone
 # surrogates, which cannot be printed at all; Zl and Zp: line breaks by another name.
@@ -42,6 +43,12 @@ def shown(value: object, longest: int = 60) -> str:
         case _:
             text = number(value)
     return safe(text, longest)
+
+
+def in_other_case(word: str, known: Iterable[str]) -> str:
+    """A question for the end of an error message if *word* is one of *known* but for its case."""
+    meant = [name for name in known if name.casefold() == word.casefold()]
+    return f"; did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def number(value: object) -> str:

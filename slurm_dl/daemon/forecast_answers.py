@@ -15,12 +15,12 @@ from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
-from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
+from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.worker import ForecastError
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json, JsonObject, as_list
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
@@ -31,7 +31,7 @@ from slurm_dl.simulation.forward.initial_state import (
     node_mask,
     startable,
 )
-from slurm_dl.text import safe
+from slurm_dl.text import in_other_case, safe
 
 QUICK_JOBS_PER_S: Final = 200
 """With more jobs for each second of `within_s` hardly a run comes to its end; nobody waits then."""
@@ -68,8 +68,35 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
         "now_s": snap.now_s,
         "job": text_of(snap.seen, found).label,
         "state": LETTERS[state],
+        "progress": snap.seen.claim(found).progress,
+        "left_s": reported_left_s(snap, row),
         "why_not": why_not or (None if one else _TOO_SLOW),
         **_expected(one),
+        **_common(forecasts, answer),
+    }
+
+
+def of_jobs(
+    forecasts: Forecasts, now: PublishedState, ids: Sequence[int], sight: Sight
+) -> JsonObject:
+    """Forecasts of the jobs of *ids* that wait for room and may be shown, from the same runs.
+
+    Raises:
+        RequestError: There is no answer.
+    """
+    snap = _cycle(now).snapshot
+    jobs = snap.jobs
+    may = startable(snap) & (jobs.state == PENDING) & (jobs.gpus > 0) & np.isin(jobs.job_id, ids)
+    if isinstance(sight, Own):
+        may &= jobs.uid == sight.uid
+    known = tuple(JobId(j) for j in jobs.job_id[may].tolist())
+    answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
+    if known:
+        answer = _answer(forecasts, now, jobs=known)
+    told = zip(known, as_list(answer["jobs"]), strict=False)
+    return {
+        "now_s": snap.now_s,
+        "jobs": [{"job_id": job_id, **_expected(one)} for job_id, one in told],
         **_common(forecasts, answer),
     }
 
@@ -185,6 +212,7 @@ def of_shapes(
         raise RequestError(RefusalKind.BAD_REQUEST, msg)
     if gpu_type and gpu_type not in seen.gpu_types:
         msg = f"no GPUs of type {safe(gpu_type, 80)!r}; there are {', '.join(seen.gpu_types)}"
+        msg += in_other_case(gpu_type, seen.gpu_types)
         raise RequestError(RefusalKind.BAD_REQUEST, msg)
     at, kind = seen.partitions.index(where), -1
     if gpu_type:

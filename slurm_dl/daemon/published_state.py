@@ -7,6 +7,7 @@ a cycle at 100,000 jobs must not pay for answers nobody wants.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +19,11 @@ from slurm_dl.engine.cycle import Cycle
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.array_labels import has_task
 from slurm_dl.model.breaker import Breaker
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Action, ForgetSteer
-from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.slurm.read.queue_reader import ReaderChoice
 from slurm_dl.slurm.running_config import SiteConfig
@@ -203,11 +205,13 @@ def row(cycle: Cycle, i: int) -> JsonObject:
     seen, jobs = snap.seen, snap.jobs
     job_id = JobId(int(jobs.job_id[i]))
     state = JobState(int(jobs.state[i]))
-    text = text_of(seen, job_id)
+    text, claim = text_of(seen, job_id), seen.claim(job_id)
     partition, rank, tier = int(jobs.partition[i]), int(plan.rank[i]), int(plan.tier[i])
     started_s, end_s = float(jobs.start_s[i]), float(jobs.end_s[i])
     now_s = end_s if state in {JobState.COMPLETED, JobState.FAILED} else snap.now_s
     ran = state is not JobState.PENDING and started_s > 0
+    # Of a job that is over the ledger does not keep what it asked for.
+    is_over, limit_s = state >= JobState.COMPLETED, float(jobs.limit_s[i])
     return {
         "job": text.label,
         "job_id": job_id,
@@ -222,6 +226,10 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "tasks": int(jobs.tasks[i]),
         "n_nodes": int(jobs.n_nodes[i]),
         "gpus": float(jobs.gpus[i]),
+        "cpus": None if is_over else int(jobs.cpus[i]),
+        "limit_s": None if is_over or not math.isfinite(limit_s) else limit_s,
+        "submit_s": None if is_over else float(jobs.submit_s[i]) or None,
+        "start_s": started_s if ran else None,
         "tier": tier if tier >= 0 else None,
         # People count from 1.
         "rank": rank + 1 if rank >= 0 else None,
@@ -232,10 +240,21 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "nodes": text.nodes,
         "reason": text.reason,
         "ending": text.ending.lower(),
-        "preemptible": seen.claim(job_id).contract is not None,
-        "due_s": seen.claim(job_id).due_s,
+        "preemptible": claim.contract is not None,
+        "due_s": claim.due_s,
+        "progress": claim.progress,
+        "left_s": reported_left_s(snap, i),
+        "steps_per_s": claim.rate,
         "note": plan.notes.get(job_id, ""),
     }
+
+
+def reported_left_s(snap: Snapshot, i: int) -> float | None:
+    """Seconds that the job in row *i* still runs by what it reports of its progress itself."""
+    # What is estimated has no rows for jobs that the ledger adds, and those are over.
+    if snap.jobs.state[i] >= JobState.COMPLETING or snap.left_from is None:
+        return None
+    return round(float(snap.left_s[i]), 1) if snap.left_from[i] == Origin.REPORTED else None
 
 
 def text_of(seen: Observed, job_id: JobId) -> JobText:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
-from slurm_dl.engine.sized_target import choose_sizes
+from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing, choose_sizes
 from slurm_dl.engine.target import (
     NOBODY,
     PartitionPool,
@@ -88,7 +88,7 @@ def intend(
     *,
     lease_s: float = 0.0,
     restart_s: float = 0.0,
-    steadiness: float = 0.0,
+    resizing: Resizing = AS_SUBMITTED,
 ) -> Intent:
     """Ask *policy* for its order, and serve the jobs by it.
 
@@ -96,13 +96,11 @@ def intend(
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
         lease_s: Length of a lease, see `needs`.
         restart_s: What stopping a job costs it, see `needs`.
-        steadiness: See `sized_target.steady`.
+        resizing: Which sizes elastic jobs get.
     """
     order, need = ask(snap, policy, lease_s, restart_s)
     ranked = rank_jobs(snap, order, displaces(policy))
-    return serve_ranked(
-        snap, order, ranked, need, pinned, skips=policy.skips, steadiness=steadiness
-    )
+    return serve_ranked(snap, order, ranked, need, pinned, skips=policy.skips, resizing=resizing)
 
 
 def ask(
@@ -133,7 +131,7 @@ def serve_ranked(
     bound: Overdue = NEVER_OVERDUE,
     closed: Bool | None = None,
     roomless: Bool | None = None,
-    steadiness: float = 0.0,
+    resizing: Resizing = AS_SUBMITTED,
 ) -> Intent:
     """Give GPUs to the jobs in their order, or by their need where it is known.
 
@@ -147,12 +145,12 @@ def serve_ranked(
             behind them are, where the policy skips what does not fit. None: nobody.
         roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
             served only once they are overdue. None: nobody.
-        steadiness: See `sized_target.steady`.
+        resizing: Which sizes elastic jobs get.
     """
     there = pools(snap)
     serve = partial(
         _serve, snap, order, ranked, need,
-        pinned=pinned, there=there, skips=skips, steadiness=steadiness,
+        pinned=pinned, there=there, skips=skips, resizing=resizing,
     )  # fmt: skip
     barred = _either(order.barred, closed if skips else None)
     intent = serve(barred=_either(barred, roomless))
@@ -204,7 +202,7 @@ def _serve(
     pinned: Rows,
     there: tuple[PartitionPool, ...],
     skips: bool,
-    steadiness: float,
+    resizing: Resizing,
     first: Rows = NOBODY,
 ) -> Intent:
     """Serve the pools one after another.
@@ -222,16 +220,17 @@ def _serve(
         barred = None if barred is None else barred & ~is_in(np.arange(len(barred)), first)
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
-    elastic = order.size is not None and snap.sizes is not None
+    may = order.size is not None or (resizing.expand and not by_type)
+    elastic = may and snap.sizes is not None
     size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32) if elastic else None
     for pool in there:
         rows, fixed = pool.of(queue), pool.of(pinned)
         if len(target):
             rows = rows[~is_in(rows, target)]
-        if size is not None and order.size is not None:
+        if size is not None:
             served, chosen = choose_sizes(
                 snap, rows, fixed, order.size,
-                skips=skips, barred=barred, pool=pool, steadiness=steadiness,
+                skips=skips, barred=barred, pool=pool, steadiness=resizing.steadiness,
             )  # fmt: skip
             size[served] = chosen
         elif not by_type:

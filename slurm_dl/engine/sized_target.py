@@ -1,10 +1,14 @@
 """The jobs that would hold GPUs where some may change their size, and the size of each.
 
-The policy says which size each job should have (`Order.size`). Sizes are given in the order of the
-jobs, and no running job changes its own for less than its restart costs.
+The policy says which size each job should have (`Order.size`). Or each has its least one, and what
+is left over goes to the jobs that gain most by it (`Resizing.expand`). Sizes are given in the order
+of the jobs, and no running job changes its own for less than its restart costs.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,13 +16,32 @@ from slurm_dl.engine.target import EVERYTHING, SLACK_GPUS, PartitionPool, Rows, 
 from slurm_dl.model.jobs import I32, PENDING, Bool
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.sizing import by_gain, jobs_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """Sizes of elastic jobs: where they change, and what a change has to save.
+
+    Attributes:
+        expand: Under policies that choose no sizes, too: each gets its least size in their order,
+            and what is left over goes to the jobs that gain most by it, as in Optimus.
+        steadiness: See `steady`.
+    """
+
+    expand: bool = False
+    steadiness: float = 0.0
+
+
+AS_SUBMITTED = Resizing()
+"""Elastic jobs change size only where the policy says so."""
 
 
 def choose_sizes(
     snap: Snapshot,
     ranked: Rows,
     pinned: Rows,
-    size: I32,
+    size: I32 | None,
     *,
     skips: bool,
     barred: Bool | None = None,
@@ -33,7 +56,7 @@ def choose_sizes(
     Args:
         ranked: Managed live jobs, best first.
         pinned: Running jobs that cannot be moved; they are in whatever their rank.
-        size: ``(n,)`` see `Order.size`.
+        size: ``(n,)`` see `Order.size`; None: the least, and more of what is left over.
         skips: Whether jobs behind one that does not fit are served.
         barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
         pool: Whose GPUs are shared out.
@@ -49,7 +72,8 @@ def choose_sizes(
     all_gpus = pool.gpus(snap)
     free_gpus = all_gpus - float(jobs.gpus[pinned].sum()) + SLACK_GPUS
     served, chosen = pinned.tolist(), [AS_ASKED] * len(pinned)
-    for row, asked in zip(rows.tolist(), size[rows].tolist(), strict=True):
+    wants = _least(sizes, len(jobs)) if size is None else size
+    for row, asked in zip(rows.tolist(), wants[rows].tolist(), strict=True):
         if asked == NOT_NOW:
             continue
         got, gpus = _largest(sizes, row, asked, float(jobs.gpus[row]), free_gpus)
@@ -61,9 +85,31 @@ def choose_sizes(
         served.append(row)
         chosen.append(got)
     target, found = np.array(served, dtype=np.int64), np.array(chosen, dtype=np.int32)
+    if size is None:
+        found[len(pinned) :] = _grown(snap, target[len(pinned) :], found[len(pinned) :], free_gpus)
     if steadiness > 0:
         found = steady(snap, target, found, steadiness=steadiness, all_gpus=all_gpus)
     return target, found
+
+
+def _least(sizes: Sizes, n: int) -> I32:
+    """``(n,)`` the least size of each job."""
+    least = np.full(n, AS_ASKED, dtype=np.int32)
+    least[sizes.row] = sizes.first[:-1]
+    return least
+
+
+def _grown(snap: Snapshot, rows: Rows, chosen: I32, free_gpus: float) -> I32:
+    """``(k,)`` sizes of the jobs at *rows* from *chosen* on, if they get what is left over."""
+    jobs, places = jobs_at(snap, rows)
+    gpus = wanted_gpus(snap.jobs.gpus[rows], snap.sizes, chosen)
+    begin = [job.gpus.index(held) for job, held in zip(jobs, gpus.tolist(), strict=True)]
+    ends = by_gain(jobs, begin, free_gpus)
+    more = [
+        mine[end] if end > at else old
+        for mine, at, end, old in zip(places, begin, ends, chosen.tolist(), strict=True)
+    ]
+    return np.array(more, dtype=np.int32)
 
 
 def _largest(
@@ -81,41 +127,112 @@ def _largest(
 def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_gpus: float) -> I32:
     """``(k,)`` *chosen*, except that no running job changes its size for too little.
 
-    A job grows only if that saves it more than *steadiness* restarts. A job shrinks only as far as
-    its GPUs are wanted, those first that lose least for each GPU.
+    Running jobs give GPUs back only as far as others are to have them: those that wait, and those
+    that grow. A job grows, as far as it may, if that saves it more than the jobs that give lose,
+    and *steadiness* restarts of all of them.
 
     Args:
         served: ``(k,)`` rows of the jobs that are to hold GPUs.
         chosen: ``(k,)`` their sizes.
         all_gpus: GPUs of the pool.
     """
-    jobs, sizes = snap.jobs, snap.sizes
-    assert sizes is not None  # noqa: S101 - callers ask first
-    holds = jobs.gpus[served]
-    gpus = wanted_gpus(holds, sizes, chosen)
-    runs = jobs.state[served] != PENDING
-    free = all_gpus - float(holds[runs].sum()) - float(gpus[~runs].sum())
-    out, shrinks = chosen.copy(), list[tuple[float, int, int, float]]()
-    for at in (runs & (gpus != holds)).nonzero()[0].tolist():
-        row, new = int(served[at]), int(chosen[at])
-        more = float(gpus[at] - holds[at])
-        old = sizes.held(row, float(holds[at]), int(jobs.n_nodes[row]))
-        if old == AS_ASKED:
-            free -= more
-            continue
-        restart_s = 0.0 if snap.setup_s is None else float(snap.setup_s[row])
+    return _Steady(snap, served, chosen, steadiness, all_gpus).sizes()
+
+
+class _Steady:
+    """One decision of `steady`; jobs are named by their place in *served*."""
+
+    def __init__(
+        self, snap: Snapshot, served: Rows, chosen: I32, steadiness: float, all_gpus: float
+    ) -> None:
+        jobs, sizes = snap.jobs, snap.sizes
+        assert sizes is not None  # noqa: S101 - callers ask first
+        holds = jobs.gpus[served]
+        wanted = wanted_gpus(holds, sizes, chosen)
+        self._sizes, self._chosen, self._now = sizes, chosen, chosen.copy()
+        self._left_s = snap.left_s[served]
+        restart_s = np.zeros(len(served)) if snap.setup_s is None else snap.setup_s[served]
+        self._change_s = steadiness * restart_s
+        self._grows, self._gives = list[int](), set[int]()
+        runs = jobs.state[served] != PENDING
+        self._free = all_gpus - float(holds[runs].sum()) - float(wanted[~runs].sum())
+        for at in (runs & (wanted != holds)).nonzero()[0].tolist():
+            row = int(served[at])
+            old = sizes.held(row, float(holds[at]), int(jobs.n_nodes[row]))
+            if old == AS_ASKED:
+                # It holds none of its sizes: it has to change.
+                self._free -= float(wanted[at] - holds[at])
+                continue
+            self._now[at] = old
+            if wanted[at] > holds[at]:
+                self._grows.append(at)
+            else:
+                self._gives.add(at)
+
+    def sizes(self) -> I32:
+        """``(k,)`` the sizes."""
+        if self._free < -SLACK_GPUS:
+            self._take(self._given(-self._free)[0])
+        for at in sorted(self._grows, key=lambda at: -self._saves_s(at, int(self._chosen[at]))):
+            for size in range(int(self._chosen[at]), int(self._now[at]), -1):
+                if self._grow(at, size):
+                    break
+        return self._now
+
+    def _grow(self, at: int, size: int) -> bool:
+        more = float(self._sizes.gpus[size] - self._sizes.gpus[self._now[at]])
+        given, costs_s = self._given(more - self._free)
+        enough = more <= self._free + self._gpus(given) + SLACK_GPUS
+        if not enough or self._saves_s(at, size) <= self._change_s[at] + costs_s:
+            return False
+        self._take(given)
+        self._free -= more
+        self._now[at] = size
+        return True
+
+    def _given(self, need: float) -> tuple[dict[int, int], float]:
+        """Smaller sizes of jobs that free so many GPUs, or all they can, and seconds they cost."""
+        given, costs = dict[int, int](), dict[int, float]()
+        while need > SLACK_GPUS and (left := self._gives - given.keys()):
+            offers = [(self._costs_s(at, need), self._gives_gpus(at, need), at) for at in left]
+            costs_s, gpus, at = min(offers, key=lambda offer: (offer[0] / offer[1], offer[2]))
+            costs[at], given[at] = costs_s, self._smaller(at, need)
+            need -= gpus
+        for at in list(given):
+            # Others give enough without it.
+            if need + self._gpus({at: given[at]}) <= SLACK_GPUS:
+                need += self._gpus({at: given.pop(at)})
+                del costs[at]
+        return given, sum(costs.values())
+
+    def _smaller(self, at: int, need: float) -> int:
+        """Its largest smaller size that frees so many GPUs, or the least that it is to have."""
+        gpus, now = self._sizes.gpus, int(self._now[at])
+        for size in range(now - 1, int(self._chosen[at]), -1):
+            if gpus[now] - gpus[size] >= need - SLACK_GPUS:
+                return size
+        return int(self._chosen[at])
+
+    def _gives_gpus(self, at: int, need: float) -> float:
+        return self._gpus({at: self._smaller(at, need)})
+
+    def _costs_s(self, at: int, need: float) -> float:
+        return float(self._change_s[at]) - self._saves_s(at, self._smaller(at, need))
+
+    def _saves_s(self, at: int, size: int) -> float:
+        """Seconds that the size saves the job, below 0 if it loses some."""
+        rate = self._sizes.rate
+        part = float(1 / rate[self._now[at]] - 1 / rate[size])
         # Of endless time, too, equal speeds save nothing.
-        part = float(1 / sizes.rate[old] - 1 / sizes.rate[new])
-        saved_s = float(snap.left_s[row]) * part if part else 0.0
-        if more < 0:
-            shrinks.append(((restart_s - saved_s) / -more, at, old, -more))
-        elif saved_s > steadiness * restart_s:
-            free -= more
-        else:
-            out[at] = old
-    for _, at, old, less in sorted(shrinks):
-        if free >= -SLACK_GPUS:
-            out[at] = old
-        else:
-            free += less
-    return out
+        return float(self._left_s[at]) * part if part else 0.0
+
+    def _gpus(self, given: Mapping[int, int]) -> float:
+        gpus = self._sizes.gpus
+        return float(sum(gpus[self._now[at]] - gpus[size] for at, size in given.items()))
+
+    def _take(self, given: Mapping[int, int]) -> None:
+        self._free += self._gpus(given)
+        for at, size in given.items():
+            self._now[at] = size
+            if size == self._chosen[at]:
+                self._gives.discard(at)

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
+from slurm_dl.engine.sized_target import Resizing
 from slurm_dl.error_text import unknown_key
 from slurm_dl.experiments.option_words import numbers
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
@@ -71,11 +72,15 @@ def find(
         name = "slurm" if word == "slurm" else f"slurm, {Path(word or '').name}"
     else:
         name = costs.name
-    asked = ground.foresight.steadiness
+    foresight = ground.foresight
+    asked = foresight.steadiness
     return Cluster(
         costs=costs, name=name, clockwork=chosen.decides(trace), placement=placement,
         place=ground.label(scheme), ground=ground, measured=measured,
-        steadiness=chosen.steadiness if asked is None else asked,
+        resizing=Resizing(
+            expand=foresight.expand,
+            steadiness=chosen.steadiness if asked is None else asked,
+        ),
     )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
 """A share of a trace's jobs that can change size, as if they had been written for it.
 
 A job that asks for g GPUs runs on half, one, one and a half or two times as many, where these are
-whole and the cluster has them. Its speed on g GPUs is ``1 / (s + (1 - s) / g)``, with a serial part
-s of 0 to 0.1 that is drawn for each job: at most 10, and 4.7 on 8 GPUs.
+whole and the cluster has them. A job that asks for more than the cluster has stays as it is. The
+speed on g GPUs is ``1 / (s + (1 - s) / g)``, with a serial part s of 0 to 0.1 that is drawn for
+each job: at most 10, and 4.7 on 8 GPUs.
 
 Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
 capabilities", AFIPS 1967. The range of s is ours.

@@ -81,6 +81,7 @@ def manifest_of(experiment: Experiment, cells: Sequence[Cell], command: str) -> 
         "estimate_error": foresight.error,
         "due": {"share": foresight.due_share, "after": foresight.due_after},
         "elastic": foresight.elastic,
+        "expand": foresight.expand,
         "steadiness": foresight.steadiness,
         "node_failures": experiment.failures,
     }

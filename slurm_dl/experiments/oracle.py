@@ -52,6 +52,7 @@ class Oracle:
     rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
     rates_from: str = "--rates"  # Whose file it is, for people
     elastic: float = 0.0  # Share of the jobs that can change size, 0 to 1; see `elastic_jobs`
+    expand: bool = False  # See `sized_target.Resizing`
     steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
 
@@ -217,6 +218,7 @@ def parse_foresight(
     rates: Path | None = None,
     *,
     elastic: float = 0.0,
+    expand: bool = False,
     steadiness: float | None = None,
 ) -> Oracle:
     """What is known beforehand, from the words of its options.
@@ -242,7 +244,8 @@ def parse_foresight(
         read_rates(rates)
     return Oracle(
         gpu_speed=speeds, error=error, due_share=share, due_after=after,
-        rates=None if rates is None else str(rates), elastic=elastic, steadiness=steadiness,
+        rates=None if rates is None else str(rates), elastic=elastic, expand=expand,
+        steadiness=steadiness,
     )  # fmt: skip
 
 

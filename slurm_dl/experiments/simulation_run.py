@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
 from slurm_dl.experiments.option_words import made
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.model.errors import ConfigError
@@ -30,6 +31,7 @@ from slurm_dl.simulation.ideal.measured_jobs import OnMeasured
 from slurm_dl.simulation.ideal.placement_model import PlacementModel
 from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
 from slurm_dl.simulation.ideal.start_costs import Costs
+from slurm_dl.simulation.job_knowledge import JobSizes
 from slurm_dl.simulation.node_journal import NodeJournal
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
@@ -57,7 +59,7 @@ class Cluster:
     place: str = ""  # Scheme and rules as reports name them; empty if there is no scheme
     ground: PlacementSetup = PLAIN  # What goes with them, and what is known of the jobs
     rates: F64 | None = None  # ``(n, t)`` speed of each job on each GPU type; None: all are alike
-    steadiness: float = 0.0  # Restarts that a larger size must save, see `sized_target.steady`
+    resizing: Resizing = AS_SUBMITTED  # Which sizes elastic jobs get
     steps_per_s: F64 | None = None  # ``(n,)`` at rate 1, in `gavel_rounds`; None: not counted
     measured: bool = False  # The papers' cluster is that of `measured_jobs`
     failures: NodeFailures | None = None  # When nodes of a Slurm break; None: never
@@ -173,7 +175,7 @@ def run(
     foresight = cluster.ground.foresight
     known = foresight.of(trace, cluster.rates, seed, cluster.steps_per_s, shape)
     if known.sizes is not None and (
-        known.rates is not None
+        len(shape.gpu_types) > 1
         or cluster.placement.scheme is not None
         or isinstance(cluster.costs, SlurmCosts)
     ):
@@ -182,6 +184,15 @@ def run(
             "leave out --place, types of GPUs and --costs slurm"
         )
         raise ConfigError(msg)
+    if cluster.measured and foresight.elastic:
+        msg = "--elastic: the jobs have the sizes that were measured: leave it out"
+        raise ConfigError(msg)
+    if cluster.resizing.expand and known.sizes is None and not cluster.measured:
+        msg = "--expand: no job can change size: give --elastic SHARE as well"
+        raise ConfigError(msg)
+    if known.sizes is not None:
+        note = _of_sizes(known.sizes, cluster.resizing, chosen.made)
+        chosen = dataclasses.replace(chosen, notes=(*chosen.notes, note))
     journal = NodeJournal() if cluster.notes_nodes else None
     if isinstance(cluster.costs, SlurmCosts):
         if known.rates is not None:
@@ -211,10 +222,17 @@ def run(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
             kind=IdealCluster if cluster.steps_per_s is None else GavelRounds,
-            steadiness=cluster.steadiness,
+            resizing=cluster.resizing,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)
+
+
+def _of_sizes(sizes: Sequence[JobSizes | None], resizing: Resizing, policy: Policy | None) -> str:
+    elastic = f"{sum(one is not None for one in sizes)} of {len(sizes)} jobs can change size"
+    if resizing.expand or (policy is not None and "sizes" in policy.about.needs):
+        return f"{elastic}, and grow if that saves more than {resizing.steadiness:g} restarts"
+    return f"{elastic}; this policy leaves them as they are without --expand"
 
 
 def _on_slurm(scenario: Scenario, chosen: Chosen) -> Outcome:

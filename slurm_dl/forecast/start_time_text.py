@@ -30,6 +30,10 @@ def job_lines(answer: JsonObject) -> list[str]:
         lines.append(f"It ends {range_text(end, now_s, ahead_s)}.")
     else:
         lines.append(f"{name} runs, and ends {range_text(end, now_s, ahead_s)}.")
+    # A daemon of an earlier release does not say it.
+    if (left_s := answer.get("left_s")) is not None:
+        done = math.floor(number(answer.get("progress")) * 100 + 1e-6)
+        lines.append(f"It reports {done}% done: at the pace so far {ago(number(left_s))} are left.")
     return [*lines, *_worth(answer)]
 
 

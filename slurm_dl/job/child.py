@@ -145,7 +145,8 @@ def _has(masks: Mapping[str, str], name: str, signum: int) -> bool:
 def _program(pid: int) -> str:
     # Not its "comm": of a script that is the script's name, and the shell's stands here.
     try:
-        return Path(f"/proc/{pid}/exe").readlink().name
+        # Python 3.8 has no Path.readlink.
+        return Path(os.readlink(f"/proc/{pid}/exe")).name
     except OSError:
         return ""
 

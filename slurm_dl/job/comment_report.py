@@ -1,7 +1,8 @@
-"""Reports of dlrun in the job's comment while the command runs: the last checkpoint, the speed.
+"""Reports of dlrun in the job's comment while the command runs: last checkpoint, progress, speed.
 
 The scheduler prefers victims that have just saved, because they lose least, and compares the speed
-of a job that shares a GPU with the model's speed alone, to see whether sharing pays.
+of a job that shares a GPU with the model's speed alone, to see whether sharing pays. Users see in
+``dlqueue`` how far a job is, and its remaining time is estimated from that.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ LOOK_S = 15.0
 DEFAULT_EVERY_S = 300.0
 """Least time from one report to the next, seconds.
 
-Each is one squeue and one update at slurmctld: 10,000 jobs make at most 33 of both a second.
+Each is one squeue and one update at slurmctld: 10,000 jobs make at most 33 of both a second with
+each kind of report.
 """
 
 _LATEST_S = 2**40
@@ -111,6 +113,54 @@ class SaveReport(CommentReport):
         return int(time_s)
 
 
+class ProgressReport(CommentReport):
+    """Writes the share of the work that is done into the job's comment, if the script tells it.
+
+    See `CommentReport`.
+    """
+
+    _told: float | None = None
+
+    def look(self, run: RunId, now_s: float) -> None:
+        """Report if the share has changed.
+
+        Args:
+            now_s: By a clock that is never set.
+        """
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + min(LOOK_S, self._every_s)
+        share = share_done(self._run_dir, run)
+        if share is None or share == self._told:
+            return
+        self._next_s = now_s + self._every_s
+        try:
+            told = self._controller.report("progress", share)
+        except CallFailedError as err:
+            self._log(f"the progress could not be reported: {err}")
+            return
+        self._told = share
+        if not told:
+            self._next_s = math.inf
+            self._log("progress is not reported: no comment of slurm_dl's, or one that is too long")
+
+
+def share_done(run_dir: Path, run: RunId) -> float | None:
+    """Share of its work, 0 to 1, that the script has reported in *run*; None without a total."""
+    try:
+        content = read_object(run_dir / PROGRESS_FILE)
+    except (OSError, ValueError):
+        return None
+    if content is None or content.get("restart") != run.restart:
+        return None
+    step, total = content.get("step"), content.get("total")
+    # The user's script writes the file. The share is below 1 until the last step is done.
+    if type(step) is not int or type(total) is not int or step < 0 or total <= 0:
+        return None
+    return 1.0 if step >= total else step * _SHARES // total / _SHARES
+
+
+_SHARES = 1000
 _DIGITS = 4
 _MOST_STEPS = 2**53
 

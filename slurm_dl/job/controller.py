@@ -124,7 +124,7 @@ class JobController:
 
     def report(
         self,
-        key: Literal["rate", "saved", "unhandled", "final"],
+        key: Literal["rate", "saved", "progress", "unhandled", "final"],
         value: float | None,
         *,
         asked: bool = False,

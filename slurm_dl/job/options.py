@@ -214,7 +214,7 @@ def _statuses(text: str) -> frozenset[int]:
 
 
 def _signal(text: str) -> int:
-    name = text.upper().removeprefix("SIG")
+    name = re.sub(r"\ASIG", "", text.upper())
     if name not in SIGNALS:
         msg = f"{text!r} is not one of {', '.join(SIGNALS)}"
         raise argparse.ArgumentTypeError(msg)

@@ -191,7 +191,7 @@ def write_layout(
     Raises:
         OSError: They cannot be written.
     """
-    each = zip(layout.nodes, layout.ranks)  # noqa: B905 -- Python 3.9 has no strict
+    each = zip(layout.nodes, layout.ranks)
     ranks = [node for node, count in each for _ in range(count)]
     write_lines(run_dir / RANK_FILE, ranks)
     write_lines(run_dir / NODE_FILE, layout.nodes)
@@ -232,7 +232,7 @@ def _tasks(environ: Mapping[str, str], nodes: Sequence[str]) -> dict[str, int]:
     in_all = environ.get("SLURM_NTASKS", "")
     if len(counts) != len(nodes) or (in_all and in_all != str(sum(counts))):
         return {}
-    return dict(zip(nodes, counts))  # noqa: B905 -- Python 3.9 has no strict
+    return dict(zip(nodes, counts))
 
 
 def _asked(question: Callable[[], str]) -> str:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 
 from slurm_dl.job.child import Signals
 from slurm_dl.job.controller import JobController, find_controller, job_label, preemption_variables
@@ -15,6 +17,9 @@ from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, restart_count
 from slurm_dl.job.supervise import Supervisor, log
 from slurm_dl.job.untrusted_files import make_run_dir
+
+PYTHON_PATH = Path(__file__).with_name("pythonpath")
+"""Holds one package, which stands for `slurm_dl`: no other name can be found there."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,11 +44,12 @@ def main(argv: list[str] | None = None) -> int:
     if controller is None:
         log(f"{why}: no acknowledgement and no requeue from here")
     environ = {**os.environ, **preemption_variables(controller, restart_count(), log)}
+    environ.update(_python_path(environ))
     if controller is not None:
         added = _ranks(options, controller)
         if added is None:
             return 1
-        environ |= added
+        environ.update(added)
     supervisor = Supervisor(
         options,
         environ=environ,
@@ -53,6 +59,15 @@ def main(argv: list[str] | None = None) -> int:
         outside=outside,
     )
     return supervisor.run()
+
+
+def _python_path(environ: Mapping[str, str]) -> dict[str, str]:
+    """PYTHONPATH by which the job's own Python finds `slurm_dl.job`, last of all its entries."""
+    place, given = os.path.abspath(PYTHON_PATH), environ.get("PYTHONPATH", "")  # noqa: PTH100
+    if os.pathsep in place or place in given.split(os.pathsep):
+        return {}
+    # An empty entry would be the current directory.
+    return {"PYTHONPATH": f"{given}{os.pathsep}{place}" if given else place}
 
 
 def _ranks(options: DlrunOptions, controller: JobController) -> dict[str, str] | None:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
-from slurm_dl.job.comment_report import RateReport, SaveReport
+from slurm_dl.job.comment_report import ProgressReport, RateReport, SaveReport
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.options import DlrunOptions
@@ -95,10 +95,13 @@ class Supervisor:
         """When to see whether that signal has to be passed on, monotonic."""
         self._ack_may_stand = False
         self._handlers = HandlerWatch(options, controller, log)
-        self._saves: SaveReport | None = None
+        self._reports: list[SaveReport | ProgressReport] = []
         if controller is not None:
             every_s = options.saved_every_s
-            self._saves = SaveReport(options.run_dir, controller, every_s=every_s, log=log)
+            self._reports = [
+                kind(options.run_dir, controller, every_s=every_s, log=log)
+                for kind in (SaveReport, ProgressReport)
+            ]
         self._rate: RateReport | None = None
         rate_every_s = options.rate_every_s
         if controller is not None and rate_every_s is not None:
@@ -164,16 +167,15 @@ class Supervisor:
             return self._pass_on_s - time.monotonic()
         now_s = time.monotonic()
         due_s = min(60.0, self._handlers.due_in_s(now_s))
-        if self._saves is not None:
-            due_s = min(due_s, self._saves.due_in_s(now_s))
+        due_s = min([due_s, *(report.due_in_s(now_s) for report in self._reports)])
         if self._rate is not None:
             due_s = min(due_s, RATE_LOOK_S, self._rate.due_in_s(now_s))
         return due_s
 
     def _look(self, child: Child) -> None:
         self._handlers.look(child, self._run, owed=self._owes_signal, now_s=time.monotonic())
-        if self._saves is not None:
-            self._saves.look(self._run, time.monotonic())
+        for report in self._reports:
+            report.look(self._run, time.monotonic())
         if self._rate is not None:
             self._rate.look(self._run, time.monotonic())
 

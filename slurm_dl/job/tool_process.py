@@ -52,18 +52,15 @@ def run(
         subprocess.TimeoutExpired: It did not end within *timeout_s* seconds.
         OSError: It cannot be started.
     """
-    with (
-        os.fdopen(os.memfd_create("stderr"), "w+b") as said,
-        subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            # Nobody reads a pipe while standard output is fed on.
-            stderr=said if feed else subprocess.PIPE,
-            start_new_session=True,
-            **how,
-        ) as child,
-    ):
+    with os.fdopen(os.memfd_create("stderr"), "w+b") as said, subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE if told else subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        # Nobody reads a pipe while standard output is fed on.
+        stderr=said if feed else subprocess.PIPE,
+        start_new_session=True,
+        **how,
+    ) as child:
         late = threading.Event()
 
         def end() -> None:

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.model.estimate_origin import I8
+from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.jobs import F64, I16, I32, I64
+from slurm_dl.model.membership import is_in
 
 AS_ASKED: Final = -1
 """The size that the job has, or asks for: the only one of a job that is not elastic."""
@@ -51,6 +52,7 @@ class Sizes:
         columns = (self.nodes, self.gpu_type, self.rate, self.origin)
         if len(first) != len(self.row) + 1 or any(column.shape != (k,) for column in columns):
             return False
+        falls = 1 + (self.gpus[1:] < self.gpus[:-1]).nonzero()[0]
         inside = self.asked.shape == self.row.shape and first[0] == 0 and first[-1] == k
         return bool(
             inside
@@ -60,6 +62,9 @@ class Sizes:
             and ((first[:-1] <= self.asked) & (self.asked < first[1:])).all()
             and np.isfinite(self.gpus).all()
             and (self.gpus > 0).all()
+            and (self.nodes > 0).all()
+            and is_in(self.origin, tuple(Origin)).all()
+            and is_in(falls, first).all()
             and np.isfinite(self.rate).all()
             and (self.rate > 0).all()
             and ((self.gpu_type >= -1) & (self.gpu_type < types)).all()

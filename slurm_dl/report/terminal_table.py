@@ -35,6 +35,7 @@ class Column:
         right: Numbers stand to the right.
         least: Narrowest it may be made, characters; None if it must not be cut.
         folds: Where there is too little room it goes on in the next line, and is not cut.
+        may_go: It is left out where the narrowest table has no room for it.
     """
 
     title: str
@@ -42,6 +43,7 @@ class Column:
     right: bool = False
     least: int | None = None
     folds: bool = False
+    may_go: bool = False
 
 
 def show(
@@ -93,9 +95,9 @@ def rich_table(
     optional: int = 0,
 ) -> Table:
     """*rows*, which are safe to print, as a table of at most *width* characters; see `laid_out`."""
-    titles, widths = laid_out(columns, rows, width, header=header, optional=optional)
-    shown = [row[: len(titles)] for row in rows]
-    columns = columns[: len(titles)]
+    kept, titles, widths = laid_out(columns, rows, width, header=header, optional=optional)
+    shown = [[row[i] for i in kept] for row in rows]
+    columns = [columns[i] for i in kept]
     return table(columns, shown, header=header, titles=titles, widths=widths, styles=styles)
 
 
@@ -142,22 +144,33 @@ def laid_out(
     *,
     header: bool = True,
     optional: int = 0,
-) -> tuple[list[str], list[int]]:
-    """The headings and the widths of a table that fits *width*, if that can be.
+) -> tuple[list[int], list[str], list[int]]:
+    """The columns, headings and widths of a table that fits *width*, if that can be.
 
     Args:
         optional: How many columns, from the last, may be left out where there is no room.
     """
     from rich.cells import cell_len  # noqa: PLC0415
 
-    titles, widths = list[str](), list[int]()
+    def natural(kept: Sequence[int], titles: Sequence[str]) -> list[int]:
+        lines = [titles, *rows] if header else rows
+        return [max((cell_len(line[i]) for line in lines), default=1) for i in kept]
+
+    full, short = [c.title for c in columns], [c.short or c.title for c in columns]
+    kept, titles, widths = list[int](), full, list[int]()
     for n in range(len(columns), len(columns) - optional - 1, -1):
-        for titles in ([c.title for c in columns[:n]], [c.short or c.title for c in columns[:n]]):
-            lines = [titles, *rows] if header else rows
-            widths = [max((cell_len(line[i]) for line in lines), default=1) for i in range(n)]
+        kept = list(range(n))
+        for titles in (full, short):
+            widths = natural(kept, titles)
             if sum(widths) + _GAP * (n - 1) <= width:
-                return titles, widths
-    return titles, fitted(columns[: len(widths)], widths, width)
+                return kept, titles[:n], widths
+    while True:
+        made = fitted([columns[i] for i in kept], widths, width)
+        going = [i for i in kept if columns[i].may_go]
+        if not going or sum(made) + _GAP * (len(made) - 1) <= width:
+            return kept, [titles[i] for i in kept], made
+        kept.remove(going[-1])
+        widths = natural(kept, titles)
 
 
 def fitted(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:

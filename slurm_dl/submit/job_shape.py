@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement.synergy import Host
+from slurm_dl.text import in_other_case
 
 UNTYPED = "untyped"
 """How GPUs without a type are called in messages."""
@@ -101,7 +102,8 @@ def check_type(partitions: Sequence[GpuPartition], gpu_type: str | None) -> None
         msg = f"{_names(partitions)} has no GPUs; give --partition"
         raise ConfigError(msg)
     if gpu_type is not None and gpu_type not in _types(partitions):
-        msg = f"there are no GPUs of type {gpu_type}: {inventory(partitions)}"
+        hint = in_other_case(gpu_type, sorted(_types(partitions)))
+        msg = f"there are no GPUs of type {gpu_type}: {inventory(partitions)}{hint}"
         raise ConfigError(msg)
 
 

@@ -156,6 +156,65 @@ def test_shells_can_complete(name: str, typed: str, line: str) -> None:
     assert done.stderr == ""
 
 
+JOBS = [str(i) for i in range(1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("app", "typed", "offered"),
+    [
+        ("queue", ["why", ""], JOBS),
+        ("queue", ["when", "3"], ["3"]),
+        ("queue", ["-j", "4,"], [f"4,{job}" for job in JOBS]),
+        ("queue", ["-p", "g"], ["gpu"]),
+        ("queue", ["-p", "x,g"], ["x,gpu"]),
+        ("queue", ["why", "user"], []),
+        ("ctl", ["logs", "-f", "2"], ["2"]),
+        ("submit", ["--model", "resnet50"], ["resnet50"]),
+        ("submit", ["-p", "g"], ["gpu"]),
+    ],
+)
+def test_shells_complete_what_the_daemon_sees(
+    app: str,
+    typed: list[str],
+    offered: list[str],
+    command: Command,
+    reading: Schedd,
+) -> None:
+    """Jobs, partitions and models; without a daemon only models, and no word of it."""
+    env = {
+        f"_DL{app.upper()}_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join([f"dl{app}", *typed]),
+        "COMP_CWORD": str(len(typed)),
+    }
+
+    said = command(app, env={**env, "SLURM_DL_SOCKET": str(reading.socket)})
+    without = command(app, env={**env, "SLURM_DL_SOCKET": "/nonexistent"})
+
+    assert said.stdout.split() == [f"plain,{word}" for word in offered]
+    assert without.stdout == (said.stdout if "--model" in typed else "\n")
+    assert said.stderr == without.stderr == ""
+
+
+@pytest.mark.parametrize(("tasks", "status"), [("1", 0), ("1_7", 0), ("1;ls", 2)])
+def test_logs_shows_the_file_that_slurm_names(
+    reading: Schedd, tasks: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through scontrol on PATH; a pipe gets control characters written out."""
+    (tmp_path / "o.log").write_text("step 1 \x1b[2J\n")
+    told = f"JobId=1\n   UserId=me({os.geteuid()}) x\n   StdOut={tmp_path}/o.log\n"
+    (tmp_path / "told").write_text(told)
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\ncat {tmp_path}/told\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    said = reading.ask("logs", tasks)
+
+    assert said.returncode == status
+    assert said.stdout == ("" if status else "step 1 \\x1b[2J\n")
+    assert "\x1b" not in said.stderr
+
+
 def test_status_is_for_people_and_programs(reading: Schedd) -> None:
     """What it does, how many jobs and GPUs, and when it looked; the same as JSON."""
     said = reading.ask("status")

@@ -24,7 +24,10 @@ Schedd = Any
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
-FULL = "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME NODELIST(REASON)"
+FULL = (
+    "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME DONE LEFT "
+    "NODELIST(REASON)"
+)
 
 
 def on_terminal(columns: int, *args: str) -> str:
@@ -196,6 +199,8 @@ def test_json_has_everything(reading: Schedd) -> None:
         (["--states=RUNNING,PENDING"], ["1", "2", "3", "4", "5", "6"]),
         (["-p", "gpu"], ["1", "2", "3", "4", "5", "6"]),
         (["-p", "other"], []),
+        (["-u", "root"], []),
+        (["-u", "99999"], []),
         (["-w", "n2"], ["2"]),
         (["-w", "n[1-2]"], ["1", "2"]),
         (["-w", "n[1-2]", "-u", "user1000"], ["1"]),
@@ -217,6 +222,18 @@ def test_flags_are_squeues(reading: Schedd, args: list[str], expected: list[str]
     ("args", "status", "message"),
     [
         (["-t", "ZZ"], 1, "no job state 'ZZ'"),
+        (["-u", "nosuch"], 1, "there is no user nosuch"),
+        (["-u", "user1000,nosuch", "--json"], 1, "there is no user nosuch"),
+        (["-u", "\x1b[2J"], 1, "there is no user \\x1b[2J"),
+        (["-o", "%i %x"], 2, "'%x'; it knows %i jobid, %A jobnumber, %P partition"),
+        (["-o", "%i %"], 2, "no field '%'"),
+        (["-o", "%.6i|%-"], 2, "no field '%-'"),
+        (["-o", "%.99999i"], 2, "no field '%9'"),
+        (["-o", "jobid,nosuch"], 2, "'nosuch'; it knows jobid, "),
+        (["-o", ""], 2, "no field ''"),
+        (["-o", "\x1b[2J"], 2, "no field '[2j'"),
+        (["-i", "--start"], 2, "exclude each other"),
+        (["-i", "-o", "%i"], 2, "exclude each other"),
         (["-w", "n[1-"], 2, "-w: "),
         (["-w", "n[1-2000000]"], 2, "2000000 nodes"),
         (["--sort", "x"], 2, "--sort"),
@@ -237,6 +254,45 @@ def test_mistakes_are_one_line(reading: Schedd, args: list[str], status: int, me
     assert answer.stderr.startswith("dlqueue: ")
     assert message in answer.stderr
     assert "\x1b" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "header", "first"),
+    [
+        ("%i", "JOBID", "1"),
+        ("%.6i|%4t|%.3P|%u", " JOBID|ST  |PAR|USER", "     1|R   |gpu|user1000"),
+        ("job %i: %D %R", "job JOBID: NODES NODELIST(REASON)", "job 1: 1 node-0000"),
+        ("%T %b %N %r %U", "STATE TRES_PER_NODE NODELIST REASON UID", None),
+        ("%l %L %S %V %C %A %a %q", None, None),
+        ("jobid,statecompact,GPUS,rank,done", "JOBID ST GPUS RANK DONE", "1 R 4 1 -"),
+    ],
+)
+def test_a_format_is_squeues(
+    reading: Schedd, form: str, header: str | None, first: str | None
+) -> None:
+    """Letters with sizes and text between them, or names; -h leaves the headings out."""
+    said = reading.ask("queue", "-o", form).stdout.splitlines()
+    bare = reading.ask("queue", "-h", "-o", form).stdout.splitlines()
+
+    assert (len(said), len(bare)) == (7, 6)
+    if header is not None and "%" in form:
+        assert said[0] == header
+    if first is not None:
+        assert said[1].split() == first.split() if "%" not in form else said[1] == first
+
+
+def test_starts_are_those_of_the_forecast(reading: Schedd) -> None:
+    """Waiting jobs alone, the soonest first, each with its median and its latest start."""
+    said = reading.ask("queue", "--start").stdout.splitlines()
+    answer = json.loads(reading.ask("queue", "--start", "--json").stdout)
+
+    titles = "JOBID PARTITION NAME USER ST START_TIME LATEST_START NODES NODELIST(REASON)"
+    assert said[0].split() == titles.split()
+    validator("list").validate(answer)
+    assert sorted(job["job"] for job in answer["jobs"]) == ["3", "4", "5", "6"]
+    medians = [job["start"]["median_s"] or float("inf") for job in answer["jobs"]]
+    assert medians == sorted(medians)
+    assert {line.split()[0] for line in said[1:]} == {"3", "4", "5", "6"}
 
 
 def test_why_prints_sentences(reading: Schedd) -> None:

@@ -260,12 +260,12 @@ def test_a_daemon_that_is_slow_or_away_holds_up_no_key(place: Place) -> None:
         (
             (80, 24),
             21,
-            "JOBID PART NAME USER ST GPUS TIER RANK GPU-h RST TIME NODES(WHY)",
+            "JOBID PART NAME USER ST GPUS TIER RANK GPU-h RST TIME DONE LEFT NODES(",
         ),
         (
             (160, 50),
             47,
-            "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME NODELIST(RE",
+            "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME DONE LEFT",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_it_fits_whatever_window(
         await w.until(lambda w: len(w.ids) == 9 and "1-9 of" in w.lines[0], "another size")
         await w.pilot.press("G")
         await w.until(lambda w: w.ids[-1] == "4", "the last job")
-        assert re.search(r" R +4 +2 10000 +4\.00 +0 1:00:00 n4", w.lines[-2])
+        assert re.search(r" R +4 +2 10000 +4\.00 +0 1:00:00 +- +- n4", w.lines[-2])
 
     watch(place, scene, size=size)
 

@@ -295,6 +295,8 @@ def test_a_kept_partition_decides_the_shape(site: Site) -> None:
         (["--gpus=4", "python", "train.py"], "'python' is not an option: COMMAND goes after --"),
         (["--gpus=17", "--", "x"], "17 GPUs do not fit evenly: partition gpu has 4 nodes x 4 a100"),
         (["--gpus=1", "--gpu-type=h100", "--", "x"], "there are no GPUs of type h100"),
+        (["--gpus=1", "--gpu-type=A100", "--", "x"], "; did you mean a100?"),
+        (["--gpus=A100:1", "--", "x"], "; did you mean a100?"),
         (["--gpus=1", "-p", "nope", "--", "x"], "no partition 'nope'; there are: cpu, gpu"),
         (["--gpus=1", "--name", "x\n#SBATCH --uid=0", "--", "x"], "control character"),
         (["--gpus=1", "--dry-run=1", "--", "x"], "does not take a value"),

@@ -51,6 +51,7 @@ INPUTS = {
     "estimate_error": ("--estimate-error", "0.5"),
     "due": ("--due", "0.3:1.5"),
     "elastic": ("--elastic", "0.4"),
+    "expand": ("--elastic", "0.4", "--expand"),
     "steadiness": ("--steadiness", "2"),
     "loads": ("--loads", "1,2"),
     "resamples": ("--resamples", "2"),

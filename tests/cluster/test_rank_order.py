@@ -53,7 +53,7 @@ class Cluster:
         eventually(lambda: "SwitchName=odd" in self.said("show", "topology"), what="the switches")
 
     def said(self, *words: str) -> str:
-        """What scontrol says."""
+        """The answer of scontrol."""
         return self.box.run(["scontrol", *words]).stdout
 
     def occupy(self, **gpus: int) -> None:

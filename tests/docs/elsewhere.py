@@ -116,6 +116,14 @@ TABLE: Final = (
         "/opt/slurm_dl/bin/python",
     ),
     Elsewhere("make lintian", _TAKES_LONG, "tests/docker/test_deb.py", "lintian.OPTIONS"),
+    *(
+        Elsewhere(text, _INDEX, "tests/packages/test_job_wheel.py", "install = install.replace")
+        for text in (
+            "python3 -m venv env",
+            "env/bin/pip install slurm_dl_job-*.whl",
+            "timeout --signal=USR1",
+        )
+    ),
     Elsewhere("make wheel", _INDEX, "tests/packages/test_dist.py", "tools/packaging/dist.py"),
     Elsewhere("make deb", _TAKES_LONG, "tests/docker/test_deb.py", '"deb.py"'),
     Elsewhere("apt-get install", _CONTAINERS, "tests/docker/test_deb.py", "INSTALL"),

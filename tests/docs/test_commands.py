@@ -12,7 +12,7 @@ OTHERS = frozenset(
         # Shells, files and packages.
         *(
             *("source", "eval", "export", "cat", "cd", "cp", "mkdir", "ln", "install", "kill"),
-            *("sleep", "grep", "trap", "tail", "jq", "echo"),
+            *("sleep", "grep", "trap", "tail", "jq", "echo", "timeout"),
         ),
         *(
             *("for", "do", "done", "end", "env", "make", "git", "pip", "pipx", "pytest", "python"),

@@ -14,6 +14,9 @@ CASES = {
     "itp10": ("elastic.md", 0),
     "itp01": ("elastic.md", 1),
     "itp06": ("elastic.md", 2),
+    "itp10 expanded": ("elastic.md", 3),
+    "itp01 expanded": ("elastic.md", 4),
+    "itp06 expanded": ("elastic.md", 5),
 }
 SLOW = pytest.mark.full("half a minute to two minutes")
 

@@ -84,9 +84,10 @@ def python(*argv: object, env: dict[str, str] | None = None, umask: int = 0o022)
 
 @dataclass(frozen=True)
 class Built:
-    """A wheel and a source distribution."""
+    """The wheels and the source distribution."""
 
     wheel: Path
+    job: Path
     sdist: Path
 
     @property
@@ -99,10 +100,10 @@ class Built:
 def built(tree: Path, out: Path, *, env: dict[str, str] | None = None, umask: int = 0o022) -> Built:
     """What the script of *tree* builds from it."""
     said = python(tree / "tools/packaging/dist.py", "--out", out, env=env, umask=umask)
-    sdist, wheel = sorted(map(Path, said.splitlines()), key=lambda path: path.suffix)
-    assert (sdist.suffix, wheel.suffix) == (".gz", ".whl")
-    assert sorted(out.iterdir()) == sorted([sdist, wheel])
-    return Built(wheel, sdist)
+    wheel, sdist, job = sorted(map(Path, said.splitlines()))
+    assert (wheel.suffix, sdist.suffix, job.name[:12]) == (".whl", ".gz", "slurm_dl_job")
+    assert sorted(out.iterdir()) == [wheel, sdist, job]
+    return Built(wheel, job, sdist)
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +166,7 @@ def test_another_place_time_umask_and_stray_files_change_no_byte(
     assert set(STRAY) & again.names == set()
     assert again.sdist.read_bytes() == once.sdist.read_bytes()
     assert again.wheel.read_bytes() == once.wheel.read_bytes()
+    assert again.job.read_bytes() == once.job.read_bytes()
 
 
 @pytest.mark.wheel
@@ -178,6 +180,7 @@ def test_the_source_distribution_builds_what_the_tree_builds(once: Built, tmp_pa
 
     assert contents(again.wheel) == contents(once.wheel)
     assert again.wheel.read_bytes() == once.wheel.read_bytes()
+    assert again.job.read_bytes() == once.job.read_bytes()
     assert again.sdist.read_bytes() == once.sdist.read_bytes()
 
 

@@ -222,10 +222,11 @@ def test_processes_of_the_daemon_and_of_a_script_import_nothing_planted(
 
 
 def test_the_users_program_has_the_users_environment(traps: Path) -> None:
-    """All of it, also what sh would drop."""
+    """All of it, also what sh would drop; and at the end of PYTHONPATH what is for jobs."""
     given = hostile(traps) | {"BASH_FUNC_module%%": "() {  echo hi; }", "a.b": "1", "python": "2"}
     done = run(traps, BIN / "dlrun", "--", "env", env={**environment(traps), **given})
 
+    given["PYTHONPATH"] += f":{ROOT}/slurm_dl/job/pythonpath"
     assert {f"{k}={v}" for k, v in given.items()} <= set(done.stdout.splitlines())
 
 

@@ -30,12 +30,12 @@ from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.requests import parse
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.forecast_answers import of_job, of_shapes
+from slurm_dl.daemon.forecast_answers import of_job, of_jobs, of_shapes
 from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.explain.past_reasons import Everything
+from slurm_dl.engine.explain.past_reasons import Everything, Sight
 from slurm_dl.engine.settings import Settings
 from slurm_dl.forecast import worker
 from slurm_dl.forecast.start_time_text import job_lines, preview_text, range_text, shape_lines
@@ -221,10 +221,36 @@ def test_the_jobs_of_others_are_hidden_as_if_they_were_not_there(
 
 
 @pytest.mark.parametrize(
+    ("sight", "expected"),
+    [
+        (Everything(), {2, 4}),
+        (Own(ANN, frozenset({1, 3, 4, 5})), {4}),
+        (Own(77, frozenset()), set()),
+    ],
+)
+def test_many_starts_are_foreseen_at_once_and_those_of_others_are_hidden(
+    sight: Sight, expected: set[int], now: PublishedState, tmp_path: Path
+) -> None:
+    """One question about all that wait for room; who runs, is held, or is not there is left out."""
+    asked, work = recorded()
+
+    told = of_jobs(Forecasts(tmp_path, work), now, [99, *range(1, 6), 1], sight)
+
+    jobs = told["jobs"]
+    assert {job["job_id"] for job in jobs} == expected
+    assert all(job["start"] == range_in(3600) for job in jobs)
+    assert len(asked) == bool(expected)
+
+
+@pytest.mark.parametrize(
     "fields",
     [
         {},
         {"job": "1", "shapes": ["1"]},
+        {"job": "1", "jobs": [1]},
+        {"jobs": ["1"]},
+        {"jobs": [-1]},
+        {"jobs": [1] * 201},
         {"shapes": ["1"] * 9},
         {"shapes": ["-1"]},
         {"shapes": ["1" * 7]},

@@ -1,4 +1,4 @@
-"""When a job last saved, told to the scheduler: at the interval at most, and only what is new."""
+"""The last save and the progress, told to the scheduler: once an interval, and only what is new."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from comment_keeper import COMMENT, RUN, CommentKeeper
 
-from slurm_dl.job.comment_report import LOOK_S, SaveReport
-from slurm_dl.job.run_files import STATE_FILE
+from slurm_dl.job.comment_report import LOOK_S, ProgressReport, SaveReport, share_done
+from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE
 
 LEAST_S = 60.0
 
@@ -105,3 +105,60 @@ def test_a_silent_slurm_is_asked_again_and_a_comment_of_others_is_left(tmp_path:
     full = Training(tmp_path, CommentKeeper(COMMENT.replace("é", "e" * 450)))
     full.look_until(0, 1000)
     assert full.slurm.updates == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "share"),
+    [
+        ({"step": 1, "total": 4}, 0.25),
+        ({"step": 0, "total": 4}, 0.0),
+        ({"step": 9_999, "total": 10_000}, 0.999),
+        ({"step": 4, "total": 4}, 1.0),
+        ({"step": 5, "total": 4}, 1.0),
+        ({"step": 10**400, "total": 10**401}, 0.1),
+        ({"step": 1, "total": None}, None),
+        ({"step": 1, "total": 0}, None),
+        ({"step": -1, "total": 4}, None),
+        ({"step": 1, "total": -4}, None),
+        ({"step": True, "total": 4}, None),
+        ({"step": float("nan"), "total": 4}, None),
+        ({"step": 1, "total": "4"}, None),
+        ({"step": 1, "total": 4, "restart": RUN.restart - 1}, None),
+        (["step", 1], None),
+        ("[", None),
+    ],
+)
+def test_the_share_done_is_what_the_script_says_within_its_bounds(
+    content: object, share: float | None, tmp_path: Path
+) -> None:
+    """100 % is only said of the last step; another run's progress, and nonsense, is none."""
+    if isinstance(content, dict):
+        content = {"restart": RUN.restart, **content}
+    text = content if isinstance(content, str) else json.dumps(content)
+    (tmp_path / PROGRESS_FILE).write_text(text)
+
+    assert share_done(tmp_path, RUN) == share
+
+
+def test_progress_is_told_at_the_interval_and_only_when_it_has_changed(tmp_path: Path) -> None:
+    """Soon after the start, then once an interval; a silent Slurm is told later."""
+    slurm, said = CommentKeeper(), list[str]()
+    report = ProgressReport(tmp_path, slurm, every_s=LEAST_S, log=said.append)
+
+    def told_after(step: int, now_s: float, end_s: float) -> object:
+        content = {"step": step, "total": 1000, "restart": RUN.restart}
+        (tmp_path / PROGRESS_FILE).write_text(json.dumps(content))
+        while now_s < end_s:
+            report.look(RUN, now_s)
+            now_s += max(report.due_in_s(now_s), 0.5)
+        return json.loads(slurm.comment)["slurm_dl"].get("progress"), slurm.updates
+
+    assert told_after(10, 0, 1) == (0.01, 1)
+    assert told_after(20, 1, LEAST_S - 1) == (0.01, 1)
+    assert told_after(20, LEAST_S, 10 * LEAST_S) == (0.02, 2)
+    assert slurm.asked == 2
+    slurm.silent = True
+    assert told_after(30, 10 * LEAST_S, 12 * LEAST_S - 1) == (0.02, 2)
+    slurm.silent = False
+    assert told_after(30, 12 * LEAST_S, 13 * LEAST_S) == (0.03, 3)
+    assert said == ["the progress could not be reported: silent"] * 2

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from elastic_jobs import SEEDS, sizes_of, some_elastic
 
-from slurm_dl.engine.sized_target import choose_sizes, steady
+from slurm_dl.engine.intent import intend
+from slurm_dl.engine.sized_target import Resizing, choose_sizes, steady
 from slurm_dl.engine.target import EVERYTHING, NOBODY, PartitionPool
 from slurm_dl.model.jobs import COMPLETING, JobState
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.testing.snapshot_builder import running, snapshot, waiting
+from slurm_dl.policies.fifo import FifoSkip
+from slurm_dl.testing.snapshot_builder import TYPES, running, snapshot, waiting
 
 CURVE: Final = ((1.0, 0.5), (2.0, 1.0), (4.0, 1.6))
 """Row 0 has the sizes 0, 1, 2 and row 1 the sizes 3, 4, 5; row 2 is not elastic."""
@@ -80,9 +82,43 @@ def test_the_largest_that_fits_passes_a_rigid_one_that_does_not() -> None:
         assert rows.tolist() == served
 
 
+EXPANDED: Final[Mapping[str, tuple[float, tuple[float, float], tuple[tuple[int, int], ...]]]] = {
+    # GPUs, the seconds that the elastic ones have left, the rows and sizes that are to be served.
+    "all in their least size": (4, (1000, 900), ((0, 0), (1, 3), (2, AS_ASKED))),
+    "what is left goes to who gains most": (5, (900, 1000), ((0, 0), (1, 4), (2, AS_ASKED))),
+    "of equal gains the first": (5, (900, 900), ((0, 1), (1, 3), (2, AS_ASKED))),
+    "a step that is too large": (7, (900, 1000), ((0, 1), (1, 4), (2, AS_ASKED))),
+    "no room for the last": (3, (1000, 900), ((0, 1), (1, 3))),
+    "all that they can have": (20, (1000, 900), ((0, 2), (1, 5), (2, AS_ASKED))),
+}
+
+
+@pytest.mark.parametrize(("gpus", "left_s", "served"), EXPANDED.values(), ids=EXPANDED)
+def test_sizes_that_no_policy_chose(
+    gpus: float, left_s: tuple[float, float], served: tuple[tuple[int, int], ...]
+) -> None:
+    snap = on(gpus, left_s=np.array([*left_s, 1.0]))
+
+    rows, chosen = choose_sizes(snap, np.arange(3), NOBODY, None, skips=True)
+
+    assert tuple(zip(rows.tolist(), chosen.tolist(), strict=True)) == served
+
+
+def test_who_is_pinned_does_not_grow() -> None:
+    snap = on(12, runs=(0,))
+
+    rows, chosen = choose_sizes(snap, np.arange(3), np.array([0]), None, skips=True)
+
+    assert rows.tolist() == [0, 1, 2]
+    assert chosen.tolist() == [AS_ASKED, 5, AS_ASKED]
+
+
 @pytest.mark.parametrize("steadiness", [0.0, 1.0, 10.0])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_gpus_are_never_above_those_of_the_pool(seed: int, steadiness: float) -> None:
+@pytest.mark.parametrize("expand", [False, True])
+def test_gpus_are_never_above_those_of_the_pool(
+    seed: int, steadiness: float, *, expand: bool
+) -> None:
     """Any wishes, any order, some pinned; on all nodes or half of them."""
     snap, draw = some_elastic(seed), np.random.default_rng(seed)
     jobs, sizes = snap.jobs, snap.sizes
@@ -101,8 +137,8 @@ def test_gpus_are_never_above_those_of_the_pool(seed: int, steadiness: float) ->
     size = np.full(len(jobs), AS_ASKED, dtype=np.int32)
 
     rows, chosen = choose_sizes(
-        snap, draw.permutation(live), np.array(pinned, dtype=np.int64), wants,
-        skips=True, pool=pool, steadiness=steadiness,
+        snap, draw.permutation(live), np.array(pinned, dtype=np.int64),
+        None if expand else wants, skips=True, pool=pool, steadiness=steadiness,
     )  # fmt: skip
 
     size[rows] = chosen
@@ -111,8 +147,8 @@ def test_gpus_are_never_above_those_of_the_pool(seed: int, steadiness: float) ->
     assert rows[: len(pinned)].tolist() == pinned
     assert (chosen[: len(pinned)] == AS_ASKED).all()
     assert wanted_gpus(jobs.gpus, sizes, size)[rows].sum() <= pool.gpus(snap) + 1e-9
-    assert not (wants[rows[len(pinned) :]] == NOT_NOW).any()
-    if not steadiness:
+    assert expand or not (wants[rows[len(pinned) :]] == NOT_NOW).any()
+    if not steadiness and not expand:
         known = (chosen >= 0) & (wants[rows] >= 0)
         assert (chosen[known] <= wants[rows][known]).all()
 
@@ -125,7 +161,7 @@ STEADY: Final[Mapping[str, tuple[float, tuple[int, ...], dict[int, int], dict[in
     "grows if it saves more": (8, (0,), {0: 2}, {0: 2}),
     "shrinks as nobody wants its GPUs": (8, (0,), {0: 0}, {0: 1}),
     "shrinks for one that starts": (4, (0, 1), {0: 0, 1: 4, 2: AS_ASKED}, {0: 0, 1: 4, 2: -1}),
-    "shrinks for one that grows": (5, (0, 1), {0: 2, 1: 3}, {0: 2, 1: 3}),
+    "one grows for less than another loses": (5, (0, 1), {0: 2, 1: 3}, {0: 1, 1: 4}),
     "keeps what would suffice for both": (6, (0, 1), {0: 2, 1: 3}, {0: 2, 1: 4}),
     "who waits gets its size": (8, (), {0: 0, 1: 5}, {0: 0, 1: 5}),
     "no step is no step": (8, (0,), {0: 1}, {0: 1}),
@@ -143,6 +179,83 @@ def test_no_running_job_changes_its_size_for_too_little(
 
     assert dict(zip(chosen, found.tolist(), strict=True)) == remains
     assert sizes.tolist() == list(chosen.values()), "the choice itself stays as it was"
+
+
+FINE: Final = tuple((float(n), float(n)) for n in range(1, 9))
+"""Row 0 has the sizes 0 to 7 and row 1 the sizes 8 to 15; each GPU more is as good as the first."""
+
+TRADES: Final[Mapping[str, tuple[Any, ...]]] = {
+    # GPUs held, seconds left at speed 1, sizes wanted, GPUs that row 2 waits for of 8, and the
+    # sizes that remain. A restart costs 1 s.
+    "as far as it is wanted": ((6, 1), (9e4, 10), (0, 8), 2, (4, 8)),
+    "both, if that loses less": ((2, 6), (10, 9e4), (0, 9), 4, (0, 10)),
+    "nobody but one that gives enough": ((2, 6), (900, 100), (0, 9), 4, (1, 9)),
+    "all that they may": ((2, 6), (900, 900), (0, 8), 6, (0, 8)),
+    # One GPU of the second saves the first 9e4 / 2 s, and costs the second 100 / 30 s.
+    "one grows for more than another loses": ((1, 6), (9e4, 100), (1, 12), 1, (1, 12)),
+    # Two GPUs more save it 40 s and cost the second 10 s; six would save 50 s and cost 500 s.
+    "as far as that pays": ((1, 6), (60, 100), (5, 8), 1, (3, 10)),
+}
+
+
+@pytest.mark.parametrize(
+    ("holds", "left_s", "wants", "asks", "remains"),
+    TRADES.values(),
+    ids=TRADES,
+)
+def test_gpus_go_from_job_to_job_only_if_both_restarts_and_the_loss_are_saved(
+    holds: tuple[int, int],
+    left_s: tuple[float, float],
+    wants: tuple[int, int],
+    asks: int,
+    remains: tuple[int, int],
+) -> None:
+    snap = snapshot(
+        [running(1, holds[0]), running(2, holds[1]), waiting(3, asks)],
+        nodes=((8, 0),),
+        left_s=np.array([*left_s, 1.0]),
+        setup_s=np.ones(3),
+        sizes=sizes_of({0: FINE, 1: FINE}),
+    )
+    chosen = np.array([*wants, AS_ASKED], dtype=np.int32)
+
+    found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
+
+    assert found.tolist() == [*remains, AS_ASKED]
+
+
+def test_nobody_gives_gpus_that_another_has_to_give_anyhow() -> None:
+    """The first would give one GPU for less, but the second has no size between 2 and 6."""
+    snap = snapshot(
+        [running(1, 2), running(2, 6), waiting(3, 4)],
+        nodes=((8, 0),),
+        left_s=np.array([10.0, 9e4, 1.0]),
+        setup_s=np.ones(3),
+        sizes=sizes_of({0: FINE, 1: ((2.0, 2.0), (6.0, 6.0))}),
+    )
+    chosen = np.array([0, 8, AS_ASKED], dtype=np.int32)
+
+    found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
+
+    assert found.tolist() == [1, 8, AS_ASKED]
+
+
+@pytest.mark.parametrize("expand", [False, True])
+def test_types_of_gpus_come_before_sizes(*, expand: bool) -> None:
+    """With speeds by type, jobs are served on types, at the size that they ask for."""
+    snap = snapshot(
+        [waiting(1, 2), waiting(2, 2)],
+        nodes=((4, 0), (4, 1)),
+        types=TYPES[:2],
+        left_s=np.full(2, 1000.0),
+        rates=np.array([[1.0, 0.5], [0.5, 1.0]]),
+        sizes=sizes_of({0: CURVE}),
+    )
+
+    found = intend(snap, FifoSkip(), resizing=Resizing(expand=expand))
+
+    assert found.size is None
+    assert found.kind is not None
 
 
 @pytest.mark.parametrize(("steadiness", "size"), [(0.0, 2), (12.4, 2), (12.5, 1), (13.0, 1)])
@@ -175,7 +288,10 @@ def test_gpus_that_are_no_size_of_a_job_count_as_well() -> None:
 def test_of_endless_time_equal_speeds_save_nothing() -> None:
     """Job 2 is as fast in half its GPUs: it gives them, and does not grow."""
     equal = ((2.0, 1.0), (4.0, 1.0))
-    for holds, wants, remains in (([2, 2], [2, 4], [2, 3]), ([2, 4], [0, 3], [1, 3])):
+    for gpus, holds, wants, remains in (
+        (10.0, [2, 2], [2, 4], [2, 3]),
+        (7.0, [2, 4], [0, 3], [1, 3]),
+    ):
         snap = on(6, runs=(0, 1), sizes=sizes_of({0: CURVE, 1: equal}), setup_s=np.zeros(3))
         jobs = dataclasses.replace(snap.jobs, gpus=np.array([*holds, 2], dtype=np.float64))
         there = dataclasses.replace(
@@ -183,7 +299,7 @@ def test_of_endless_time_equal_speeds_save_nothing() -> None:
         )
         chosen = np.array([*wants, AS_ASKED], np.int32)
 
-        found = steady(there, np.arange(3), chosen, steadiness=1.0, all_gpus=7.0)
+        found = steady(there, np.arange(3), chosen, steadiness=1.0, all_gpus=gpus)
 
         assert found[:2].tolist() == remains
 
@@ -231,7 +347,10 @@ BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
     "bounds that begin late": lambda _: {"first": np.array([1, 3, 5]), "asked": np.array([1, 3])},
     "bounds that end early": lambda _: {"first": np.array([0, 3, 4])},
     "a job without sizes": lambda _: {"first": np.array([0, 5, 5])},
+    "no nodes": lambda s: {"nodes": s.nodes * 0},
+    "speeds from nowhere": lambda s: {"origin": s.origin + 99},
     "no GPUs": lambda s: {"gpus": s.gpus * 0},
+    "fewer GPUs after more": lambda s: {"gpus": s.gpus[[1, 0, 2, 3, 4]]},
     "endless GPUs": lambda s: {"gpus": s.gpus * np.inf},
     "no speed": lambda s: {"rate": s.rate * 0},
     "endless speed": lambda s: {"rate": s.rate * np.inf},

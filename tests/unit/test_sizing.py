@@ -19,7 +19,15 @@ from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.sizing import NONE, Job, afs, afs_prefers, by_gain, least_sizes
+from slurm_dl.policies.arithmetic.sizing import (
+    NONE,
+    Job,
+    afs,
+    afs_prefers,
+    by_gain,
+    by_steps,
+    least_sizes,
+)
 from slurm_dl.testing.snapshot_builder import NOW_S, running, snapshot, waiting
 
 SIZING: Final = ("afs", "optimus", "sidecar")
@@ -77,6 +85,30 @@ def test_greedy_gains_are_the_best_of_all_choices() -> None:
         assert total(found) == pytest.approx(min(map(total, every)), rel=1e-6)
 
 
+def test_steps_down_lose_the_least_of_all_choices() -> None:
+    """Three running jobs, speeds concave, give GPUs for one that comes: brute force over sizes."""
+    draw = np.random.default_rng(3)
+    for _ in range(300):
+        held, gpus = draw.integers(0, 6, 3).tolist(), [float(g) for g in range(1, 7)]
+        jobs = [Job(gpus, curve(draw, 6), float(draw.random() * 10 + 1), at) for at in held]
+        need = int(draw.integers(1, sum(held) + 2))
+        comes = Job([float(need)], [1.0], 5.0)
+
+        found = by_steps([*jobs, comes], sum(held) + 3.0)
+
+        def total(size: Sequence[int], jobs: list[Job] = jobs) -> float:
+            return sum(job.left / job.rates[at] for job, at in zip(jobs, size, strict=True))
+
+        if need > sum(held):
+            assert found == [*held, NONE]
+            continue
+        every = itertools.product(*(range(at + 1) for at in held))
+        room = [size for size in every if sum(held) - sum(size) >= need]
+        assert found[3] == 0
+        assert tuple(found[:3]) in room
+        assert total(found[:3]) == pytest.approx(min(map(total, room)), rel=1e-6)
+
+
 LINEAR = ([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0])
 COARSE = ([2.0, 4.0, 8.0], [1.0, 1.8, 2.0])
 PEAK = ([1.0, 2.0, 4.0, 8.0], [1.0, 1.8, 3.0, 2.5])
@@ -112,6 +144,29 @@ def test_sizes_are_as_worked_out_by_hand(
 ) -> None:
     assert by_gain(jobs, *least_sizes(jobs, range(len(jobs)), gpus)) == greedy
     assert afs(jobs, gpus) == walk
+
+
+STEPS: Final[Mapping[str, tuple[list[Job], float, list[int]]]] = {
+    "nothing to do": ([Job(*LINEAR, 100, 1), Job(*LINEAR, 900, 1)], 4, [1, 1]),
+    "up into free GPUs, by time saved": ([Job(*LINEAR, 100, 0), Job(*LINEAR, 900, 0)], 5, [0, 3]),
+    "down for one that comes": (
+        [Job(*LINEAR, 100, 1), Job(*LINEAR, 900, 1), Job(*LINEAR, 500)], 4, [0, 1, 0]
+    ),
+    "in vain: nobody changes": ([Job(*LINEAR, 100, 1), Job(*RIGID, 500)], 2, [1, NONE]),
+    "one behind it that fits": (
+        [Job(*LINEAR, 100, 1), Job(*RIGID, 500), Job(*LINEAR, 5)], 3, [1, NONE, 0]
+    ),
+    "what a step frees too much goes up": (
+        [Job(*COARSE, 100, 2), Job(*LINEAR, 60)], 8, [1, 3]
+    ),
+    "running ones never leave": ([Job(*RIGID, 1, 0), Job(*RIGID, 9)], 6, [0, NONE]),
+    "nodes are gone": ([Job(*LINEAR, 100, 3), Job(*LINEAR, 900, 1)], 4, [1, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("jobs", "gpus", "sizes"), STEPS.values(), ids=STEPS)
+def test_sizes_change_by_steps(jobs: list[Job], gpus: float, sizes: list[int]) -> None:
+    assert by_steps(jobs, gpus) == sizes
 
 
 def test_gains_that_differ_by_rounding_alone_are_equal() -> None:

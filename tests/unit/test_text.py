@@ -13,7 +13,7 @@ from slurm_dl.cli.commandline import run
 from slurm_dl.cli.dlqueue.columns import COLUMNS
 from slurm_dl.cli.dlschedd.command import slurm_user_in
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.report.terminal_table import Column, fitted
+from slurm_dl.report.terminal_table import Column, fitted, laid_out
 from slurm_dl.text import ago, duration, escaped, safe, user_name
 
 HOSTILE = "a\x1b[31m\r\n\t\x00\x9b\u202e\u2028\ud800b\x7f"
@@ -67,7 +67,7 @@ def test_ages_are_short(seconds: float, expected: str) -> None:
 
 
 @given(
-    natural=st.lists(st.integers(1, 60), min_size=12, max_size=12),
+    natural=st.lists(st.integers(1, 60), min_size=len(COLUMNS), max_size=len(COLUMNS)),
     width=st.integers(80, 300),
 )
 def test_columns_give_way_but_never_below_their_least(natural: list[int], width: int) -> None:
@@ -85,6 +85,38 @@ def test_columns_give_way_but_never_below_their_least(natural: list[int], width:
         assert widths == natural
     elif any(c.least is not None and w > c.least for c, w in zip(COLUMNS, widths, strict=True)):
         assert total == width
+
+
+@pytest.mark.parametrize(
+    ("width", "optional", "kept", "widths"),
+    [
+        (21, 1, [0, 1, 2, 3], [9, 4, 4, 1]),
+        (20, 1, [0, 1, 2], [9, 4, 4]),
+        (14, 0, [0, 1, 2, 3], [2, 4, 4, 1]),
+        (13, 0, [0, 2, 3], [6, 4, 1]),
+        (9, 1, [0, 2], [4, 4]),
+        (5, 1, [0, 2], [2, 4]),
+    ],
+)
+def test_a_column_that_may_go_goes_where_the_narrowest_table_has_no_room(
+    width: int, optional: int, kept: list[int], widths: list[int]
+) -> None:
+    """After the optional ones, and after all that may be cut was cut."""
+    columns = [
+        Column(title="A", least=2),
+        Column(title="B", may_go=True),
+        Column(title="C"),
+        Column(title="D"),
+    ]
+
+    found, titles, made = laid_out(
+        columns, [["a" * 9, "bbbb", "cccc", "d"]], width, optional=optional
+    )
+
+    assert (found, made) == (kept, widths)
+    assert titles == [columns[i].title for i in kept]
+    both = [Column(title="A", may_go=True), Column(title="B", may_go=True)]
+    assert laid_out(both, [["aa", "bb"]], 3) == ([0], ["A"], [2])
 
 
 def test_the_widest_gives_way_first() -> None:

@@ -1,4 +1,6 @@
-"""Build wheel and source distribution: ``python tools/packaging/dist.py`` (or ``make wheel``).
+"""Build wheels and source distribution: ``python tools/packaging/dist.py`` (or ``make wheel``).
+
+The second wheel, slurm_dl_job, has only what runs inside a job.
 
 They hold what git tracks and nothing else. Equal sources, SOURCE_DATE_EPOCH and hatchling give
 equal files, byte by byte; without SOURCE_DATE_EPOCH it is the time of the last commit.
@@ -15,9 +17,13 @@ from pathlib import Path
 
 from sources import ROOT, BuildError, dated, epoch_s, export, run
 
+JOB = "tools/packaging/job"
+"""Its pyproject.toml makes the wheel slurm_dl_job of the same tree."""
+_BUILD = (sys.executable, "-m", "build")
+
 
 def build(out: Path) -> list[Path]:
-    """Build both into *out*; where they lie.
+    """Build them into *out*; where they lie.
 
     Raises:
         BuildError: They cannot be built here.
@@ -29,7 +35,8 @@ def build(out: Path) -> list[Path]:
         made = top / "made"
         # Each from the tree; a test sees that the source distribution gives an equal wheel.
         kinds = ("--sdist", "--wheel")
-        run(sys.executable, "-m", "build", *kinds, "--outdir", made, tree, env=dated(now_s))
+        run(*_BUILD, *kinds, "--outdir", made, tree, env=dated(now_s))
+        run(*_BUILD, "--wheel", "--outdir", made, tree / JOB, env=dated(now_s))
         out.mkdir(parents=True, exist_ok=True)
         return [Path(shutil.copy2(path, out)) for path in sorted(made.iterdir())]
 
@@ -38,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     """Build them and say where they are."""
     parser = argparse.ArgumentParser(
         prog="tools/packaging/dist.py",
-        description="Build the wheel and the source distribution of what git tracks.",
+        description="Build the wheels and the source distribution of what git tracks.",
         epilog="Example: python tools/packaging/dist.py --out dist",
     )
     parser.add_argument("--out", type=Path, default=ROOT / "dist", metavar="DIR")

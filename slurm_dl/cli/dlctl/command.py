@@ -31,6 +31,10 @@ _COMMANDS = {
         "slurm_dl.cli.dlctl.doctor:doctor",
         "Check the configuration, Slurm and the daemon, and say what to do.",
     ),
+    "logs": (
+        "slurm_dl.cli.dlctl.logs:logs",
+        "Print what a job has written over all its runs, with marks where one ended and why.",
+    ),
     "placements": (
         "slurm_dl.cli.dlctl.policies:placements",
         "List the schemes and rules of placement, and the paper each comes from.",

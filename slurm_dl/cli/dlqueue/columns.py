@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slurm_dl.json_types import Json, JsonObject, as_list, number
@@ -20,6 +21,8 @@ COLUMNS = (
     Column(title="ATTAINED(GPU-h)", short="GPU-h", right=True),
     Column(title="RESTARTS", short="RST", right=True),
     Column(title="TIME", right=True),
+    Column(title="DONE", right=True, may_go=True),
+    Column(title="LEFT", right=True, may_go=True),
     Column(title="NODELIST(REASON)", short="NODES(WHY)", least=8),
 )
 
@@ -37,12 +40,9 @@ STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S":
 
 def cells(job: JsonObject) -> list[str]:
     """One job as the cells of `COLUMNS`."""
-    waits = job["state"] == "PD"
-    where = f"({job['reason'] or 'None'})" if waits else str(job["nodes"])
     return [
         str(job["job"]),
-        # A daemon of an earlier release tells the first one alone.
-        ",".join(map(str, as_list(job.get("partitions")) or [job["partition"] or "-"])),
+        partitions_of(job),
         str(job["name"]),
         str(job["user"]),
         str(job["state"]),
@@ -52,7 +52,9 @@ def cells(job: JsonObject) -> list[str]:
         f"{number(job['attained_gpu_h']):.2f}",
         str(job["restarts"]),
         duration(number(job["time_s"])),
-        where,
+        done(job.get("progress")),
+        left(job.get("left_s")),
+        where(job),
     ]
 
 
@@ -62,6 +64,31 @@ def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
     return [
         [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
     ]
+
+
+def partitions_of(job: JsonObject) -> str:
+    """All partitions that it may start in, or ``-``."""
+    # A daemon of an earlier release tells the first one alone.
+    return ",".join(map(str, as_list(job.get("partitions")) or [job["partition"] or "-"]))
+
+
+def where(job: JsonObject) -> str:
+    """Its nodes or, in brackets, why it waits."""
+    return f"({job['reason'] or 'None'})" if job["state"] == "PD" else str(job["nodes"])
+
+
+def done(share: Json) -> str:
+    """A share as percent, ``100%`` only once all is done; ``-`` if there is none."""
+    if not isinstance(share, int | float) or not math.isfinite(share):
+        return "-"
+    return f"{math.floor(min(max(share, 0.0), 1.0) * 100 + 1e-6)}%"
+
+
+def left(seconds: Json) -> str:
+    """Seconds as squeue writes a time; ``-`` if there are none."""
+    if not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return "-"
+    return duration(seconds)
 
 
 def _or_dash(value: Json) -> str:

@@ -7,15 +7,18 @@ they like.
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 import slurm_dl
+from slurm_dl.cli import completion
 from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
-from slurm_dl.cli.dlqueue.when import show_stale, when
+from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
+from slurm_dl.cli.dlqueue.when import expected_starts, show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, daemon_at
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
@@ -30,7 +33,13 @@ from slurm_dl.text import safe
     "-u", "--user", "users", metavar="LIST", multiple=True, help="Only jobs of these users."
 )
 @click.option(
-    "-p", "--partition", "partitions", metavar="LIST", multiple=True, help="Only these partitions."
+    "-p",
+    "--partition",
+    "partitions",
+    metavar="LIST",
+    multiple=True,
+    shell_complete=completion.partitions,
+    help="Only these partitions.",
 )
 @click.option(
     "-t",
@@ -61,6 +70,7 @@ from slurm_dl.text import safe
     "job_ids",
     metavar="LIST",
     multiple=True,
+    shell_complete=completion.job_ids,
     help="Only these jobs; 4711 is every task of an array, 4711_3 one of them.",
 )
 @click.option("-h", "--noheader", is_flag=True, help="Without headings.")
@@ -73,6 +83,19 @@ from slurm_dl.text import safe
     show_default=True,
     help=f"By what, the first word before all others: {', '.join(SORTS)}. A word with a - before "
     "it turns that order round; running: by state, running jobs first.",
+)
+@click.option(
+    "-o",
+    "--format",
+    "form",
+    metavar="FORMAT",
+    callback=checked,
+    help="What is shown: squeue's letters, as '%.18i %.9P %t %M %R', or names, as jobid,rank,done.",
+)
+@click.option(
+    "--start",
+    is_flag=True,
+    help="Jobs that wait, with the time at which half of the forward runs start each; see when.",
 )
 @click.option(
     "-i",
@@ -108,6 +131,8 @@ def dlqueue(
     job_ids: tuple[str, ...],
     noheader: bool,
     sorts: str,
+    form: str | None,
+    start: bool,
     watch_s: float | None,
     as_json: bool,
     as_schema: bool,
@@ -150,25 +175,52 @@ def dlqueue(
         raise click.UsageError(msg) from None
     client = Client(daemon_at(socket))
     if watch_s is not None:
-        if as_json:
-            msg = "--watch and --json exclude each other"
+        if as_json or form or start:
+            msg = "--watch and --json, -o or --start exclude each other"
             raise click.UsageError(msg)
         from slurm_dl.cli.dlqueue.watch.start import watch  # noqa: PLC0415 - rich costs 0.1 s
 
         ctx.exit(watch(client, request, every_s=watch_s, me=me))
-    answer = client.ask("queue", **request.fields())
+    if start:
+        answer = expected_starts(request, daemon_at(socket))
+        form = form or START_FORMAT
+    else:
+        answer = client.ask("queue", **request.fields())
     jobs = [job for job in as_list(answer.get("jobs")) if isinstance(job, dict)]
+    _check_users(_items(users), jobs)
     if as_json:
         print_json(answer)
         return
-    styles = {i: STYLES[str(job["state"])] for i, job in enumerate(jobs) if job["state"] in STYLES}
     show_stale(answer, err=noheader)
-    show(COLUMNS, [cells(job) for job in jobs], header=not noheader, styles=styles)
+    if form:
+        show_formatted(jobs, form, header=not noheader)
+    else:
+        _show(jobs, header=not noheader)
     _warn(answer)
 
 
+def _show(jobs: list[JsonObject], *, header: bool) -> None:
+    styles = {i: STYLES[str(job["state"])] for i, job in enumerate(jobs) if job["state"] in STYLES}
+    show(COLUMNS, [cells(job) for job in jobs], header=header, styles=styles)
+
+
+def _check_users(users: tuple[str, ...], jobs: list[JsonObject]) -> None:
+    """Refuse a name that this host does not know and that has no job.
+
+    Raises:
+        ClickException: There is one.
+    """
+    unknown = set(users).difference(str(job["user"]) for job in jobs)
+    for name in sorted(name for name in unknown if not name.isdecimal()):
+        try:
+            pwd.getpwnam(name)
+        except (KeyError, ValueError):
+            msg = f"there is no user {name}"
+            raise click.ClickException(msg) from None
+
+
 @dlqueue.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completion.job_ids)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the job's audit lines.")
 @click.pass_obj
 def why(socket: Path | None, job: str, *, as_json: bool) -> None:

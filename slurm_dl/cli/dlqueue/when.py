@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
+from slurm_dl.cli import completion
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.daemon.control.client import Client, daemon_at, stale_note
+from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.forecast.start_time_text import job_lines, shape_lines
-from slurm_dl.json_types import JsonObject
+from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import safe
 
@@ -24,7 +27,7 @@ _SHAPE = re.compile(r"(?:(?P<type>[A-Za-z0-9_.-]{1,63}):)?(?P<shape>[0-9]{1,6}(?
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=completion.job_ids)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def when(socket: Path | None, job: str, *, as_json: bool) -> None:
@@ -39,6 +42,39 @@ def when(socket: Path | None, job: str, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark
     answer = Client(daemon_at(socket), TIMEOUT_S).ask("when", job=job)
     _show(answer, job_lines(answer) if not as_json else [], as_json=as_json)
+
+
+MOST_STARTS = 200
+"""So many jobs `expected_starts` asks about; the daemon takes no more."""
+
+
+def expected_starts(request: QueueRequest, socket: Path) -> JsonObject:
+    """The waiting jobs of a queue, each with ``start``: when it is expected; the soonest first.
+
+    Raises:
+        DaemonError: The daemon does not answer, or refuses.
+    """
+    client = Client(socket, TIMEOUT_S)
+    answer = client.ask("queue", **replace(request, state=("PD",)).fields())
+    jobs = [job for job in as_list(answer.get("jobs")) if isinstance(job, dict)]
+    if not jobs:
+        return answer
+    told = client.ask("when", jobs=[job["job_id"] for job in jobs[:MOST_STARTS]])
+    starts = {
+        one["job_id"]: start
+        for one in as_list(told["jobs"])
+        if isinstance(one, dict) and isinstance(start := one["start"], dict)
+    }
+    shown: list[JsonObject] = [
+        job | ({"start": starts[i]} if (i := job["job_id"]) in starts else {}) for job in jobs
+    ]
+
+    def median_s(job: JsonObject) -> float:
+        at_s = starts.get(job["job_id"], {}).get("median_s")
+        return math.inf if at_s is None else number(at_s)
+
+    shown.sort(key=median_s)
+    return {**answer, "jobs": list[Json](shown)}
 
 
 def before_submitting(typed: Mapping[str, object], *, as_json: bool) -> int:

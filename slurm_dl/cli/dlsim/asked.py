@@ -96,6 +96,7 @@ class PlacementOptions(TypedDict):
     due: NotRequired[str | None]
     rates: NotRequired[Path | None]
     elastic: NotRequired[float]
+    expand: NotRequired[bool]
     steadiness: NotRequired[float | None]
 
 
@@ -119,6 +120,7 @@ def placement_of(
         given.get("due"),
         given.get("rates"),
         elastic=given.get("elastic", 0.0),
+        expand=given.get("expand", False),
         steadiness=given.get("steadiness"),
     )
     profiles = given["profiles"]

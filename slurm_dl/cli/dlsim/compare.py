@@ -47,7 +47,7 @@ _BARS: Final = ("avg_jct_s", "p95_jct_s", "max_rho")
 _IN_FOLDER = (
     "trace", "format_name", "parameters", "places", "rules", "cluster", "costs", "policies",
     "profiles", "widths", "contention", "loads", "resamples", "seeds", "seed", "block_days",
-    "tags", "gpu_speed", "estimate_error", "due", "rates", "elastic", "steadiness",
+    "tags", "gpu_speed", "estimate_error", "due", "rates", "elastic", "expand", "steadiness",
 )  # fmt: skip
 """Options whose values stand in the folder of an array."""
 

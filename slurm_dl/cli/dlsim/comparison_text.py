@@ -261,7 +261,7 @@ def _fitting(rows: Sequence[Row], columns: dict[str, list[_Cell]], width: int) -
     widest = [[max(c.plain.split("\n"), key=len) for c in line] for line in _lines(rows, columns)]
     heads = [max(title.split("\n"), key=len) for title in ("policy", *columns)]
     needed = 2 + sum("range" in title for title in columns)
-    shown, _ = laid_out(
+    shown, _, _ = laid_out(
         names, [heads, *widest], width, header=False, optional=len(columns) - needed
     )
     return list(columns)[: len(shown) - 1]

@@ -324,14 +324,20 @@ FORESIGHT: Final = (
         show_default=True,
         metavar="SHARE",
         help="This share of the jobs can change size, from half to twice the GPUs they ask for; "
-        "policies that choose sizes use it.",
+        "policies that choose sizes use it, and all others with --expand.",
+    ),
+    click.option(
+        "--expand",
+        is_flag=True,
+        help="Under policies that choose no sizes, too: elastic jobs get their least size in the "
+        "order of the policy, and what is left over goes to those that gain most by it.",
     ),
     click.option(
         "--steadiness",
         type=float,
         metavar="RESTARTS",
         help="A running job gets more GPUs only if that saves it more than so many restarts; "
-        "10, if not given.",
+        "if not given, as the preset has it, or 10.",
     ),
 )
 """Knowledge that policies have beforehand."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 import slurm_dl
+from slurm_dl.cli import completion
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit.preview import preview
 from slurm_dl.client_config import read_client_config
@@ -120,9 +121,20 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     show_default=True,
     help="Run COMMAND once on the first node, under torchrun, or as one srun task for each GPU.",
 )
-@click.option("--model", metavar="NAME", help="Name of the model's profile.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    shell_complete=completion.models,
+    help="Name of the model's profile.",
+)
 @click.option("--name", "--job-name", "-J", metavar="X", help="Job name; else the script's name.")
-@click.option("--partition", "-p", metavar="P", help="Partition; else the default one.")
+@click.option(
+    "--partition",
+    "-p",
+    metavar="P",
+    shell_complete=completion.partitions,
+    help="Partition; else the default one.",
+)
 @click.option("--time", "-t", metavar="T", help="Time limit, in sbatch's words.")
 @click.option(
     "--by",

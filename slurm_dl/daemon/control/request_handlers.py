@@ -191,6 +191,8 @@ class RequestHandlers:
         forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
         if request.job:
             answer = when.of_job(forecasts, now, request.job, sight)
+        elif request.jobs:
+            answer = when.of_jobs(forecasts, now, request.jobs, sight)
         else:
             answer = when.of_shapes(
                 forecasts,

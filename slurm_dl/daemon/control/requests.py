@@ -42,6 +42,7 @@ class WhenRequest(_Request):
 
     request: Literal["when"]
     job: Annotated[str, Field(max_length=40)] = ""
+    jobs: list[Annotated[int, Field(ge=0, le=2**32)]] = Field(default_factory=list, max_length=200)
     shapes: list[_Shape] = Field(default_factory=list, max_length=8)
     partition: _Name = ""
     gpu_type: _Name = ""
@@ -51,10 +52,10 @@ class WhenRequest(_Request):
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
-        if bool(self.job) == bool(self.shapes):
-            msg = "give a job, or shapes"
+        if sum(map(bool, (self.job, self.jobs, self.shapes))) != 1:
+            msg = "give a job, jobs, or shapes"
             raise ValueError(msg)
-        if self.job and self.within_s is not None:
+        if self.within_s is not None and not self.shapes:
             msg = "within_s goes with shapes"
             raise ValueError(msg)
         return self

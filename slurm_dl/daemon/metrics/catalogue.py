@@ -256,6 +256,9 @@ OVERTAKEN = _metric(
     "gauge",
     "Eligible jobs that lack free resources while a job of a worse rank holds GPUs.",
 )
+REPORTING = _metric(
+    "reporting_jobs", "gauge", "Jobs on GPUs that report the share of their work that is done."
+)
 SERVED = _metric(
     "served_gpu_seconds_total", "counter", "Service that managed jobs received, GPU-seconds."
 )

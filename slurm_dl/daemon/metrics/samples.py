@@ -260,3 +260,5 @@ def _queue(cycle: Cycle, tiers: int) -> Iterator[MetricValue]:
     worst = int(ranked_holders.max(initial=-1))
     overtaken = could & (plan.rank >= 0) & (plan.rank < worst) & (jobs.gpus > 0)
     yield one(catalogue.OVERTAKEN, float(tasks[overtaken].sum()))
+    reports = cycle.snapshot.progress
+    yield one(catalogue.REPORTING, 0 if reports is None else int(np.sum(holding & (reports >= 0))))

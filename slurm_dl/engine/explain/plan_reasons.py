@@ -30,7 +30,7 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.handover import Purpose, VictimState
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import COMPLETING, JobState
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Policy
@@ -72,7 +72,7 @@ def why(
         return [f"Slurm does not list job {job_id} any more.", *audit_sentences(history, sight)]
     text = snap.seen.texts.get(job_id)
     label = text.label if text else str(job_id)
-    sentences = [_state(cycle, row, label)]
+    sentences = [_state(cycle, row, label), *_progress(cycle, row, job_id)]
     if cycle.plan.rank[row] >= 0:
         sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
         sentences += [*_next_tier(cycle, policy, row), *_due(cycle, policy, row, job_id)]
@@ -107,6 +107,21 @@ def _state(cycle: Cycle, row: int, label: str) -> str:
         again = " (it has run before)" if snap.memory.ran_s[row] > 0 else ""
         return f"Job {label} has been waiting for {gpus} for {waited}{again}."
     return f"Job {label} is {state.name.lower()}."
+
+
+def _progress(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+    """The job's own report: share of its work, rate, and the time left by that."""
+    snap = cycle.snapshot
+    claim = snap.seen.claim(job_id)
+    if snap.jobs.state[row] >= COMPLETING or (claim.progress is None and claim.rate is None):
+        return []
+    # Rounded down: all is done only when it says so.
+    share = None if claim.progress is None else f"{math.floor(claim.progress * 100 + 1e-6)}% done"
+    rate = None if claim.rate is None else f"{claim.rate:.4g} steps/s"
+    sentence = f"It reports {', '.join(word for word in (share, rate) if word)}"
+    if snap.left_from is not None and snap.left_from[row] == Origin.REPORTED:
+        sentence += f"; at the pace so far {span(snap.left_s[row])} of running are left"
+    return [f"{sentence}."]
 
 
 def _standing(cycle: Cycle, row: int) -> str:

@@ -14,6 +14,12 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
+
+from slurm_dl.model.jobs import I64, PENDING
+from slurm_dl.model.sizes import AS_ASKED
+from slurm_dl.model.snapshot import Snapshot
+
 NONE: Final = -1
 """The size of a job that gets no GPUs."""
 
@@ -27,6 +33,35 @@ class Job(NamedTuple):
     gpus: Sequence[float]  # ``(k,)`` GPUs of each
     rates: Sequence[float]  # ``(k,)`` speed in each, above 0
     left: float  # What is still to be done, seconds at speed 1
+    held: int = NONE  # Index of the size that it has now
+
+
+def jobs_at(snap: Snapshot, rows: I64) -> tuple[list[Job], list[list[int]]]:
+    """The jobs at *rows*, and where each of their sizes is in `Snapshot.sizes`.
+
+    Of several sizes with as many GPUs a job has the fastest. A job that is not elastic has one, at
+    `AS_ASKED`. One of unknown time left counts with the mean of the others.
+    """
+    left_s, sizes = snap.left_s[rows], snap.sizes
+    known = np.isfinite(left_s)
+    mean_s = float(left_s[known].mean()) if known.any() else 1.0
+    jobs, places = [], []
+    for row, left in zip(rows.tolist(), np.where(known, left_s, mean_s).tolist(), strict=True):
+        holds, waits = float(snap.jobs.gpus[row]), snap.jobs.state[row] == PENDING
+        best = dict[float, int]()
+        if sizes is not None:
+            for i in sizes.of(row):
+                gpus = float(sizes.gpus[i])
+                if gpus not in best or sizes.rate[i] > sizes.rate[best[gpus]]:
+                    best[gpus] = i
+        # Of a job that holds none of its sizes, the next smaller one counts.
+        held = NONE if waits else max(sum(gpus <= holds for gpus in best) - 1, 0)
+        places.append(list(best.values()) or [AS_ASKED])
+        if sizes is None or not best:
+            jobs.append(Job([holds], [1.0], left, held))
+        else:
+            jobs.append(Job(list(best), sizes.rate[places[-1]].tolist(), left, held))
+    return jobs, places
 
 
 def least_sizes(jobs: Sequence[Job], turns: Iterable[int], free: float) -> tuple[list[int], float]:
@@ -80,6 +115,41 @@ def by_gain(jobs: Sequence[Job], size: Sequence[int], free: float) -> list[int]:
             size[j] += 1
             offer(j)
     return size
+
+
+def by_steps(jobs: Sequence[Job], free: float) -> list[int]:
+    """Sizes as they are, but for one step at a time: down for a job that comes, up into free GPUs.
+
+    A job without GPUs gets its least size. Where that does not fit, the steps down that lose least
+    for each GPU are taken until it does, as `by_gain` takes steps up; a job for which not even all
+    steps would make room has to wait.
+
+    Args:
+        free: GPUs that there are.
+    """
+    size = [job.held for job in jobs]
+    held = [(j, job) for j, job in enumerate(jobs) if job.held != NONE]
+    free -= sum(job.gpus[job.held] for _, job in held)
+    spare = sum(job.gpus[job.held] - job.gpus[0] for _, job in held)
+    steps = [(gain(job, job.held - 1), j) for j, job in held if job.held]
+    heapq.heapify(steps)
+
+    def step_down() -> float:
+        _, j = heapq.heappop(steps)
+        size[j] -= 1
+        if size[j]:
+            heapq.heappush(steps, (gain(jobs[j], size[j] - 1), j))
+        return jobs[j].gpus[size[j] + 1] - jobs[j].gpus[size[j]]
+
+    for j, job in enumerate(jobs):
+        if size[j] == NONE and job.gpus[0] <= free + spare + _ROUNDING:
+            while job.gpus[0] > free + _ROUNDING:
+                given = step_down()
+                free, spare = free + given, spare - given
+            size[j], free = 0, free - job.gpus[0]
+    while free < -_ROUNDING and steps:  # Nodes are gone.
+        free += step_down()
+    return by_gain(jobs, size, free)
 
 
 def afs_prefers(short: tuple[float, float], long: tuple[float, float]) -> bool:

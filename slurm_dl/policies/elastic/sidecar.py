@@ -1,9 +1,9 @@
-"""The non-intrusive framework of SC 2020 ("SideCar"): GPUs that are free go to whoever gains most.
+"""The non-intrusive framework of SC 2020 ("SideCar"): jobs give steps back for those that come.
 
-A job that comes gets its least size, and jobs that hold more give steps back for it; GPUs that a
-job leaves go to those that gain most by them. Its paper names the mechanism, a process beside the
-training that stops and restarts it, and not the rule. The rule here is that of `optimus`, with the
-jobs served in the order of first submission.
+A job that comes gets its least size. If no GPUs are free for it, the running jobs that lose least
+by it take steps down; GPUs that a job leaves go to the jobs that gain most by them. Nobody else
+changes size. Its paper names the mechanism, a process beside the training that stops and restarts
+it, and says that progress decides; the rule is not published.
 
 Source: "An Efficient and Non-Intrusive GPU Scheduling Framework for Deep Learning Training
 Systems", SC 2020.
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from slurm_dl.policies.arithmetic.sizing import Job, by_gain, least_sizes
+from slurm_dl.policies.arithmetic.sizing import Job, by_steps
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCar(SizingPolicy):
-    """Least sizes for all jobs, the rest by time saved; served by first submission.
+    """Sizes change by steps: down for jobs that come, up into GPUs that are free.
 
     Attributes:
         quantum_s: Sizes are chosen anew this often, seconds, above 0.
@@ -33,12 +33,15 @@ class SideCar(SizingPolicy):
     about: ClassVar[About] = About(
         row="A12",
         level="W2",
-        formula="least sizes by arrival; then the largest left (1/rate - 1/rate') / (GPUs' - GPUs)",
+        formula=(
+            "least size to each that comes, by steps down of least left (1/rate - 1/rate') / "
+            "(GPUs' - GPUs); into free GPUs steps up of the largest"
+        ),
         needs=("left_s", "sizes"),
         fallback=FALLBACK,
     )
     interpretation: ClassVar[str] = (
-        f"{ONE_POOL}Its rule is not published: the sizes are those that Optimus would choose. A "
+        f"{ONE_POOL}Its rule is not published: which steps are taken is by Optimus' gain. A "
         "restart costs nothing in the rule."
     )
 
@@ -46,4 +49,4 @@ class SideCar(SizingPolicy):
 
     def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""
-        return by_gain(jobs, *least_sizes(jobs, range(len(jobs)), gpus))
+        return by_steps(jobs, gpus)

@@ -19,7 +19,7 @@ from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.parameter_bounds import positive
-from slurm_dl.policies.arithmetic.sizing import NONE, Job
+from slurm_dl.policies.arithmetic.sizing import NONE, Job, jobs_at
 from slurm_dl.policies.base import Order, Preempts, one_tier
 
 FALLBACK: Final = (
@@ -51,10 +51,10 @@ class SizingPolicy(abc.ABC):
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
         rows, nodes = _by_arrival(snap), snap.seen.nodes
-        may = [_sizes_at(snap, row) for row in rows.tolist()]
-        chosen = self.choose(_jobs_at(snap, rows, may), float(nodes.gpus[nodes.up].sum()))
+        jobs, places = jobs_at(snap, rows)
+        chosen = self.choose(jobs, float(nodes.gpus[nodes.up].sum()))
         size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
-        for row, mine, at in zip(rows.tolist(), may, chosen, strict=True):
+        for row, mine, at in zip(rows.tolist(), places, chosen, strict=True):
             size[row] = NOT_NOW if at == NONE else mine[at]
         gpus = wanted_gpus(snap.jobs.gpus, snap.sizes, size)
         key = np.where(size == NOT_NOW, math.inf, self.key(gpus))
@@ -83,33 +83,3 @@ def _by_arrival(snap: Snapshot) -> I64:
     """``(k,)`` rows of the jobs that take part, by first submission."""
     rows: npt.NDArray[np.int64] = contenders(snap).nonzero()[0]
     return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
-
-
-def _sizes_at(snap: Snapshot, row: int) -> list[int]:
-    """Indices of the sizes that the job may have; of several with as many GPUs the fastest.
-
-    A job that is not elastic has `AS_ASKED` alone.
-    """
-    sizes, best = snap.sizes, dict[float, int]()
-    if sizes is not None:
-        for i in sizes.of(row):
-            gpus = float(sizes.gpus[i])
-            if gpus not in best or sizes.rate[i] > sizes.rate[best[gpus]]:
-                best[gpus] = i
-    return list(best.values()) or [AS_ASKED]
-
-
-def _jobs_at(snap: Snapshot, rows: I64, may: Sequence[list[int]]) -> list[Job]:
-    """The jobs at *rows* as arithmetic has them, each with the sizes that it *may* have."""
-    left_s, sizes = snap.left_s[rows], snap.sizes
-    known = np.isfinite(left_s)
-    mean_s = float(left_s[known].mean()) if known.any() else 1.0
-    found = []
-    for row, mine, left in zip(
-        rows.tolist(), may, np.where(known, left_s, mean_s).tolist(), strict=True
-    ):
-        if sizes is None or mine == [AS_ASKED]:
-            found.append(Job([float(snap.jobs.gpus[row])], [1.0], left))
-        else:
-            found.append(Job(sizes.gpus[mine].tolist(), sizes.rate[mine].tolist(), left))
-    return found

@@ -140,8 +140,8 @@ class ActiveJobs:
         work_s: F64,
         claims: Mapping[JobId, Claim],
         *,
+        restart_s: F64,
         known: TraceKnowledge = NOTHING,
-        restart_s: float = 0.0,
     ) -> None:
         self._trace = trace
         self._restart_s = restart_s
@@ -319,7 +319,7 @@ class ActiveJobs:
             sizes=self._sizes(),
             past=self._past,
             booked=self._booked,
-            setup_s=np.full(n, self._restart_s),
+            setup_s=self._restart_s[self.job_id],
         )
 
 

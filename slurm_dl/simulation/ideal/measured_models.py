@@ -142,7 +142,7 @@ class MeasuredModel:
         """Seconds of a pass with synchronisation, and of the synchronisation alone."""
         # Nodes are all alike: of rotations only the smallest one was measured.
         place = min(placement[i:] + placement[:i] for i in range(len(placement)))
-        at = self._by_place.get(int("".join(map(str, place))))
+        at = self._by_place.get(int("".join(map(str, place)))) if len(place) <= MOST_NODES else None
         if at is None:
             found = self._scattered([min(len(place), MOST_NODES), sum(place), local])[0]
         elif at[0, 0] <= local <= at[-1, 0]:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
+from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
 from slurm_dl.model.booking import changes, updated
@@ -36,7 +37,7 @@ from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, INSTANT_S, Decis
 from slurm_dl.simulation.ideal.gpu_types import OnTypes
 from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementModel
 from slurm_dl.simulation.ideal.sized_jobs import OnSizes
-from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts
+from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts, restarts_s
 from slurm_dl.simulation.job_knowledge import NOTHING, Chronicle, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome, SimulationError
 
@@ -61,7 +62,7 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
     kind: type[IdealCluster] | None = None,
-    steadiness: float = 0.0,
+    resizing: Resizing = AS_SUBMITTED,
 ) -> Outcome:
     """Run *trace* under *policy*.
 
@@ -73,7 +74,7 @@ def simulate(
         seed: For what a cost model draws.
         progress: Told now and then how many jobs are done.
         kind: With rounds of its own; None: as this module says.
-        steadiness: Restarts that a larger size must save, see `sized_target.steady`.
+        resizing: Which sizes elastic jobs get.
 
     Raises:
         SimulationError: The policy stops time.
@@ -87,7 +88,7 @@ def simulate(
         whereabouts=whereabouts,
         known=known,
         seed=seed,
-        steadiness=steadiness,
+        resizing=resizing,
     )
     simulation.run(progress)
     return simulation.outcome()
@@ -107,7 +108,7 @@ class IdealCluster:
         seed: int,
         whereabouts: PlacementModel | None = None,
         known: TraceKnowledge = NOTHING,
-        steadiness: float = 0.0,
+        resizing: Resizing = AS_SUBMITTED,
     ) -> None:
         n = len(trace)
         self._trace = trace
@@ -115,7 +116,7 @@ class IdealCluster:
         self._costs = costs
         self._clockwork = clockwork
         self._lease_s = lease_of(policy)
-        self._steadiness = steadiness
+        self._resizing = resizing
         self._where: PlacementModel = whereabouts or _anywhere(known, n, len(shape.gpu_types))
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
@@ -135,7 +136,7 @@ class IdealCluster:
             work_s,
             self._where.claims(),
             known=self._known,
-            restart_s=costs.restart_s,
+            restart_s=restarts_s(costs, trace.gpus),
         )
         self._work_s = work_s
         self._counted_to_s = 0.0
@@ -242,8 +243,9 @@ class IdealCluster:
     def _losses(self) -> dict[str, F64]:
         causes = {"restart": self._lost_gpu_s.copy(), **self._where.losses()}
         if self._costs.slowdown > 1:
-            slower_s = self._trace.duration_s * (self._costs.slowdown - 1)
-            causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, slower_s * self._trace.gpus)
+            worked_gpu_s = self._service_gpu_s - sum(causes.values())
+            part = 1 - 1 / self._costs.slowdown
+            causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, worked_gpu_s * part)
         return causes
 
     def _complete(self) -> None:
@@ -284,7 +286,7 @@ class IdealCluster:
         kept = under_lease(snap, self._lease_s).nonzero()[0] if self._lease_s else NOBODY
         intent = intend(
             snap, self._policy, kept, lease_s=self._lease_s, restart_s=self._costs.restart_s,
-            steadiness=self._steadiness,
+            resizing=self._resizing,
         )  # fmt: skip
         order = intent.order
         if news := changes(snap.booked, order.book):
@@ -427,7 +429,7 @@ class IdealCluster:
 
 
 def _anywhere(known: TraceKnowledge, n: int, types: int) -> PlacementModel:
-    if known.sizes is not None:
+    if known.sizes is not None and types == 1:
         return OnSizes()
     if known.rates is None and types == 1:
         return Anywhere()

@@ -104,6 +104,13 @@ class FlatCosts:
         return np.where(first, self.start_s, np.where(large, self.large_restart_s, self.restart_s))
 
 
+def restarts_s(costs: Costs, gpus: F64) -> F64:
+    """``(n,)`` what a restart costs jobs of so many GPUs about, seconds."""
+    if isinstance(costs, FlatCosts):
+        return np.where(gpus > costs.large_gpus, costs.large_restart_s, costs.restart_s)
+    return np.full(len(gpus), costs.restart_s)
+
+
 @dataclass(frozen=True, slots=True)
 class QuantileCosts:
     """Every start but the first costs what was once measured, drawn anew each time."""

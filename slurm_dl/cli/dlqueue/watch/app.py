@@ -26,7 +26,7 @@ from slurm_dl.cli.dlqueue.watch.last_answer import Shown
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject
-from slurm_dl.report.terminal_table import laid_out
+from slurm_dl.report.terminal_table import Column, laid_out
 from slurm_dl.text import safe
 
 SORT_KEYS = {
@@ -282,17 +282,18 @@ class WatchApp(App[None]):
         end = min(self._first + self._rows, self._shown.number("total"))
         jobs = [self._at(place) for place in range(self._first, end)]
         rows = rows_of([job for job in jobs if job])
-        titles, widths = laid_out(
+        kept, titles, widths = laid_out(
             ALL_COLUMNS, rows, table.size.width - 1, optional=len(MORE_COLUMNS)
         )
         table.clear(columns=True)
         for title, width in zip(titles, widths, strict=True):
             table.add_column(Text(title, no_wrap=True, overflow="ellipsis"), width=width + 1)
-        left = iter(rows)
+        columns = [ALL_COLUMNS[i] for i in kept]
+        left = iter([[row[i] for i in kept] for row in rows])
         for job in jobs:
             style = STYLES.get(str(job["state"]), "") if job else "dim"
             row = next(left) if job else ["..."] + [""] * (len(titles) - 1)
-            table.add_row(*_texts(row, widths, style))
+            table.add_row(*_texts(columns, row, widths, style))
         table.move_cursor(row=self._cursor - self._first, scroll=False)
 
     def _say(self, title: str, lines: tuple[str, ...]) -> None:
@@ -387,9 +388,9 @@ class WatchApp(App[None]):
         self.set_focus(None)
 
 
-def _texts(row: list[str], widths: list[int], style: str) -> list[Text]:
+def _texts(columns: list[Column], row: list[str], widths: list[int], style: str) -> list[Text]:
     texts = []
-    for column, cell, width in zip(ALL_COLUMNS, row, widths, strict=False):
+    for column, cell, width in zip(columns, row, widths, strict=True):
         text = Text(cell, style=style, no_wrap=True)
         text.truncate(width, overflow="ellipsis")
         text.align("right" if column.right else "left", width)

@@ -1,0 +1,128 @@
+"""The job's Python finds slurm_dl.job under dlrun, whichever it is, and the user's own first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import pythons
+
+from slurm_dl import __version__
+from slurm_dl.job import run
+
+ROOT = Path(__file__).parents[2]
+PLACE = str(ROOT / "slurm_dl/job/pythonpath")
+DLRUN = Path(sys.executable).with_name("dlrun")
+SAYS = (
+    "import sys, slurm_dl; from slurm_dl import job; from slurm_dl.job import run_dir\n"
+    "print(slurm_dl.__version__, job.__file__, run_dir())\n"
+    "print(*sys.path, sep=chr(10))\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, PLACE),
+        ("", PLACE),  # no entry, which would be the current directory
+        ("/a", f"/a:{PLACE}"),
+        ("/a:/b:", f"/a:/b::{PLACE}"),  # theirs, as Python reads it
+        (PLACE, None),
+        (f"{PLACE}:/a", None),
+    ],
+)
+def test_the_directory_comes_last_and_once(given: str | None, expected: str | None) -> None:
+    """Nothing is prepended, and a dlrun within a dlrun adds nothing."""
+    environ = {} if given is None else {"PYTHONPATH": given}
+
+    assert run._python_path(environ) == ({} if expected is None else {"PYTHONPATH": expected})
+
+
+def test_a_directory_that_pythonpath_cannot_name_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A colon would make two entries of it, the second of them relative."""
+    monkeypatch.setattr(run, "PYTHON_PATH", Path("/opt/a:b"))
+
+    assert run._python_path({}) == {}
+
+
+def test_the_directory_holds_one_package_and_belongs_to_the_installation() -> None:
+    """No name of the standard library or of the user's can be found there."""
+    place = Path(PLACE)
+    files = {path for path in place.rglob("*") if "__pycache__" not in path.parts}
+
+    assert files == {place / "slurm_dl", place / "slurm_dl/__init__.py"}
+    assert {path.stat().st_uid for path in files | {place}} == {Path(run.__file__).stat().st_uid}
+    assert not [path for path in place.rglob("*") if path.is_symlink()]
+
+
+def own_slurm_dl(directory: Path) -> Path:
+    """A package of the user's, of another version."""
+    package = directory / "slurm_dl"
+    (package / "job").mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = 'mine'\n")
+    (package / "job/__init__.py").write_text("def run_dir(): return 'mine'\n")
+    return package
+
+
+@pytest.mark.parametrize("version", pythons.VERSIONS)
+@pytest.mark.parametrize("where", ["none", "script", "PYTHONPATH", "site-packages", "no package"])
+def test_the_jobs_python_imports_it_and_the_users_own_first(
+    tmp_path: Path, version: str, where: str
+) -> None:
+    """Theirs may lie anywhere; a mere directory of the name is none. Our packages stay hidden."""
+    venv = tmp_path / "venv"
+    options = ["-m", "venv", "--without-pip"]
+    subprocess.run([pythons.python(version), *options, venv], check=True)
+    (site,) = venv.glob("lib/python3*/site-packages")
+    (tmp_path / "job").mkdir()
+    script = tmp_path / "job/train.py"
+    script.write_text(SAYS)
+    environ = {"PATH": os.environ["PATH"], "SLURM_DL_RUN_DIR": str(tmp_path / "run")}
+    if where == "PYTHONPATH":
+        environ["PYTHONPATH"] = str(tmp_path / "theirs")
+    if where == "no package":
+        (site / "slurm_dl").mkdir()
+    directory = {"script": tmp_path / "job", "PYTHONPATH": tmp_path / "theirs"}.get(where, site)
+    theirs = None if where in ("none", "no package") else own_slurm_dl(directory)
+
+    done = subprocess.run(
+        [DLRUN, "--", venv / "bin/python", script],
+        env=environ,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    told, *path = done.stdout.splitlines()
+    if theirs is None:
+        assert told == f"{__version__} {ROOT}/slurm_dl/job/__init__.py {tmp_path}/run"
+    else:
+        assert told == f"mine {theirs}/job/__init__.py mine"
+    assert [entry for entry in path if entry.startswith((str(ROOT), sys.prefix))] == [PLACE]
+
+
+def test_two_installations_on_one_path_find_each_other_once(tmp_path: Path) -> None:
+    """One dlrun within the other: the first makes way for the second, which stays."""
+    second = tmp_path / "second/slurm_dl"
+    second.mkdir(parents=True)
+    for name in ("__init__.py", "job"):
+        (second / name).symlink_to(ROOT / "slurm_dl" / name)
+    path = f"{PLACE}:{second}/job/pythonpath"
+
+    code = "import slurm_dl.job; print(slurm_dl.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        env={"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == f"{second}/__init__.py\n"
