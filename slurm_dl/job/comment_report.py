@@ -15,6 +15,9 @@ from typing import NamedTuple
 from slurm_dl.job.controller import CallFailedError, JobController, lacks_contract
 from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE, RunId, read_object
 
+STEP = 0.0099  # Not 0.01, by which rounded shares differ a little less
+"""A smaller change of the share that is done is not reported."""
+
 
 class CommentReport:
     """When the next report is due, and where its content comes from and goes to.
@@ -122,7 +125,7 @@ class ProgressReport(CommentReport):
     _told: float | None = None
 
     def look(self, run: RunId, now_s: float) -> None:
-        """Report if the share has changed.
+        """Report if the share has changed by a hundredth: long jobs are many, and slurmctld one.
 
         Args:
             now_s: By a clock that is never set.
@@ -131,7 +134,7 @@ class ProgressReport(CommentReport):
             return
         self._next_s = now_s + min(LOOK_S, self._every_s)
         share = share_done(self._run_dir, run)
-        if share is None or share == self._told:
+        if share is None or (self._told is not None and abs(share - self._told) < STEP):
             return
         self._next_s = now_s + self._every_s
         try:
