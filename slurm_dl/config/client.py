@@ -12,7 +12,9 @@ from slurm_dl.config.daemon_section import split_address
 from slurm_dl.config.tree import Config
 from slurm_dl.placement.consolidate import Consolidate
 
+
 SOCKET_NAME = "dlschedd.sock"
+"""As `daemon.control.wire_format` has it, above this layer."""
 
 
 def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfig:

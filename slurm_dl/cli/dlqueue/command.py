@@ -182,7 +182,7 @@ def dlqueue(
 
         ctx.exit(watch(client, request, every_s=watch_s, me=me))
     if start:
-        answer = expected_starts(request, daemon_at(socket))
+        answer = expected_starts(request, socket)
         form = form or START_FORMAT
     else:
         answer = client.ask("queue", **request.fields())

@@ -48,13 +48,13 @@ MOST_STARTS = 200
 """So many jobs `expected_starts` asks about; the daemon takes no more."""
 
 
-def expected_starts(request: QueueRequest, socket: Path) -> JsonObject:
+def expected_starts(request: QueueRequest, socket: Path | None) -> JsonObject:
     """The waiting jobs of a queue, each with ``start``: when it is expected; the soonest first.
 
     Raises:
         DaemonError: The daemon does not answer, or refuses.
     """
-    client = Client(socket, TIMEOUT_S)
+    client = Client(daemon_at(socket), TIMEOUT_S)
     answer = client.ask("queue", **replace(request, state=("PD",)).fields())
     jobs = [job for job in as_list(answer.get("jobs")) if isinstance(job, dict)]
     if not jobs:
