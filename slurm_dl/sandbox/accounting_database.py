@@ -45,8 +45,11 @@ def check_host() -> None:
         raise ConfigError(message)
 
 
-def slurmdbd_conf(layout: Layout, *, port: int) -> str:
-    """The text of slurmdbd.conf; *port* is where slurmdbd listens."""
+def slurmdbd_conf(layout: Layout, *, port: int, only_loopback: bool = False) -> str:
+    """The text of slurmdbd.conf; *port* is where slurmdbd listens.
+
+    *only_loopback* as in `config_files.slurm_conf`.
+    """
     settings = {
         "DbdHost": "localhost",
         "DbdAddr": "127.0.0.1",
@@ -61,6 +64,7 @@ def slurmdbd_conf(layout: Layout, *, port: int) -> str:
         "StorageHost": "localhost",
         "StorageUser": "root",
         "StorageLoc": "slurm_acct_db",
+        **({"CommunicationParameters": "EnableIPv6"} if only_loopback else {}),
     }
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -163,6 +165,35 @@ def check_host() -> None:
     if missing:
         message = f"not installed: {', '.join(missing)}; {_PACKAGES}"
         raise ConfigError(message)
+
+
+def slurmd_release() -> tuple[int, int]:
+    """Year and month of the installed slurmd's release, such as (22, 5).
+
+    Raises:
+        ConfigError: It does not tell.
+    """
+    argv = [program("slurmd"), "-V"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    found = re.search(r" (\d\d)\.(\d\d)", done.stdout)
+    if found is None:
+        said = (done.stdout + done.stderr).strip()[:200]
+        message = f"'{' '.join(argv)}' names no release of Slurm: {said!r}"
+        raise ConfigError(message)
+    return int(found[1]), int(found[2])
+
+
+def has_only_loopback() -> bool:
+    """Whether 127.0.0.1 is this host's only address.
+
+    Slurm resolves names and addresses with AI_ADDRCONFIG, which then finds nothing (glibc: it
+    counts no loopback address).
+    """
+    try:
+        socket.getaddrinfo("127.0.0.1", None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        return True
+    return False
 
 
 def check_directory(layout: Layout, spec: SandboxSpec) -> None:
