@@ -36,12 +36,7 @@ def slurmdbd_port(spec: SandboxSpec, first_port: int) -> int:
 
 
 def slurm_conf(
-    spec: SandboxSpec,
-    layout: Layout,
-    *,
-    cluster: str,
-    first_port: int,
-    only_loopback: bool = False,
+    spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: int, only_loopback: bool = False
 ) -> str:
     """The text of slurm.conf; *only_loopback*: see `layout.has_only_loopback`."""
     # "localhost" is accepted by slurmctld as this host's name (22.05.8), so a directory goes on

@@ -92,10 +92,7 @@ class Daemons:
         return self.layout.log / f"{name}.out"
 
     def why_out_of_service(self, name: str) -> str:
-        """What a daemon's output says about why it does not serve: the first cause, then the end.
-
-        The last line alone is often a consequence ("slurmd initialization failed").
-        """
+        """The first cause in its output, then the end, often a consequence ("... failed")."""
         try:
             text = self.output(name).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:

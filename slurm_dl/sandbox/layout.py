@@ -184,11 +184,7 @@ def slurmd_release() -> tuple[int, int]:
 
 
 def has_only_loopback() -> bool:
-    """Whether 127.0.0.1 is this host's only address.
-
-    Slurm resolves names and addresses with AI_ADDRCONFIG, which then finds nothing (glibc: it
-    counts no loopback address).
-    """
+    """True on a host with no address but 127.0.0.1, where AI_ADDRCONFIG, as Slurm asks, fails."""
     try:
         socket.getaddrinfo("127.0.0.1", None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
     except socket.gaierror:

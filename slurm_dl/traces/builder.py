@@ -42,7 +42,7 @@ class BadValue(Exception):  # noqa: N818 - it is caught, never shown as an error
 
 
 class TimeForm(StrEnum):
-    """How a file writes a time."""
+    """The forms of a time in a file."""
 
     SECONDS = "a number of seconds"
     LOCAL = "a time without an offset"

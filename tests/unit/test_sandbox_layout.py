@@ -241,7 +241,12 @@ def test_eventually_says_what_did_not_come() -> None:
         eventually(never, 0.0)
 
 
-PMIX = "slurmctld: error:  mpi/pmix_v4: init: can not load PMIx library\n"
+PMIX = """\
+slurmctld: error:  mpi/pmix_v4: init: can not load PMIx library
+slurmctld: error: MPI: Cannot create context for mpi/pmix_v4
+slurmctld: error: Could not open node state file /srv/box/state/node_state: No such file
+slurmctld: error: NOTE: Trying backup state save file. Information may be lost!
+"""
 NO_NAME = "slurmctld: error: get_addr_info: getaddrinfo() failed: Name or service not known"
 NO_PORT = "slurmctld: fatal: slurm_init_msg_engine_port error Address family not supported"
 

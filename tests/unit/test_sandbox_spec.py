@@ -163,25 +163,18 @@ def test_no_topology_means_no_topology_plugin() -> None:
     spec = replace(MIXED, nodes_per_leaf=0)
 
     assert not any(line.startswith("Topology") for line in conf(spec))
-    assert "topology.conf" not in names_of(spec)
-
-
-@pytest.mark.parametrize(
-    ("release", "plugin"),
-    [((22, 5), "cgroup/v1"), ((23, 11), "cgroup/v1"), ((24, 5), "disabled"), ((26, 5), "disabled")],
-)
-def test_the_hosts_cgroups_are_left_alone(release: tuple[int, int], plugin: str) -> None:
-    """By the words of each release, unless a setting asks for them."""
-    made = dict(files(MIXED, LAYOUT, cluster="c", first_port=1, release=release))
-
-    assert made[Path("/srv/box/cgroup.conf")] == f"CgroupPlugin={plugin}\n"
-    asked = replace(MIXED, slurm_conf_extra=("TaskPlugin=task/cgroup",))
-    assert "cgroup.conf" not in names_of(asked)
-
-
-def names_of(spec: SandboxSpec) -> set[str]:
     made = files(spec, LAYOUT, cluster="c", first_port=1, release=(22, 5))
-    return {path.name for path, _ in made}
+    assert "topology.conf" not in {path.name for path, _ in made}
+
+
+def test_the_hosts_cgroups_are_left_alone() -> None:
+    """By the words of each release, unless a setting asks for them."""
+    path, asked = LAYOUT.directory / "cgroup.conf", ("TaskPlugin=task/cgroup",)
+    for release, plugin in (((23, 11), "cgroup/v1"), ((24, 5), "disabled")):
+        made = dict(files(MIXED, LAYOUT, cluster="c", first_port=1, release=release))
+        assert made[path] == f"CgroupPlugin={plugin}\n"
+        own = replace(MIXED, slurm_conf_extra=asked)
+        assert path not in dict(files(own, LAYOUT, cluster="c", first_port=1, release=release))
 
 
 def test_shards_are_named_where_the_gpus_are() -> None:
