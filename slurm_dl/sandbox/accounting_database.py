@@ -46,10 +46,7 @@ def check_host() -> None:
 
 
 def slurmdbd_conf(layout: Layout, *, port: int, only_loopback: bool = False) -> str:
-    """The text of slurmdbd.conf; *port* is where slurmdbd listens.
-
-    *only_loopback* as in `config_files.slurm_conf`.
-    """
+    """The text of slurmdbd.conf; *port* is where slurmdbd listens."""
     settings = {
         "DbdHost": "localhost",
         "DbdAddr": "127.0.0.1",

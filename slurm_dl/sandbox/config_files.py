@@ -71,8 +71,7 @@ def slurm_conf(
         "MailProg": "/bin/true",
     }
     if only_loopback:
-        # Slurm then asks for both families, and AI_ADDRCONFIG drops neither (22.05.8, also where
-        # the kernel has no IPv6).
+        # AI_ADDRCONFIG drops neither of two families (22.05.8; also in a kernel without IPv6).
         settings["CommunicationParameters"] = "EnableIPv6"
     if spec.accounting:
         port = slurmdbd_port(spec, first_port)
@@ -131,9 +130,8 @@ def topology_conf(spec: SandboxSpec) -> str:
 def cgroup_conf(release: tuple[int, int]) -> str:
     """The text of cgroup.conf: no daemon of a sandbox needs the host's cgroups.
 
-    slurmd 22.05 loads a cgroup plugin all the same, and by itself finds none on a host without a
-    cgroup file system, or with version 2 and no systemd. The plugin for version 1 loads anywhere.
-    "disabled" is in the manual page cgroup.conf(5) of 24.05.2, not in that of 23.11.4.
+    slurmd 22.05 loads a plugin all the same; by itself it finds none without a cgroup file system,
+    or with version 2 and no systemd. "disabled" is in cgroup.conf(5) of 24.05.2, not of 23.11.4.
     """
     return f"CgroupPlugin={'disabled' if release >= _CAN_DISABLE_CGROUPS else 'cgroup/v1'}\n"
 

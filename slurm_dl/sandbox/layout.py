@@ -174,11 +174,10 @@ def slurmd_release() -> tuple[int, int]:
         ConfigError: It does not tell.
     """
     argv = [program("slurmd"), "-V"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
-    found = re.search(r" (\d\d)\.(\d\d)", done.stdout)
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False).stdout
+    found = re.search(r" (\d\d)\.(\d\d)", said)
     if found is None:
-        said = (done.stdout + done.stderr).strip()[:200]
-        message = f"'{' '.join(argv)}' names no release of Slurm: {said!r}"
+        message = f"'{' '.join(argv)}' names no release of Slurm: {said[:200]!r}"
         raise ConfigError(message)
     return int(found[1]), int(found[2])
 

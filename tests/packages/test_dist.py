@@ -213,12 +213,7 @@ def test_of_several_versions_the_documented_commands_take_the_last(
     assert len(TYPED) == 6, "of pip, pipx and apt-get, here and in the upgrade and for jobs"
     (tmp_path / "dist").mkdir()
     for age, version in enumerate(("0.10.0", "0.9.0", "0.11.0rc1")):
-        for name in (
-            "slurm_dl-{}-py3-none-any.whl",
-            "slurm_dl_job-{}-py3-none-any.whl",
-            "slurm-dl_{}-1_amd64.deb",
-            "slurm_dl-{}.tar.gz",
-        ):
+        for name in ("slurm_dl-{}-py3.whl", "slurm_dl_job-{}-py3.whl", "slurm-dl_{}-1_amd64.deb"):
             for place in (tmp_path, tmp_path / "dist"):
                 path = place / name.format(version)
                 path.touch()
