@@ -9,7 +9,6 @@ Source: libmunge's manual pages munge(3), munge_ctx(3), munge_enum(3).
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import hashlib
 from typing import Any, Final
 

@@ -99,7 +99,7 @@ def unsealed(answer: bytes, address: str) -> bytes:
     try:
         said = json.loads(answer)
         kind, words = said["kind"], safe(str(said["error"]), 300)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         msg = f"{address} closed the connection without an answer; see the log of dlschedd"
         raise TcpError(msg) from None
     if kind == RefusalKind.BUSY:
@@ -116,6 +116,6 @@ def nonce_of(hello: bytes, address: str) -> bytes:
     """
     try:
         return str(json.loads(hello)["nonce"]).encode()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         msg = f"{address}: it is no dlschedd that answers there, or it is busy; retry"
         raise TcpError(msg) from None
