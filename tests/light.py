@@ -1,4 +1,4 @@
-"""What a command loads and reads, and how long it takes beside a Python that does nothing."""
+"""Modules and files of a command, and its time beside a Python that does nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEAVY = frozenset(
         *("slurm_dl.config", "slurm_dl.engine", "slurm_dl.policies", "slurm_dl.model.jobs"),
     }
 )
-"""What no command of users' waits for."""
+"""Modules that no command of users waits for."""
 
 _PROBE = """
 import atexit, importlib, sys
