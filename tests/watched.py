@@ -25,6 +25,7 @@ from patience import eventually
 
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.daemon.audit_log import AuditLog
+from slurm_dl.daemon.control.reception import Reception
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import ControlServer
 from slurm_dl.daemon.control.status_answer import ControlContext
@@ -138,13 +139,10 @@ class Place:
 
     def begin(self) -> None:
         """Listen."""
-        self.server = ControlServer(
-            self.socket,
-            mode=0o666,
-            admins=(),
-            answer=RequestHandlers(self.context),
-            on_bug=self.bugs.append,
+        reception = Reception(
+            admins=(), answer=RequestHandlers(self.context), on_bug=self.bugs.append
         )
+        self.server = ControlServer(self.socket, mode=0o666, reception=reception)
 
     def end(self) -> None:
         """Listen no more."""

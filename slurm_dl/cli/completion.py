@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.client_config import read_client_config
+from slurm_dl.daemon.control.client import Client, daemon_at
 from slurm_dl.json_types import Json, JsonObject, as_list
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.text import safe
@@ -51,11 +52,10 @@ def partitions(ctx: click.Context, param: click.Parameter, incomplete: str) -> l
 def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Models with a profile of the site's or of slurm_dl's, by the names of the files."""
     from slurm_dl.profiles.directory import SUFFIX, shipped_directory  # noqa: PLC0415 - 0.1 s
-    from slurm_dl.submit.site_settings import DEFAULT_PROFILE_DIR  # noqa: PLC0415
 
     del ctx
     names = set[str]()
-    for directory in (shipped_directory(), Path(DEFAULT_PROFILE_DIR)):
+    for directory in (shipped_directory(), Path(read_client_config().profile_dir)):
         try:
             names.update(file.stem for file in directory.iterdir() if file.suffix == SUFFIX)
         except OSError:
@@ -70,7 +70,7 @@ def _asked(ctx: click.Context, request: str, **fields: Json) -> JsonObject:
     while at is not None and socket is None:
         socket, at = at.params.get("socket"), at.parent
     try:
-        return Client(socket_path(socket), _WAIT_S).ask(request, **fields)
+        return Client(daemon_at(socket), _WAIT_S).ask(request, **fields)
     except SlurmDlError:
         return {}
 

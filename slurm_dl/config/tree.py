@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from slurm_dl.config.breakers_section import BreakersSection
-from slurm_dl.config.daemon_section import DaemonSection, MetricsSection, TakeoverSection
+from slurm_dl.config.daemon_section import DaemonSection, Listen, MetricsSection, TakeoverSection
 from slurm_dl.config.estimates_section import DeadlinesSection, EstimatesSection, ForecastsSection
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
@@ -247,6 +247,18 @@ class ControlSection(Section):
             "Mode of the control socket, in quotes. 0666: every user may send queries. Commands "
             "are accepted from admins only, in any mode."
         ),
+    )
+
+    listen: Listen = Field(
+        default="",
+        description=(
+            "IP address and port on which users of other hosts ask, for instance 10.0.0.1:6822, "
+            "or 0.0.0.0:6822 for all addresses. MUNGE says who they are. Empty: users of this host "
+            "alone. Their client.yaml names it: see `dlctl client-config`."
+        ),
+    )
+    munge_socket: PathOrEmpty = Field(
+        default="", description="Socket of munged. Empty: MUNGE's usual one."
     )
 
     _check_distinct = field_validator("admins")(distinct)

@@ -45,5 +45,5 @@ class Loaded:
             row.key: row.text
             for row in self.rows
             if row.key.startswith(("paths.", "cluster.", "takeover."))
-            or row.key == "control.socket_mode"
+            or (row.key.startswith("control.") and row.key != "control.admins")
         }

@@ -12,7 +12,7 @@ import numpy as np
 
 from slurm_dl.daemon import published_state
 from slurm_dl.daemon.control.privacy import Own
-from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of

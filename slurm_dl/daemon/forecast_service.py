@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle

@@ -14,7 +14,7 @@ from io import BufferedIOBase
 from typing import Final
 
 from slurm_dl import logging_setup
-from slurm_dl.daemon.control.socket_server import Stream
+from slurm_dl.daemon.control.reception import Stream
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.recording.cycles_file import Setup, Writer
 

@@ -19,13 +19,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from slurm_dl.client_config import SOCKET_ENV
 from slurm_dl.config import Config, load_with_origins
 from slurm_dl.daemon import assembly
 from slurm_dl.daemon.control.client import (
     CONFIG_ENV,
     DEFAULT_CONFIG,
     DEFAULT_RUN_DIR,
-    SOCKET_ENV,
     Client,
 )
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME

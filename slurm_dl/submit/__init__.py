@@ -2,5 +2,5 @@
 
 command line -> `sbatch_options` (divide) -> `job_request` (validate) -> `job_shape`, `node_range`
 or `half_gpu` (nodes and GPUs) -> `job_extras` (CPUs, memory, switches) -> `batch_script` (template,
-arguments) -> sbatch. Only the command line, `slurm_calls` and `site_settings` touch the world.
+arguments) -> sbatch. Only the command line, `slurm_calls` and `model_profile` touch the world.
 """

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from slurm_dl.client_config import ClientConfig
 from slurm_dl.job.rank_order import is_tree, leaves
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.profile import Profile, skew_of
@@ -22,7 +23,6 @@ from slurm_dl.submit.host_resources import Silence, Wanted
 from slurm_dl.submit.job_request import JobRequest, given
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape
 from slurm_dl.submit.node_range import NodeRange
-from slurm_dl.submit.site_settings import SiteSettings
 from slurm_dl.text import duration, shown
 
 _NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,64}", re.ASCII)
@@ -33,7 +33,7 @@ class SiteFacts:
     """What there is to find it out from."""
 
     partitions: Sequence[GpuPartition]  # Where the job may run
-    site: SiteSettings  # The site's choices
+    site: ClientConfig  # The site's choices
     profile: Profile | None  # What is known of the model; None if nothing
     kept: frozenset[str]  # Names of the variables that sbatch gets
     slurm: Slurm  # Whom to ask
@@ -154,7 +154,7 @@ def _nccl(profile: Profile | None, notes: list[str]) -> Mapping[str, str]:
 #
 # Only on a topology of switches: on one of blocks Slurm heeds no such wish. Jobs whose model sends
 # one large tensor are the ones that gain (Tiresias, NSDI 2019, section 3.3).
-def wait_s(shape: JobShape, profile: Profile | None, at_site: SiteSettings) -> float:
+def wait_s(shape: JobShape, profile: Profile | None, at_site: ClientConfig) -> float:
     """Seconds that the job should wait for the fewest switches; 0 if it need not."""
     if shape.nodes == 1 or profile is None:
         return 0.0

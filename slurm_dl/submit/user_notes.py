@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from slurm_dl.submit import job_environment, job_shape, option_values, site_settings
+from slurm_dl.client_config import ClientConfig
+from slurm_dl.submit import job_environment, job_shape, option_values
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, qos_of
@@ -52,12 +53,10 @@ def grace_note(request: JobRequest, typed: SubmitOptions) -> str:
     )
 
 
-def qos_notes(
-    request: JobRequest, at_site: site_settings.SiteSettings, typed: SubmitOptions
-) -> list[str]:
+def qos_notes(request: JobRequest, at_site: ClientConfig, typed: SubmitOptions) -> list[str]:
     """What follows from the QOS for who may take the job's GPUs."""
     notes = [at_site.trouble] if at_site.trouble else []
-    if at_site.qos is None or not at_site.native:
+    if not (at_site.qos and at_site.native):
         return notes
     chosen = qos_of(request.sbatch)
     inside = chosen is not None and chosen.lower() == at_site.qos.lower()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from light import HEAVY, loaded, times_as_long
 from patience import PATIENCE
 
 Schedd = Any
@@ -319,20 +320,63 @@ def test_without_a_daemon_it_says_what_to_do(command: Command, tmp_path: Path) -
     )
 
 
-@pytest.mark.parametrize("how", ["socket", "config"])
+@pytest.mark.parametrize("how", ["socket", "client"])
 def test_the_environment_says_where_the_daemon_is(
     command: Command, reading: Schedd, how: str
 ) -> None:
-    """SLURM_DL_SOCKET, or the configuration that SLURM_DL_CONFIG names."""
-    config = str(reading.directory / "dl.yaml")
+    """SLURM_DL_SOCKET, or the file that SLURM_DL_CLIENT names."""
+    client = reading.directory / "client.yaml"
+    client.write_text(f"socket: {reading.socket}\nunknown: 1\n")
     env = {
         "socket": {"SLURM_DL_SOCKET": str(reading.socket)},
-        "config": {"SLURM_DL_CONFIG": config},
+        "client": {"SLURM_DL_CLIENT": str(client)},
     }[how]
 
     answer = command("queue", "-h", env=env)
 
     assert len(answer.stdout.splitlines()) == 6
+
+
+GARBAGE = {
+    "binary": b"\xff\0\n: [",
+    "unknown key": b"unknown: 1\ndaemon: {unknown: 2}\n",
+    "wrong values": b"native: 7\nmax_grace_s: nan\npolicy: {order: nosuch}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("args", "broken"),
+    [
+        *((args, "") for args in ([], ["--json"], ["why", "4"], ["when", "4"], ["--start"])),
+        *(([], broken) for broken in GARBAGE),
+    ],
+)
+def test_a_prompt_waits_for_few_modules(
+    reading: Schedd, tmp_path: Path, args: list[str], broken: str
+) -> None:
+    """Nothing heavy is imported, the daemon's file is not opened, and a bad one stops nobody."""
+    env = {"SLURM_DL_SOCKET": str(reading.socket), "PATH": "/usr/bin:/bin"}
+    if broken:
+        for variable, name in (("CONFIG", "slurm_dl.yaml"), ("CLIENT", "client.yaml")):
+            (tmp_path / name).write_bytes(GARBAGE[broken])
+            env[f"SLURM_DL_{variable}"] = str(tmp_path / name)
+
+    shown, modules = loaded("dlqueue", *args, env=env, cwd=tmp_path)
+
+    assert shown
+    assert not {name for name in modules if name in HEAVY or name.startswith("OPENED")}
+    assert 5 < sum(name.partition(".")[0] == "slurm_dl" for name in modules) <= 30
+
+
+@pytest.mark.parametrize("args", [[], ["why", "4"]])
+def test_a_prompt_waits_hardly_longer_than_for_python(
+    reading: Schedd, tmp_path: Path, args: list[str]
+) -> None:
+    """Six times as long where this was written, 65 ms; 36 times with the daemon's configuration."""
+    dlqueue = str(Path(sys.executable).parent / "dlqueue")
+    env = {"SLURM_DL_SOCKET": str(reading.socket), "PATH": "/usr/bin:/bin"}
+
+    assert times_as_long([dlqueue, *args], env=env, cwd=tmp_path) < 12
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(reading: Schedd) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_dl.config import load
+from slurm_dl.config.client import client_config_of
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.submit.sbatch_options import SBATCH_22_05, Takes
 
@@ -305,9 +307,12 @@ def test_few_switches_are_asked_for(user: User) -> None:
         f"paths: {{profile_dir: {profiles}}}\n"
     )
 
+    client = user.desk / "client.yaml"
+    client.write_text(client_config_of(load(config)).text())
+
     job_id = user.submit(
         "--hold", "--gpus=8", "--model=wide", "--launcher=srun", "--", "true",
-        SLURM_DL_CONFIG=str(config),
+        SLURM_DL_CLIENT=str(client),
     )  # fmt: skip
 
     assert user.record(job_id)["Switches"] == "1@00:05:00"

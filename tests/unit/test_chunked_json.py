@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control.socket_server import pieces
+from slurm_dl.daemon.control.reception import pieces
 from slurm_dl.json_types import Json
 
 JSON = st.recursive(

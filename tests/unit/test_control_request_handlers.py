@@ -19,8 +19,8 @@ from slurm_dl.cli.dlctl.status_text import status_lines
 from slurm_dl.daemon.audit_log import AuditLine
 from slurm_dl.daemon.breaker_resets import not_here
 from slurm_dl.daemon.control import request_handlers as answers_module
+from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import Reloaded, Trouble, find_job

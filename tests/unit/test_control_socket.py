@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pwd
 import re
 import socket
 import stat
@@ -17,29 +16,23 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from control_clients import NOBODY, OTHER, as_user, drip, echo, says
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control import load_limits, socket_server
+from slurm_dl.daemon.control import load_limits, reception, socket_server
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.socket_server import ControlServer, Peer, RequestError, uids_of
-from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
+from slurm_dl.daemon.control.reception import Answer, Peer, Reception, uids_of
+from slurm_dl.daemon.control.socket_server import ControlServer
+from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError
-
-NOBODY = pwd.getpwnam("nobody").pw_uid
-OTHER = pwd.getpwnam("daemon").pw_uid
 
 Serve = Callable[..., Path]
 
 
-def echo(request: JsonObject, peer: Peer) -> JsonObject:
-    if request.get("request") == "bug":
-        msg = "a bug"
-        raise ZeroDivisionError(msg)
-    if request.get("request") == "refuse":
-        raise RequestError(RefusalKind.NOT_FOUND, "no such thing")
-    return {"you": peer.uid, "admin": peer.is_admin, "sent": request}
+def nobody_special() -> Reception:
+    return Reception(admins=(), answer=echo, on_bug=lambda _: None)
 
 
 @pytest.fixture
@@ -53,12 +46,11 @@ def serve(short_directory: Path, bugs: list[Exception]) -> Iterator[Serve]:
     with contextlib.ExitStack() as servers:
 
         def start(
-            *, mode: int = 0o666, admins: tuple[str, ...] = (), answer: socket_server.Answer = echo
+            *, mode: int = 0o666, admins: tuple[str, ...] = (), answer: Answer = echo
         ) -> Path:
             path = short_directory / "run" / "s"
-            server = ControlServer(
-                path, mode=mode, admins=admins, answer=answer, on_bug=bugs.append
-            )
+            reception = Reception(admins=admins, answer=answer, on_bug=bugs.append)
+            server = ControlServer(path, mode=mode, reception=reception)
             servers.callback(server.close)
             return path
 
@@ -89,30 +81,6 @@ def rest_of(sock: socket.socket) -> bytes:
         while chunk := sock.recv(65536):
             said += chunk
     return said
-
-
-def as_user(uid: int, act: Callable[[], JsonObject]) -> JsonObject:
-    """What *act* returns in a child process that has become *uid*."""
-    read_end, write_end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-            try:
-                answer = act()
-            except DaemonError as err:
-                answer = {"error": str(err)}
-            os.write(write_end, json.dumps(answer).encode())
-        finally:
-            os._exit(0)
-    os.close(write_end)
-    with os.fdopen(read_end, "rb") as stream:
-        raw = stream.read()
-    os.waitpid(pid, 0)
-    answer: JsonObject = json.loads(raw)
-    return answer
 
 
 def test_a_question_gets_its_answer(serve: Serve) -> None:
@@ -241,27 +209,10 @@ def test_fifty_clients_at_once_are_all_served(serve: Serve) -> None:
     assert [a["sent"] for a in answers] == [{"request": str(i)} for i in range(50)]
 
 
-def drip(sock: socket.socket) -> None:
-    """A request, each byte within the time that a whole one may take, and all of it much later."""
-    with contextlib.suppress(BrokenPipeError):
-        for byte in b'{"request": "hello"}           \n':
-            sock.sendall(bytes((byte,)))
-            time.sleep(0.1)
-
-
 def read_late(sock: socket.socket) -> None:
     sock.sendall(b'{"request": "big"}\n')
     sock.recv(1, socket.MSG_PEEK)  # The answer is on its way, and stuck once the buffers are full.
     time.sleep(2 * socket_server.SEND_S)
-
-
-def says(raw: bytes) -> Callable[[socket.socket], None]:
-    def say(sock: socket.socket) -> None:
-        # The server may have heard enough before we have said all.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            sock.sendall(raw)
-
-    return say
 
 
 NOTHING = rb"\Z"
@@ -324,7 +275,7 @@ def test_users_who_take_all_connections_leave_admins_theirs(
     bound: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user is told to come back later while root is still served."""
-    monkeypatch.setattr(socket_server, bound, 5)
+    monkeypatch.setattr(reception, bound, 5)
     path = serve()
     ready, told = os.pipe()
     waits, over = os.pipe()
@@ -380,7 +331,7 @@ def test_a_user_who_reads_no_answers_fills_no_memory_and_is_in_nobodys_way(
     path = serve(answer=queue)
 
     def hoard() -> JsonObject:
-        socks = [socket.socket(socket.AF_UNIX) for _ in range(socket_server.PER_USER)]
+        socks = [socket.socket(socket.AF_UNIX) for _ in range(reception.PER_USER)]
         for sock in socks:
             sock.connect(str(path))
             sock.sendall(b'{"request": "queue"}\n')
@@ -413,7 +364,7 @@ def test_a_user_who_reads_no_answers_fills_no_memory_and_is_in_nobodys_way(
     held = most_bytes // answer_bytes
     assert said == {
         "begun": held,
-        "busy": socket_server.PER_USER - held,
+        "busy": reception.PER_USER - held,
         "whole": 0,
         "later": answer_bytes,
     }
@@ -422,7 +373,7 @@ def test_a_user_who_reads_no_answers_fills_no_memory_and_is_in_nobodys_way(
 def test_closing_removes_the_socket_and_its_connections(short_directory: Path) -> None:
     """After the end nothing is left for a command to wait at."""
     path = short_directory / "s"
-    server = ControlServer(path, mode=0o600, admins=(), answer=echo, on_bug=lambda _: None)
+    server = ControlServer(path, mode=0o600, reception=nobody_special())
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(20)
         sock.connect(str(path))
@@ -479,7 +430,7 @@ def test_a_path_too_long_for_a_socket_is_named(short_directory: Path) -> None:
     path = short_directory / ("x" * 120)
 
     with pytest.raises(ConfigError, match=r"paths.run_dir"):
-        ControlServer(path, mode=0o600, admins=(), answer=echo, on_bug=lambda _: None)
+        ControlServer(path, mode=0o600, reception=nobody_special())
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import Config
 from slurm_dl.daemon import forecast_answers, forecast_service
 from slurm_dl.daemon.control.privacy import Own
+from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.requests import parse
-from slurm_dl.daemon.control.socket_server import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_answers import of_job, of_jobs, of_shapes
 from slurm_dl.daemon.forecast_service import Forecasts

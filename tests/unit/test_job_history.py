@@ -22,8 +22,8 @@ from slurm_dl.daemon.control.job_history import (
     with_ended,
 )
 from slurm_dl.daemon.control.privacy import Own
+from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.published_state import row
 from slurm_dl.engine.cycle import Cycle

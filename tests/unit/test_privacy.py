@@ -20,9 +20,9 @@ from watched import levers_of
 from slurm_dl.daemon import forecast_service
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog, line_of
 from slurm_dl.daemon.control import privacy
+from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import FOR_ADMINS, Request
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.status_answer import ControlContext, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts

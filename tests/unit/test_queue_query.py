@@ -13,8 +13,8 @@ from watched import POLICY, SETTINGS, levers_of, queue_of
 
 from slurm_dl.daemon.control import queue_query as module
 from slurm_dl.daemon.control.queue_query import Page, page
+from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.daemon.published_state import LIVE, row
 from slurm_dl.engine.cycle import Cycle

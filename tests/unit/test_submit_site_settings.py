@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
-from slurm_dl import config
+from slurm_dl import client_config, config
 from slurm_dl.cli.dlsubmit import command
+from slurm_dl.client_config import ClientConfig, read_client_config
+from slurm_dl.config.client import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import PathsSection
+from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.placement.consolidate import Consolidate
-from slurm_dl.submit import site_settings
+from slurm_dl.submit import model_profile
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
-from slurm_dl.submit.site_settings import SiteSettings
 from slurm_dl.submit.user_notes import grace_note, qos_notes
 
-NATIVE = SiteSettings(qos="dl", native=True)
+NATIVE = ClientConfig(qos="dl", native=True)
 
 
 def request(*sbatch: str, typed: SubmitOptions | None = None, qos: str | None = "dl") -> JobRequest:
@@ -37,44 +40,99 @@ def request(*sbatch: str, typed: SubmitOptions | None = None, qos: str | None = 
 
 
 def notes(
-    wanted: JobRequest, typed: SubmitOptions | None = None, at_site: SiteSettings = NATIVE
+    wanted: JobRequest, typed: SubmitOptions | None = None, at_site: ClientConfig = NATIVE
 ) -> list[str]:
     """What the user is told about the QOS."""
     return qos_notes(wanted, at_site, typed or SubmitOptions(gpus="4"))
 
 
-def test_the_places_are_those_of_the_configuration() -> None:
-    """They are written down twice because to import the one takes long."""
-    assert Path(site_settings.DEFAULT_PATH) == config.DEFAULT_PATH
-    assert site_settings.ENVIRONMENT == config.ENVIRONMENT
-    assert PathsSection().profile_dir == Path(site_settings.DEFAULT_PROFILE_DIR)
-    assert Consolidate().skew_threshold == site_settings.DEFAULT_SKEW_THRESHOLD
+def test_what_is_usual_is_as_in_the_configuration() -> None:
+    """It is written down twice because to import the one takes long."""
+    usual = ClientConfig()
+    assert PathsSection().profile_dir == Path(usual.profile_dir)
+    assert Consolidate().skew_threshold == usual.skew_threshold
+    assert PathsSection().run_dir / SOCKET_NAME == Path(usual.socket)
 
 
-def test_a_site_without_a_file_has_nothing_to_say(tmp_path: Path) -> None:
-    """Nor one whose file users may not read."""
-    assert (
-        site_settings.read_site({"SLURM_DL_CONFIG": str(tmp_path / "none.yaml")}) == SiteSettings()
-    )
+def test_a_host_without_a_file_has_the_usual(tmp_path: Path) -> None:
+    """One that is named and cannot be read is told."""
+    assert not read_client_config({}).trouble
+    found = read_client_config({"SLURM_DL_CLIENT": str(tmp_path / "none.yaml")})
+    assert found.trouble
+    assert replace(found, trouble="") == ClientConfig()
 
 
 @pytest.mark.parametrize(
     ("section", "found"),
     [
-        ("", SiteSettings()),
-        ("preemption: {qos: dl}", SiteSettings(qos="dl", native=False)),
-        ("preemption: {max_grace_s: 60}", SiteSettings(max_grace_s=60)),
+        ("", ClientConfig()),
+        ("preemption: {qos: dl}", ClientConfig(qos="dl", native=False)),
+        ("preemption: {max_grace_s: 60}", ClientConfig(max_grace_s=60)),
         ("preemption: {mode: native, qos: dl}", NATIVE),
     ],
 )
-def test_the_key_is_read(tmp_path: Path, section: str, found: SiteSettings) -> None:
+def test_the_key_is_read(tmp_path: Path, section: str, found: ClientConfig) -> None:
     """Also where the daemon still preempts itself: jobs may be in the QOS before Slurm does."""
     path = tmp_path / "dl.yaml"
     path.write_text(f"manage: {{partitions: [gpu]}}\n{section}\n", "utf-8")
 
-    read = site_settings.read_site({"SLURM_DL_CONFIG": str(path)})
     limit_s = min(found.max_grace_s, PreemptionSection().max_grace_s)
-    assert read == replace(found, partitions=frozenset({"gpu"}), max_grace_s=limit_s)
+    expected = replace(found, partitions=("gpu",), max_grace_s=limit_s)
+    written = client_config_of(config.load(path))
+    told = replace(expected, settle_s=written.settle_s)
+    assert written == told
+    (tmp_path / "client.yaml").write_text(written.text(), "utf-8")
+    assert read_client_config({"SLURM_DL_CLIENT": str(tmp_path / "client.yaml")}) == told
+
+
+LINES: Final[Mapping[str, tuple[dict[str, Any], bool]]] = {
+    # A line of the file, what it sets, and whether it is told that it has no effect.
+    "server: a:1, b:2": ({"server": ("a:1", "b:2")}, False),
+    "server: [a:1]": ({"server": ("a:1",)}, False),
+    "socket: '/x y'": ({"socket": "/x y"}, False),
+    "native: true": ({"native": True}, False),
+    "max_grace_s: 60": ({"max_grace_s": 60.0}, False),
+    "# qos: x": ({}, False),
+    "": ({}, False),
+    "not_yet_known: 7": ({}, True),
+    "native: perhaps": ({}, True),
+    "settle_s: -1": ({}, True),
+    "settle_s: nan": ({}, True),
+    "qos": ({}, True),
+    "trouble: x": ({}, True),
+    "\x1b[31m: x": ({}, True),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_line_counts_by_itself(line: str) -> None:
+    """One that is not understood breaks no other."""
+    values, is_told = LINES[line]
+
+    found = client_config.parse(f"daemon_user: me\n{line}\nqos: dl\n")
+
+    assert replace(found, trouble="") == replace(ClientConfig(daemon_user="me", qos="dl"), **values)
+    assert bool(found.trouble) == is_told
+    assert found.trouble.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("environ", "server", "socket"),
+    [
+        ({}, ("a:1",), "/s"),
+        ({"SLURM_DL_SERVER": "b:2,c:3"}, ("b:2", "c:3"), "/s"),
+        ({"SLURM_DL_SOCKET": "/t"}, (), "/t"),
+        ({"SLURM_DL_SERVER": "b:2", "SLURM_DL_SOCKET": "/t"}, (), "/t"),
+    ],
+)
+def test_the_environment_comes_before_the_file(
+    environ: dict[str, str], server: tuple[str, ...], socket: str, tmp_path: Path
+) -> None:
+    (tmp_path / "client.yaml").write_text("server: a:1\nsocket: /s\n", "utf-8")
+
+    found = read_client_config({"SLURM_DL_CLIENT": str(tmp_path / "client.yaml"), **environ})
+
+    assert (found.server, found.socket) == (server, socket)
 
 
 @pytest.mark.parametrize(
@@ -103,15 +161,12 @@ def test_a_grace_is_cut_to_the_sites_limit_and_that_is_told(
     assert bool(note) == bool(told)
 
 
-def test_a_broken_file_keeps_nobody_from_submitting(tmp_path: Path) -> None:
+def test_a_broken_file_keeps_nobody_from_submitting() -> None:
     """It is said, in one line."""
-    path = tmp_path / "dl.yaml"
-    path.write_text("manage: {partitions: [gpu]}\nx: 1\ny: 2\n", "utf-8")
+    found = client_config.parse("x: 1\ny: 2\n")
 
-    found = site_settings.read_site({"SLURM_DL_CONFIG": str(path)})
-
-    assert found.qos is None
-    assert "is not used" in found.trouble
+    assert not found.qos
+    assert "not understood" in found.trouble
     assert "\n" not in found.trouble
     assert notes(request(qos=None), at_site=found) == [found.trouble]
 
@@ -136,7 +191,7 @@ def test_the_user_s_own_qos_wins_and_the_price_is_told() -> None:
 
     assert own.qos is None
     assert "will not give way" in notes(own)[0]
-    assert notes(own, at_site=SiteSettings(qos="dl")) == []
+    assert notes(own, at_site=ClientConfig(qos="dl")) == []
     assert notes(request("--qos=DL")) == []
 
 
@@ -161,7 +216,7 @@ def test_profiles_that_nobody_lets_us_see_are_none() -> None:
     with pytest.raises(OSError, match="too long"):
         closed.is_dir()
 
-    profile, note = site_settings.find_profile("resnet50", SiteSettings(profile_dir=closed))
+    profile, note = model_profile.find_profile("resnet50", closed)
 
     assert profile is not None
     assert not note

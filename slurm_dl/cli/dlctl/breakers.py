@@ -9,7 +9,7 @@ import click
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlctl.status_text import ends_text, utc
 from slurm_dl.cli.shared_options import AS_JSON, SOCKET
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.json_types import Json, as_list
 from slurm_dl.model.breaker import BREAKERS
 from slurm_dl.report.terminal_table import Column, show
@@ -35,7 +35,7 @@ def breakers(ctx: click.Context, *, as_json: bool, socket: Path | None) -> None:
         # Given before the subcommand, they are meant for it.
         ctx.default_map = {"reset": {"as_json": as_json, "socket": socket}}
         return
-    found = as_list(Client(socket_path(socket)).ask("status").get("breakers"))
+    found = as_list(Client(admins_daemon(socket)).ask("status").get("breakers"))
     if as_json:
         print_json({"breakers": found})
         return
@@ -61,7 +61,7 @@ def reset(name: str, *, as_json: bool, socket: Path | None) -> None:
     Example:
       dlctl breakers reset failed_restarts
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("reset_breaker", breaker=name)
+    answer = Client(admins_daemon(socket)).ask("reset_breaker", breaker=name)
     if as_json:
         print_json(answer)
     elif answer.get("was_tripped"):

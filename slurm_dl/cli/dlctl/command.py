@@ -13,7 +13,7 @@ from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlctl.status_text import status_lines
 from slurm_dl.cli.lazy_group import LazyGroup
 from slurm_dl.cli.shared_options import AS_JSON, SOCKET
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.json_types import JsonObject
 from slurm_dl.text import safe
 
@@ -25,6 +25,10 @@ _COMMANDS = {
     "check-config": (
         "slurm_dl.cli.dlctl.configuration:check_config",
         "Check a configuration file and name everything that is wrong, with lines.",
+    ),
+    "client-config": (
+        "slurm_dl.cli.dlctl.configuration:client_config",
+        "Print client.yaml: what users' commands have to know of the daemon's configuration.",
     ),
     "doctor": (
         "slurm_dl.cli.dlctl.doctor:doctor",
@@ -102,7 +106,7 @@ def status(*, as_json: bool, socket: Path | None) -> None:
     Example:
       dlctl status --json
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("status")
+    answer = Client(admins_daemon(socket)).ask("status")
     if as_json:
         print_json(answer)
         return
@@ -125,7 +129,7 @@ def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
     Example:
       dlctl pause --reason "cooling work until noon"
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("pause", reason=reason)
+    answer = Client(admins_daemon(socket)).ask("pause", reason=reason)
     _done(answer, "paused", as_json=as_json)
 
 
@@ -139,7 +143,7 @@ def resume(*, as_json: bool, socket: Path | None) -> None:
     Example:
       dlctl resume
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("resume")
+    answer = Client(admins_daemon(socket)).ask("resume")
     _done(answer, "resumed" if answer.get("was_paused") else "was not paused", as_json=as_json)
 
 
@@ -155,7 +159,7 @@ def reload_(*, as_json: bool, socket: Path | None) -> None:
     Example:
       dlctl check-config && dlctl reload
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("reload")
+    answer = Client(admins_daemon(socket)).ask("reload")
     _done(answer, str(answer.get("message")), as_json=as_json)
 
 
@@ -172,7 +176,7 @@ def snapshot(file: Path, *, as_json: bool, socket: Path | None) -> None:
     Example:
       dlctl snapshot snapshot.json
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket), timeout_s=120.0).ask("snapshot")
+    answer = Client(admins_daemon(socket), timeout_s=120.0).ask("snapshot")
     text = json.dumps(answer["snapshot"])
     if str(file) == "-":
         click.echo(text)

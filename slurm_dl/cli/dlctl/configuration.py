@@ -11,7 +11,8 @@ from slurm_dl import config as configs
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
 from slurm_dl.config import json_schema
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.config.client import client_config_of
+from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.json_types import Json, as_list
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import Column, show
@@ -54,6 +55,30 @@ def check_config(
         click.echo(f"dlctl: note: {note}", err=True)
 
 
+@click.command("client-config")
+@CONFIG
+@click.option(
+    "--server",
+    "servers",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="A daemon, in the order in which users' commands ask them; else that of this host.",
+)
+def client_config(config_path: Path | None, servers: tuple[str, ...]) -> None:
+    """Print client.yaml: what users' commands have to know of the daemon's configuration.
+
+    Put it into /etc/slurm_dl on each host on which users work, readable for all.
+
+    \b
+    Examples:
+      dlctl client-config > client.yaml
+      dlctl client-config --server ctl1:6822 --server ctl2:6822
+    """  # noqa: D301 - \b is click's mark
+    config, origins = configs.load_with_origins(config_path)
+    click.echo(f"# Written by dlctl client-config from {origins.path}\n", nl=False)
+    click.echo(client_config_of(config, servers).text(), nl=False)
+
+
 @click.command("show-config")
 @CONFIG
 @SET
@@ -77,7 +102,7 @@ def show_config(
     """  # noqa: D301 - \b is click's mark
     values: list[Json] = []
     if running:
-        answer = Client(socket_path(socket, config_path)).ask("config")
+        answer = Client(admins_daemon(socket, config_path)).ask("config")
         values = as_list(answer.get("values"))
     else:
         for row in configs.show(*configs.load_with_origins(config_path, overrides=settings)):

@@ -21,7 +21,7 @@ import click
 
 from slurm_dl.cli import completion
 from slurm_dl.cli.shared_options import SOCKET
-from slurm_dl.daemon.control.client import Client, DaemonError, socket_path
+from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.tool_runner import Slurm
@@ -55,7 +55,7 @@ def logs(job: str, *, follow: bool, socket: Path | None) -> None:
       dlctl logs -f 4711
     """  # noqa: D301 - \b is click's mark
     path, owner = output_of(Slurm(environ=os.environ), job)
-    client = Client(socket_path(socket))
+    client = Client(daemon_at(socket))
     as_it_is = sys.stdout.isatty() and os.geteuid() == owner
     log = Log(path, owner, lambda: client.ask("why", job=job), as_it_is=as_it_is)
     log.follow() if follow else log.once()

@@ -16,7 +16,7 @@ import click
 from slurm_dl import __version__
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, SOCKET, seconds_of
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.engine.decide import decide
 from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.cycles_file import RecordedCycle, Recording, Writer
@@ -68,12 +68,12 @@ def record(
             else (f"{file}: must be a regular file")
         )
         raise click.UsageError(msg)
-    path, taken = socket_path(socket), 0
+    at, taken = admins_daemon(socket), 0
     try:
         with (
-            Client(path).stream("record") as (stream, hang_up),
+            Client(at).stream("record") as (stream, hang_up),
             _until(for_s, hang_up) as stopped,
-            contextlib.closing(_cycles(path, stream, anonymous=anonymous)) as sent,
+            contextlib.closing(_cycles(stream, anonymous=anonymous)) as sent,
             contextlib.ExitStack() as last,
         ):
             for taken, (version, cycle) in enumerate(itertools.islice(sent, cycles), 1):
@@ -97,13 +97,13 @@ def record(
 
 
 def _cycles(
-    path: Path, stream: BufferedReader, *, anonymous: bool
+    stream: BufferedReader, *, anonymous: bool
 ) -> Generator[tuple[str, RecordedCycle], None, None]:
-    """The cycles that the daemon at *path* sends, with the slurm_dl that made their plans."""
+    """The cycles that the daemon sends, with the slurm_dl that made their plans."""
     if not stream.peek(1):
         return
     replace = Anonymous()
-    with Recording(path, stream) as sent:
+    with Recording(Path("dlschedd"), stream) as sent:
         for cycle in sent:
             if not anonymous:
                 yield sent.version, cycle

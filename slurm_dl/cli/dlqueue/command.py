@@ -20,7 +20,7 @@ from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
 from slurm_dl.cli.dlqueue.when import expected_starts, show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, daemon_at
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject, as_list
 from slurm_dl.report.terminal_table import show
@@ -173,7 +173,7 @@ def dlqueue(
     except ValueError as err:
         msg = f"--sort: {err}"
         raise click.UsageError(msg) from None
-    client = Client(socket_path(socket))
+    client = Client(daemon_at(socket))
     if watch_s is not None:
         if as_json or form or start:
             msg = "--watch and --json, -o or --start exclude each other"
@@ -182,7 +182,7 @@ def dlqueue(
 
         ctx.exit(watch(client, request, every_s=watch_s, me=me))
     if start:
-        answer = expected_starts(request, socket_path(socket))
+        answer = expected_starts(request, socket)
         form = form or START_FORMAT
     else:
         answer = client.ask("queue", **request.fields())
@@ -232,7 +232,7 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
     Example:
       dlqueue why 4711
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket)).ask("why", job=job)
+    answer = Client(daemon_at(socket)).ask("why", job=job)
     if as_json:
         print_json(answer)
         return

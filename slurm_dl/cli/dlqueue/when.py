@@ -12,7 +12,7 @@ import click
 
 from slurm_dl.cli import completion
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.daemon.control.client import Client, socket_path, stale_note
+from slurm_dl.daemon.control.client import Client, daemon_at, stale_note
 from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.forecast.start_time_text import job_lines, shape_lines
 from slurm_dl.json_types import Json, JsonObject, as_list, number
@@ -40,7 +40,7 @@ def when(socket: Path | None, job: str, *, as_json: bool) -> None:
     Example:
       dlqueue when 4711
     """  # noqa: D301 - \b is click's mark
-    answer = Client(socket_path(socket), TIMEOUT_S).ask("when", job=job)
+    answer = Client(daemon_at(socket), TIMEOUT_S).ask("when", job=job)
     _show(answer, job_lines(answer) if not as_json else [], as_json=as_json)
 
 
@@ -48,13 +48,13 @@ MOST_STARTS = 200
 """So many jobs `expected_starts` asks about; the daemon takes no more."""
 
 
-def expected_starts(request: QueueRequest, socket: Path) -> JsonObject:
+def expected_starts(request: QueueRequest, socket: Path | None) -> JsonObject:
     """The waiting jobs of a queue, each with ``start``: when it is expected; the soonest first.
 
     Raises:
         DaemonError: The daemon does not answer, or refuses.
     """
-    client = Client(socket, TIMEOUT_S)
+    client = Client(daemon_at(socket), TIMEOUT_S)
     answer = client.ask("queue", **replace(request, state=("PD",)).fields())
     jobs = [job for job in as_list(answer.get("jobs")) if isinstance(job, dict)]
     if not jobs:
@@ -98,7 +98,7 @@ def before_submitting(typed: Mapping[str, object], *, as_json: bool) -> int:
         msg = f"--when: write --gpus NODESxGPUS in place of --nodes {safe(nodes, 40)}"
         raise ConfigError(msg)
     limit_s = time_limit_s(limit) if (limit := _text(typed, "time")) else math.inf
-    answer = Client(socket_path(), TIMEOUT_S).ask(
+    answer = Client(daemon_at(), TIMEOUT_S).ask(
         "when",
         shapes=list(shapes),
         partition=_text(typed, "partition"),

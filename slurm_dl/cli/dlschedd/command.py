@@ -184,6 +184,7 @@ def _act(
     from slurm_dl.cli.dlschedd.startup import when_slurm_answers  # noqa: PLC0415
     from slurm_dl.daemon.assembly import LEDGER_FILE  # noqa: PLC0415
     from slurm_dl.daemon.control.job_history import JobHistory  # noqa: PLC0415
+    from slurm_dl.daemon.control.reception import uids_of  # noqa: PLC0415
     from slurm_dl.daemon.control.request_handlers import RequestHandlers  # noqa: PLC0415
     from slurm_dl.daemon.control.status_answer import ControlContext  # noqa: PLC0415
     from slurm_dl.daemon.live_recordings import LiveRecordings  # noqa: PLC0415
@@ -218,12 +219,12 @@ def _act(
             )
         )
         with (
-            leadership.answering(answers) as control,
+            leadership.answering(answers) as reception,
             endpoint.showing(daemon.board, tally, audit=audit, pause=pause),
         ):
 
             def reloaded(fresh: Config) -> None:
-                control.allow([str(a) for a in fresh.control.admins])
+                reception.admins = uids_of([str(a) for a in fresh.control.admins])
                 _configure_logs(fresh)
                 endpoint.follow(fresh)
 

@@ -15,6 +15,7 @@ import slurm_dl
 from slurm_dl.cli import completion
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit.preview import preview
+from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
@@ -23,9 +24,9 @@ from slurm_dl.submit import (
     job_environment,
     job_extras,
     job_shape,
+    model_profile,
     node_range,
     script_templates,
-    site_settings,
     slurm_calls,
     submit_checks,
     user_notes,
@@ -229,14 +230,14 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     if typed.partition is None:
         # Kept only on request; the shape has to be looked for where sbatch will put the job.
         typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
-    at_site = site_settings.read_site(environ)
+    at_site = read_client_config(environ)
     request = check(
         typed,
         sbatch=_with_kept_qos(line.sbatch, cleaned),
         command=line.command,
         cwd=str(Path.cwd()),
         dlrun=_dlrun_beside(sys.argv[0]),
-        qos=at_site.qos,
+        qos=at_site.qos or None,
         max_grace_s=at_site.max_grace_s,
     )
     slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
@@ -244,7 +245,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     chosen = choose_shape(request, partitions)
     profile, model_note = None, ""
     if request.model is not None:
-        profile, model_note = site_settings.find_profile(request.model, at_site)
+        profile, model_note = model_profile.find_profile(request.model, Path(at_site.profile_dir))
     found = job_extras.find(
         request,
         chosen,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from slurm_dl.daemon.control.client import Client, DaemonError, socket_path
+from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.forecast.start_time_text import preview_text
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit.host_resources import Wanted
@@ -46,7 +46,7 @@ def preview(
         return ""
     limit_s = math.inf if request.time is None else time_limit_s(request.time)
     try:
-        answer = Client(socket_path(), TIMEOUT_S).ask(
+        answer = Client(daemon_at(), TIMEOUT_S).ask(
             "when",
             shapes=[f"{chosen.nodes}x{chosen.gpus_per_node}"],
             partition=partitions[0].name,

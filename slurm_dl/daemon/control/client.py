@@ -15,16 +15,20 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from slurm_dl.backoff import Backoff
+from slurm_dl.client_config import SOCKET_ENV, read_client_config
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.text import ago, safe
 
+if TYPE_CHECKING:
+    from slurm_dl.daemon.control.tcp_client import TcpServers
+
 DEFAULT_CONFIG = Path("/etc/slurm_dl/slurm_dl.yaml")
 DEFAULT_RUN_DIR = Path("/run/slurm_dl")
-SOCKET_ENV = "SLURM_DL_SOCKET"
 CONFIG_ENV = "SLURM_DL_CONFIG"
 
 _BUSY_TRIES = 5
@@ -35,23 +39,35 @@ class DaemonError(SlurmDlError):
     """The daemon did not answer, or refused; commands end with exit status 1."""
 
 
-def socket_path(socket_option: Path | None = None, config_option: Path | None = None) -> Path:
-    """Path of the daemon's socket: option, environment, configuration, the usual place.
-
-    Raises:
-        ConfigError: A configuration was named and is wrong.
-    """
+def daemon_at(socket_option: Path | None = None) -> Path | TcpServers:
+    """The daemon to ask: option, environment, client.yaml, the usual socket."""
     if socket_option is not None:
         return socket_option
+    config = read_client_config()
+    if not config.server:
+        return Path(config.socket)
+    from slurm_dl.daemon.control.tcp_client import TcpServers  # noqa: PLC0415 - not on each host
+
+    return TcpServers(
+        config.server, munge_socket=config.munge_socket, daemon_user=config.daemon_user
+    )
+
+
+def admins_daemon(
+    socket_option: Path | None = None, config_option: Path | None = None
+) -> Path | TcpServers:
+    """The daemon to ask, for commands of admins: a configuration that is named tells it, too.
+
+    Raises:
+        ConfigError: That configuration is wrong.
+    """
     named = config_option or (Path(os.environ[CONFIG_ENV]) if CONFIG_ENV in os.environ else None)
-    if config_option is None and os.environ.get(SOCKET_ENV):
-        return Path(os.environ[SOCKET_ENV])
-    # The sample's usual place needs no look into the file; users may not be allowed to read it.
-    if named is None and not os.access(DEFAULT_CONFIG, os.R_OK):
-        return DEFAULT_RUN_DIR / SOCKET_NAME
+    is_said = socket_option is not None or (config_option is None and SOCKET_ENV in os.environ)
+    if named is None or is_said:
+        return daemon_at(socket_option)
     from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML cost 0.1 s
 
-    return load(named or DEFAULT_CONFIG).paths.run_dir / SOCKET_NAME
+    return load(named).paths.run_dir / SOCKET_NAME
 
 
 def stale_note(answer: JsonObject) -> str:
@@ -68,12 +84,12 @@ class Client:
     """One question at a time, each over its own connection.
 
     Args:
-        path: The daemon's socket.
+        at: The daemon's socket, or the hosts where it may be; the first that can answer does.
         timeout_s: Longest wait for an answer.
     """
 
-    def __init__(self, path: Path, timeout_s: float = 30.0) -> None:
-        self._path = path
+    def __init__(self, at: Path | TcpServers, timeout_s: float = 30.0) -> None:
+        self._at = at
         self._timeout_s = timeout_s
 
     def ask(self, request: str, **fields: Json) -> JsonObject:
@@ -98,6 +114,9 @@ class Client:
         Raises:
             DaemonError: As in `ask`.
         """
+        if not isinstance(self._at, Path):
+            msg = f"{request}: only on the daemon's host"
+            raise DaemonError(msg)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             first, more = self._sent(sock, {"request": request})
             with more:
@@ -109,7 +128,7 @@ class Client:
         result = answer.get("result")
         if answer.get("ok") is True and isinstance(result, dict):
             return result
-        raise DaemonError(str(answer.get("error") or f"{self._path}: answer not understood"))
+        raise DaemonError(str(answer.get("error") or f"{self._where}: answer not understood"))
 
     def _answer(self, raw: bytes) -> JsonObject:
         try:
@@ -117,35 +136,53 @@ class Client:
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            msg = f"dlschedd closed {self._path} without an answer; see its log"
+            msg = f"dlschedd closed {self._where} without an answer; see its log"
             raise DaemonError(msg)
         return answer
 
+    @property
+    def _where(self) -> str:
+        return str(self._at) if isinstance(self._at, Path) else " and ".join(self._at.addresses)
+
     def _line(self, request: JsonObject) -> bytes:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            return self._sent(sock, request)[0]
+        if isinstance(self._at, Path):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                return self._sent(sock, request)[0]
+        raw, troubles, answer = json.dumps(request).encode("ascii"), [], b""
+        for address in self._at.addresses:
+            try:
+                answer = self._at.ask(address, raw, self._timeout_s)
+            except SlurmDlError as err:
+                troubles.append(str(err))
+                continue
+            # A daemon that stands by has no answer, and another one may have.
+            if self._answer(answer).get("kind") != RefusalKind.NOT_READY:
+                return answer
+        if not answer:
+            raise DaemonError("; ".join(troubles))
+        return answer
 
     def _sent(self, sock: socket.socket, request: JsonObject) -> tuple[bytes, BufferedReader]:
         """The first line of the answer, and what is to be read after it."""
         try:
             sock.settimeout(self._timeout_s)
-            sock.connect(str(self._path))
+            sock.connect(str(self._at))
             sock.sendall(json.dumps(request).encode("ascii") + b"\n")
             sock.shutdown(socket.SHUT_WR)
             stream = sock.makefile("rb")
             return stream.readline(), stream
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             msg = (
-                f"dlschedd does not listen on {self._path}: start it (systemctl start dlschedd), "
+                f"dlschedd does not listen on {self._at}: start it (systemctl start dlschedd), "
                 "or name its socket (--socket)"
             )
             raise DaemonError(msg) from None
         except PermissionError:
-            msg = f"no permission to use {self._path}: ask the admin for it (control.socket_mode)"
+            msg = f"no permission to use {self._at}: ask the admin for it (control.socket_mode)"
             raise DaemonError(msg) from None
         except TimeoutError:
-            msg = f"dlschedd did not answer on {self._path} within {self._timeout_s:g} s"
+            msg = f"dlschedd did not answer on {self._at} within {self._timeout_s:g} s"
             raise DaemonError(msg) from None
         except OSError as err:
-            msg = f"{self._path}: {err.strerror or err}"
+            msg = f"{self._at}: {err.strerror or err}"
             raise DaemonError(msg) from None

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_dl.daemon.control.socket_server import Peer, RequestError
+from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.explain.past_reasons import Everything, Sight

@@ -18,6 +18,7 @@ from slurm_dl.daemon.control import privacy
 from slurm_dl.daemon.control.job_history import OVER, past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.queue_query import page
+from slurm_dl.daemon.control.reception import Peer, RequestError, Stream
 from slurm_dl.daemon.control.requests import (
     FOR_ADMINS,
     ConfigRequest,
@@ -31,7 +32,6 @@ from slurm_dl.daemon.control.requests import (
     WhyRequest,
     parse,
 )
-from slurm_dl.daemon.control.socket_server import Peer, RequestError, Stream
 from slurm_dl.daemon.control.status_answer import ControlContext, paused_of, standing_of, status
 from slurm_dl.daemon.control.wire_format import QueueRequest, RefusalKind
 from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.wire_format import QueueRequest, RefusalKind
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.breaker import BreakerName

@@ -18,10 +18,12 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
+from slurm_dl.config.daemon_section import split_address
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Loaded
-from slurm_dl.daemon.control.socket_server import Answer, ControlServer
+from slurm_dl.daemon.control.reception import Answer, Reception
+from slurm_dl.daemon.control.socket_server import ControlServer
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.daemon.preconditions import Precondition, first_refusal
 from slurm_dl.daemon.published_state import PublishedState
@@ -50,7 +52,7 @@ class Leadership:
         on_lost: Called from another thread when another daemon has the lease.
     """
 
-    answering: Callable[[Answer], AbstractContextManager[ControlServer]]
+    answering: Callable[[Answer], AbstractContextManager[Reception]]
     preconditions: tuple[Precondition, ...] = ()
     lease: Lease | None = None
     why: str = ""
@@ -97,15 +99,15 @@ def sole_leadership(config: Config, log: FilteringBoundLogger) -> Iterator[Leade
     """
     _check_state_directory(config.paths.state_dir)
     with held(config.paths.state_dir):
-        yield Leadership(answering=lambda answer: contextlib.closing(_listen(config, answer, log)))
+        yield Leadership(answering=lambda answer: _listening(config, answer, log))
 
 
 class Contender:
     """A daemon among those that share its state directory; see `contending`."""
 
-    def __init__(self, standby: Standby, control: ControlServer, log: FilteringBoundLogger) -> None:
+    def __init__(self, standby: Standby, reception: Reception, log: FilteringBoundLogger) -> None:
         self._standby = standby
-        self._control = control
+        self._reception = reception
         self._log = log
 
     def wait(self) -> Lease | None:
@@ -127,12 +129,12 @@ class Contender:
             yield leadership
 
     @contextlib.contextmanager
-    def _answering(self, answer: Answer) -> Iterator[ControlServer]:
-        self._control.answer = answer
+    def _answering(self, answer: Answer) -> Iterator[Reception]:
+        self._reception.answer = answer
         try:
-            yield self._control
+            yield self._reception
         finally:
-            self._control.answer = self._standby.answer
+            self._reception.answer = self._standby.answer
 
 
 @contextlib.contextmanager
@@ -164,8 +166,8 @@ def contending(loaded: Loaded, log: FilteringBoundLogger, *, live: bool) -> Iter
             config=config, config_rows=loaded.rows, started_s=time.time(), live=live
         )
         standby = Standby(_watch(row, config), check, published, log)
-        with contextlib.closing(_listen(config, standby.answer, log)) as control:
-            yield Contender(standby, control, log)
+        with _listening(config, standby.answer, log) as reception:
+            yield Contender(standby, reception, log)
 
 
 @contextlib.contextmanager
@@ -199,14 +201,26 @@ def _watch(row: LeaseRow, config: Config) -> LeaseWatch:
     return LeaseWatch(row, lease_s=config.takeover.lease_s, stall_s=stall_s)
 
 
-def _listen(config: Config, answer: Answer, log: FilteringBoundLogger) -> ControlServer:
-    return ControlServer(
-        config.paths.run_dir / SOCKET_NAME,
-        mode=int(config.control.socket_mode, 8),
+@contextlib.contextmanager
+def _listening(config: Config, answer: Answer, log: FilteringBoundLogger) -> Iterator[Reception]:
+    """Answer on the control socket and, where it is set, over TCP."""
+    reception = Reception(
         admins=[str(a) for a in config.control.admins],
         answer=answer,
         on_bug=lambda err: log.error("bug in an answer", exc_info=err),
     )
+    path, mode = config.paths.run_dir / SOCKET_NAME, int(config.control.socket_mode, 8)
+    with contextlib.ExitStack() as servers:
+        unix = ControlServer(path, mode=mode, reception=reception)
+        servers.enter_context(contextlib.closing(unix))
+        if config.control.listen:
+            from slurm_dl.daemon.control.munge import Munge  # noqa: PLC0415 - only where it is set
+            from slurm_dl.daemon.control.tcp_server import TcpServer  # noqa: PLC0415
+
+            munge = Munge(str(config.control.munge_socket))
+            tcp = TcpServer(split_address(config.control.listen), munge=munge, reception=reception)
+            servers.enter_context(contextlib.closing(tcp))
+        yield reception
 
 
 @contextlib.contextmanager

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.daemon.audit_log import AuditLog
+from slurm_dl.daemon.control.reception import Peer, RequestError, Stream
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import ConfigRequest, StatusRequest, parse
-from slurm_dl.daemon.control.socket_server import Peer, RequestError, Stream
 from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.pause import PauseSwitch

@@ -1,0 +1,121 @@
+"""A client's end of the control socket over TCP; see `tcp_server`."""
+
+from __future__ import annotations
+
+import json
+import pwd
+import socket
+from collections.abc import Sequence
+
+from slurm_dl.daemon.control.munge import ANSWER, REQUEST, Munge, MungeError, digest
+from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.text import safe
+
+CONNECT_S = 5.0
+"""A host that does not answer within so many seconds is not there."""
+
+_LONGEST_HELLO = 1024
+_LONGEST_ANSWER = 1 << 28
+
+
+class TcpError(SlurmDlError):
+    """The server did not answer, or what it answered is not the daemon's."""
+
+
+class TcpServers:
+    """The daemons of a cluster on their hosts; one of them acts.
+
+    Args:
+        addresses: ``HOST:PORT`` of each.
+        munge_socket: Socket of munged; empty: the usual one.
+        daemon_user: Whose answers are believed, as root's are.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], *, munge_socket: str = "", daemon_user: str = "slurm_dl"
+    ) -> None:
+        self.addresses = tuple(addresses)
+        self._munge_socket = munge_socket
+        self._daemon_user = daemon_user
+
+    def ask(self, address: str, request: bytes, timeout_s: float) -> bytes:
+        """The answer of the daemon at *address*, one line.
+
+        Raises:
+            TcpError: There is none, or it is not the daemon's.
+        """
+        try:
+            munge = Munge(self._munge_socket)
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdecimal():
+                msg = f"{address}: no server: write HOST:PORT"
+                raise TcpError(msg)
+            to = (host.strip("[]"), int(port))
+            with socket.create_connection(to, min(CONNECT_S, timeout_s)) as sock:
+                sock.settimeout(timeout_s)
+                with sock.makefile("rb") as stream:
+                    nonce = nonce_of(stream.readline(_LONGEST_HELLO), address)
+                    credential = munge.encode(digest(REQUEST, nonce, request))
+                    sock.sendall(credential + b" " + request + b"\n")
+                    answer = stream.readline(_LONGEST_ANSWER)
+                    sealed = stream.readline(_LONGEST_HELLO).rstrip(b"\n")
+            if not sealed:
+                return unsealed(answer, address)
+            payload, uid = munge.decode(sealed)
+        except TimeoutError:
+            msg = f"{address} did not answer in time"
+            raise TcpError(msg) from None
+        except OSError as err:
+            msg = f"dlschedd does not listen on {address}: {err.strerror or err}"
+            raise TcpError(msg) from None
+        except MungeError as err:
+            msg = f"{address}: {err}"
+            raise TcpError(msg) from None
+        if uid not in self._believed():
+            msg = (
+                f"{address}: what answers there runs as uid {uid}, and not as root or "
+                f"{self._daemon_user} (daemon_user in client.yaml)"
+            )
+            raise TcpError(msg)
+        if payload != digest(ANSWER, nonce, request, answer):
+            msg = f"{address}: the answer was changed on its way"
+            raise TcpError(msg)
+        return answer
+
+    def _believed(self) -> set[int]:
+        try:
+            return {0, pwd.getpwnam(self._daemon_user).pw_uid}
+        except KeyError:
+            return {0}
+
+
+def unsealed(answer: bytes, address: str) -> bytes:
+    """*answer*, if it only says that the server is busy: anybody may have written it.
+
+    Raises:
+        TcpError: It says something else.
+    """
+    try:
+        said = json.loads(answer)
+        kind, words = said["kind"], safe(str(said["error"]), 300)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        msg = f"{address} closed the connection without an answer; see the log of dlschedd"
+        raise TcpError(msg) from None
+    if kind == RefusalKind.BUSY:
+        return json.dumps({"ok": False, "kind": kind, "error": words}).encode()
+    msg = f"{address} refused: {words}"
+    raise TcpError(msg)
+
+
+def nonce_of(hello: bytes, address: str) -> bytes:
+    """The nonce in the server's first line.
+
+    Raises:
+        TcpError: There is none.
+    """
+    try:
+        return str(json.loads(hello)["nonce"]).encode()
+    except (ValueError, KeyError, TypeError, RecursionError):
+        msg = f"{address}: it is no dlschedd that answers there, or it is busy; retry"
+        raise TcpError(msg) from None
