@@ -24,8 +24,11 @@ _COMMANDS = {
     ),
     "check-config": (
         "slurm_dl.cli.dlctl.configuration:check_config",
-        "slurm_dl.cli.dlctl.configuration:client_config",
         "Check a configuration file and name everything that is wrong, with lines.",
+    ),
+    "client-config": (
+        "slurm_dl.cli.dlctl.configuration:client_config",
+        "Print client.yaml: what users' commands have to know of the daemon's configuration.",
     ),
     "doctor": (
         "slurm_dl.cli.dlctl.doctor:doctor",
