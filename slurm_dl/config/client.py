@@ -12,7 +12,6 @@ from slurm_dl.config.daemon_section import split_address
 from slurm_dl.config.tree import Config
 from slurm_dl.placement.consolidate import Consolidate
 
-
 SOCKET_NAME = "dlschedd.sock"
 """As `daemon.control.wire_format` has it, above this layer."""
 
