@@ -44,7 +44,7 @@ def ask(cluster: Containers, user: str, *argv: str) -> Asked:
     began_s = time.monotonic()
     done = cluster.run("login", *argv, user=user, check=False)
     took_s = time.monotonic() - began_s
-    print(f"{cluster.release} {took_s:5.2f} s  {user}: {' '.join(argv)}")
+    print(f"{cluster.release} {took_s:5.2f} s  {user}: {' '.join(argv)[:90]}")  # noqa: T201 - pytest -rP
     return Asked(done.returncode, done.stdout + done.stderr, took_s)
 
 
@@ -81,9 +81,25 @@ def test_root_of_the_login_node_is_root_of_the_cluster_and_a_user_is_a_user(
     assert "you are bob" in refused.said
     assert ask(cluster, "root", "dlctl", "pause", "--reason=cooling").status == 0
     try:
-        assert "paused by root: cooling" in ask(cluster, "bob", "dlqueue").said
+        assert "paused by user root (0): cooling" in ask(cluster, "bob", "dlqueue").said
     finally:
         assert ask(cluster, "root", "dlctl", "resume").status == 0
+
+
+CROWD = """
+python3 -c 'import socket, time
+silent = [socket.create_connection(("dlschedd", 6822)) for _ in range(100)]
+time.sleep(60)' &
+for client in $(seq 50); do dlqueue --noheader || echo refused & clients="$clients $!"; done
+wait $clients
+kill %1
+"""
+"""Fifty clients of one user at once, beside a hundred connections that say nothing."""
+
+
+def test_a_crowd_is_answered(cluster: Containers) -> None:
+    crowd = ask(cluster, "alice", "bash", "-c", CROWD)
+    assert (crowd.status, crowd.said) == (0, "")
 
 
 def test_a_user_sees_what_private_data_lets_them(cluster: Containers) -> None:
@@ -161,9 +177,8 @@ def other_login(cluster: Containers, first: str, ahead_s: int, place: Path) -> I
         if ahead_s:
             docker("cp", f"{place}/clock.so", f"{name}:/clock.so")
         docker("start", name)
-        ready = ["docker", "exec", name, "test", "-S", "/run/munge/munge.socket.2"]
-        cluster.until("munged", lambda: subprocess.run(ready, check=False).returncode == 0)
-        ready = ["docker", "exec", name, "pgrep", "-x", "sleep"]
+        # The last that is done there before it waits for users.
+        ready = ["docker", "exec", name, "test", "!", "-e", "/etc/slurm_dl/slurm_dl.yaml"]
         cluster.until("it to start", lambda: subprocess.run(ready, check=False).returncode == 0)
         yield name
     finally:
