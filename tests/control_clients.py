@@ -28,7 +28,7 @@ def echo(request: JsonObject, peer: Peer) -> JsonObject:
         raise ZeroDivisionError(msg)
     if request.get("request") == "refuse":
         raise RequestError(RefusalKind.NOT_FOUND, "no such thing")
-    return {"you": peer.uid, "admin": peer.is_admin, "sent": request}
+    return {"you": peer.uid, "from": peer.host, "admin": peer.is_admin, "sent": request}
 
 
 def as_user(uid: int, act: Callable[[], JsonObject]) -> JsonObject:

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,11 @@ import pytest
 import yaml
 from patience import PATIENCE, eventually
 
+from slurm_dl.config import load
+from slurm_dl.config.client import client_config_of
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox import Sandbox
 
 ROOT = Path(__file__).parent.parent
@@ -76,7 +79,11 @@ class Schedd:
         most of its time on that.
         """
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-        own = {"SLURM_DL_CONFIG": str(self.config), "SLURM_DL_SOCKET": str(self.socket)}
+        own = {
+            "SLURM_DL_CONFIG": str(self.config),
+            "SLURM_DL_SOCKET": str(self.socket),
+            "SLURM_DL_CLIENT": str(self.home / "client.yaml"),
+        }
         return {**clean, **self.box.env, **own}
 
     def configure(self, **sections: dict[str, Any]) -> None:
@@ -97,6 +104,9 @@ class Schedd:
         (self.home / "run").mkdir(exist_ok=True)
         self.config.write_text(yaml.safe_dump(tree), encoding="utf-8")
         self.config.chmod(0o600)
+        with suppress(ConfigError):  # A wrong configuration is what some tests are of.
+            client = client_config_of(load(self.config)).text()
+            (self.home / "client.yaml").write_text(client, encoding="utf-8")
 
     def start(self, *options: str, mode: str = "--live", **env: str) -> None:
         """Start a daemon and wait until it answers."""

@@ -28,7 +28,7 @@ from schedd import TOY, Schedd, schedd_in  # noqa: E402 - found through the line
 
 from slurm_dl.cli.dlqueue.watch.app import WatchApp  # noqa: E402
 from slurm_dl.cli.dlqueue.watch.last_answer import Shown  # noqa: E402
-from slurm_dl.daemon.control.client import Client, socket_path  # noqa: E402
+from slurm_dl.daemon.control.client import Client, admins_daemon  # noqa: E402
 from slurm_dl.daemon.control.wire_format import QueueRequest  # noqa: E402
 from slurm_dl.sandbox import Sandbox, SandboxSpec  # noqa: E402
 
@@ -148,7 +148,7 @@ def picture(daemon: Schedd) -> None:
 
 def watched(daemon: Schedd, job: str) -> str:
     """A watch in which *job* is selected and says why it is where it is."""
-    client, shown = Client(socket_path(None, Path(daemon.env["SLURM_DL_CONFIG"]))), Shown()
+    client, shown = Client(admins_daemon(None, Path(daemon.env["SLURM_DL_CONFIG"]))), Shown()
     shown.hear(client.ask("queue", sort=["running"]))
     row = [str(listed["job"]) for listed in shown.jobs].index(job)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import socket
 from collections.abc import Sequence
 
@@ -11,6 +10,7 @@ from slurm_dl.client_config import ClientConfig
 from slurm_dl.config.daemon_section import split_address
 from slurm_dl.config.tree import Config
 from slurm_dl.placement.consolidate import Consolidate
+from slurm_dl.text import user_name
 
 SOCKET_NAME = "dlschedd.sock"
 """As `daemon.control.wire_format` has it, above this layer."""
@@ -37,7 +37,7 @@ def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfi
         server=tuple(servers),
         socket=str(config.paths.run_dir / SOCKET_NAME),
         munge_socket=config.control.munge_socket,
-        daemon_user=pwd.getpwuid(os.geteuid()).pw_name if os.geteuid() else "slurm_dl",
+        daemon_user=user_name(os.geteuid()) if os.geteuid() else "slurm_dl",
         qos=config.preemption.qos,
         native=config.preemption.mode == "native",
         max_grace_s=config.preemption.max_grace_s,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import re
 import stat
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from slurm_dl import __version__
+from slurm_dl import __version__, client_config
+from slurm_dl.config.client import client_config_of
 from slurm_dl.daemon.assembly import LEDGER_FILE
 from slurm_dl.daemon.takeover import lease
 from slurm_dl.doctor.controller_config import CannotTellError
@@ -38,6 +41,33 @@ _NETWORK = frozenset(
     )
 )
 _IN_MEMORY = frozenset({"ramfs", "tmpfs"})
+
+
+_NEEDED: Final = ("server", "socket", "qos", "native", "profile_dir")
+"""Keys of client.yaml without which users' commands do something else."""
+
+
+@check("client file")
+def client_yaml(site: Site) -> CheckResult:
+    """Users' commands on this host know what they have to of the configuration."""
+    wanted = client_config_of(site.config)
+    path = Path(site.environ.get(client_config.ENVIRONMENT) or client_config.DEFAULT_PATH)
+    try:
+        found = client_config.parse(path.read_text("utf-8"))
+        keys = [field.name for field in dataclasses.fields(found) if field.name not in _OF_A_HOST]
+    except (FileNotFoundError, UnicodeError):
+        found, keys = client_config.ClientConfig(), list(_NEEDED)
+    differ = [key for key in keys if getattr(found, key) != getattr(wanted, key)]
+    if differ:
+        return warning(
+            f"{path} differs from the configuration in {', '.join(differ)}",
+            f"dlctl client-config > {path}, here and on the login nodes",
+        )
+    return ok(f"{path} agrees with the configuration, or is not needed")
+
+
+_OF_A_HOST: Final = frozenset({"server", "munge_socket", "daemon_user", "trouble"})
+"""Keys of client.yaml that may differ from host to host."""
 
 
 @check("directories")

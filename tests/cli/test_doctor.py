@@ -126,7 +126,7 @@ def test_a_cluster_in_good_order(
     assert done.returncode == 0, done.stdout
     assert [n for n, c in told.items() if c["level"] == "error"] == []
     warned = [n for n, c in told.items() if c["level"] == "warning"]
-    assert warned == ["backfill window", "backfill passes", "kill wait", "daemon"]
+    assert warned == ["backfill window", "backfill passes", "kill wait", "client file", "daemon"]
     assert [n for n, c in told.items() if c["level"] == "skipped"] == ["cycles"]
     assert "tested" in told["release"]["found"]
 

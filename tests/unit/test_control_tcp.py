@@ -93,6 +93,7 @@ def test_munge_says_who_asks(
 
     answer = as_user(NOBODY, lambda: client(address).ask("hello", text="wörld\x00"))
 
+    assert answer.pop("from") == "127.0.0.1"
     assert answer == {
         "you": NOBODY, "admin": is_admin, "sent": {"request": "hello", "text": "wörld\x00"}
     }  # fmt: skip

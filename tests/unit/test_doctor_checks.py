@@ -141,7 +141,10 @@ def site_of(
         settings=sets,
         socket=home / "none",
         account=account if isinstance(account, str) else None,
-        environ={"SLURM_DL_TEMPLATES": str(home / "site")},
+        environ={
+            "SLURM_DL_TEMPLATES": str(home / "site"),
+            "SLURM_DL_CLIENT": str(home / "client.yaml"),
+        },
     )
     # Of two equal keys the first counts.
     config = "".join(f"{key} = {value}\n" for key, value in (conf or {}).items()) + config
@@ -184,6 +187,9 @@ def status(**values: object) -> Change:
 def jobs_of(*models: str) -> Change:
     """Jobs whose comments name *models*."""
     return {"squeue": "\n".join(json.dumps({"slurm_dl": {"model": m}}) for m in models)}
+
+
+USUAL = "paths.profile_dir=/etc/slurm_dl/profiles"
 
 
 NATIVE = ("preemption.mode=native", "preemption.qos=dl")
@@ -366,6 +372,11 @@ CASES: list[Case] = [
     ("enforcement", sets(*NATIVE), OK, "qos"),
     ("enforcement", slurm(PrivateData="users"), OK, "limits"),
     ("enforcement", {**slurm(PrivateData="users"), "user": ""}, WARNING, "one at a time"),
+    ("client file", sets(USUAL), OK, "not needed"),
+    ("client file", {"files": {"client.yaml": "max_grace_s: 9"}}, WARNING, "max_grace_s"),
+    ("client file", sets(USUAL, "preemption.qos=dl"), WARNING, "configuration in qos"),
+    ("client file", sets(USUAL, "paths.run_dir=/elsewhere"), WARNING, "in socket"),
+    ("client file", sets(USUAL, "control.listen=127.0.0.1:6822"), WARNING, "in server"),
     ("directories", {"account": ROOT}, OK, "can write"),
     ("directories", {"account": ROOT, **sets("paths.state_dir=/none")}, WARNING, "not there yet"),
     ("directories", {}, ERROR, "cannot write"),
@@ -531,7 +542,7 @@ def mended(changes: Change, advice: str) -> Change:
 BY_HAND = {
     *("configuration", "slurm", "release", "reader", "partitions", "rights", "private data"),
     *("node weights", "profiles", "directories", "state disk", "command lines", "templates"),
-    *("nodes", "unknown conditions"),
+    *("nodes", "unknown conditions", "client file"),
     *("daemon", "cycles"),
 }
 TOLD = [case for case in CASES if case[2] in {WARNING, ERROR}]

@@ -52,12 +52,11 @@ def daemon_at(socket_option: Path | None = None) -> Path | TcpServers:
     if socket_option is not None:
         return socket_option
     config = read_client_config()
-    host = config.server[0].removeprefix(BY_SSH) if config.server else ""
-    is_by_ssh = config.server[:1] == (BY_SSH + host,)
+    is_by_ssh = bool(config.server) and config.server[0].startswith(BY_SSH)
     if not config.server or (is_by_ssh and BY_SSH_ENV in os.environ):
         return Path(config.socket)
     if is_by_ssh:
-        raise ElsewhereError(host)
+        raise ElsewhereError(config.server[0].removeprefix(BY_SSH))
     from slurm_dl.daemon.control.tcp_client import TcpServers  # noqa: PLC0415 - not on each host
 
     return TcpServers(

@@ -16,7 +16,7 @@ import pwd
 import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedIOBase
 from typing import Any
 
@@ -41,10 +41,11 @@ _GROUP = 100
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The client's user, as the kernel reports it."""
+    """The client's user, as the kernel or MUNGE reports it."""
 
     uid: int  # Their user id
     is_admin: bool  # root, the daemon's own account, or named in ``control.admins``
+    host: str = field(default="", compare=False)  # Address of another host; limits do not know it
 
     @property
     def name(self) -> str:
@@ -52,7 +53,7 @@ class Peer:
         return user_name(self.uid)
 
     def __str__(self) -> str:
-        return f"user {self.name} ({self.uid})"
+        return f"user {self.name} ({self.uid}){f' from {self.host}' if self.host else ''}"
 
 
 class RequestError(Exception):
@@ -105,9 +106,9 @@ class Reception:
         self.open: dict[socket.socket, Connection] = {}
         self.lock = threading.Lock()
 
-    def peer(self, uid: int) -> Peer:
+    def peer(self, uid: int, host: str = "") -> Peer:
         """The user, as they are now."""
-        return Peer(uid, uid in self.admins)
+        return Peer(uid, uid in self.admins, host)
 
     def admit(self, sock: socket.socket, peer: Peer) -> bool:
         """Let *peer* have a connection, if they and all users have not too many."""

@@ -117,7 +117,7 @@ class _Conversation(socketserver.StreamRequestHandler):
         if not secrets.compare_digest(payload, digest(REQUEST, nonce, request)):
             msg = "the credential is of another request"
             raise RequestError(RefusalKind.DENIED, msg)
-        peer = reception.peer(uid)
+        peer = reception.peer(uid, reception.open[self.request].address)
         if not reception.admit(self.request, peer):
             raise RequestError(RefusalKind.BUSY, "too many connections; retry")
         return peer
