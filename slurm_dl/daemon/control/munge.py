@@ -1,7 +1,7 @@
 """MUNGE credentials: bytes, and the user who made them, on any host that has the cluster's key.
 
-Slurm's own identity of users. libmunge is called directly: the tools ``munge`` and ``unmunge`` would
-cost a process for each request.
+Slurm's own identity of users. libmunge is called directly: the tools ``munge`` and ``unmunge``
+would cost a process for each request.
 
 Source: libmunge's manual pages munge(3), munge_ctx(3), munge_enum(3).
 """
