@@ -79,9 +79,11 @@ def test_root_of_the_login_node_is_root_of_the_cluster_and_a_user_is_a_user(
     refused = ask(cluster, "bob", "dlctl", "pause")
     assert refused.status == 1
     assert "you are bob" in refused.said
+    host = cluster.run("login", "hostname", "-i").stdout.strip()
     assert ask(cluster, "root", "dlctl", "pause", "--reason=cooling").status == 0
     try:
-        assert "paused by user root (0): cooling" in ask(cluster, "bob", "dlqueue").said
+        told = ask(cluster, "bob", "dlqueue").said
+        assert f"paused by user root (0) from {host}: cooling" in told
     finally:
         assert ask(cluster, "root", "dlctl", "resume").status == 0
 
