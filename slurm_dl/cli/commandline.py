@@ -33,7 +33,11 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
         sys.stdout.flush()
     except click.UsageError as err:
         where = err.ctx.command_path if err.ctx else name
-        _fail(name, f"{err.format_message()} (see '{where} --help')", EXIT_USAGE)
+        told = err.format_message()
+        if isinstance(err, click.MissingParameter):
+            # click lists choices on lines that begin with a tab.
+            told = " ".join(told.split())
+        _fail(name, f"{told} (see '{where} --help')", EXIT_USAGE)
     except click.ClickException as err:
         _fail(name, err.format_message(), err.exit_code)
     except click.Abort:

@@ -1,4 +1,4 @@
-"""What users' commands are told of the daemon's configuration: the text of client.yaml."""
+"""The part of the daemon's configuration that users' commands are told: client.yaml."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOCKET_NAME = "dlschedd.sock"
 
 
 def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfig:
-    """What client.yaml should say beside *config*.
+    """The client.yaml that goes with *config*.
 
     Args:
         servers: ``HOST:PORT`` of each daemon; empty: that of this host, if it listens.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, MaxLen, Predicate
+from slurm_dl.model.bounds import Bound, Spelled
 
 Origin = Literal["measured", "computed", "published", "declared"]
 """Where a figure is from: runs here, the model's architecture, a paper, the admin's word."""
@@ -21,31 +21,20 @@ Origin = Literal["measured", "computed", "published", "declared"]
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"
 """A model's name as a job may give it."""
 
-Label = Annotated[int, Ge(0), Le(2)]
+Label = Annotated[int, Bound(ge=0, le=2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""
 
 _SHAPE = r"([1-9][0-9]{0,4})x([1-9][0-9]{0,3})"
-
-
-def _spelled(pattern: str, words: str) -> Predicate:
-    def check(text: str) -> bool:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(words)
-        return True
-
-    return Predicate(check)
-
-
-_Name = Annotated[str, _spelled(NAME, "must be letters, digits and . _ + / -, 64 at most")]
-_Alias = Annotated[str, _spelled(r"[A-Za-z0-9][ -~]{0,63}", "must be 1 to 64 ASCII characters")]
-_GpuType = Annotated[str, _spelled(r"[A-Za-z0-9._+-]{0,64}", "must be letters, digits and . _ + -")]
-_NcclName = Annotated[str, _spelled(r"NCCL_[A-Z0-9_]{1,60}", "must be a variable of NCCL")]
-_NcclValue = Annotated[str, _spelled(r"[ -~]{0,200}", "must be at most 200 ASCII characters")]
-_Positive = Annotated[float, Gt(0), Le(1e12)]
-_NotNegative = Annotated[float, Ge(0), Le(1e12)]
-_Share = Annotated[float, Ge(0), Le(1)]
-_Count = Annotated[int, Ge(0), Le(10**9)]
-_Batch = Annotated[int, Ge(1), Le(10**9)]
+_Name = Annotated[str, Spelled(NAME, "must be letters, digits and . _ + / -, 64 at most")]
+_Alias = Annotated[str, Spelled(r"[A-Za-z0-9][ -~]{0,63}", "must be 1 to 64 ASCII characters")]
+_GpuType = Annotated[str, Spelled(r"[A-Za-z0-9._+-]{0,64}", "must be letters, digits and . _ + -")]
+_NcclName = Annotated[str, Spelled(r"NCCL_[A-Z0-9_]{1,60}", "must be a variable of NCCL")]
+_NcclValue = Annotated[str, Spelled(r"[ -~]{0,200}", "must be at most 200 ASCII characters")]
+_Positive = Annotated[float, Bound(gt=0, le=1e12)]
+_NotNegative = Annotated[float, Bound(ge=0, le=1e12)]
+_Share = Annotated[float, Bound(ge=0, le=1)]
+_Count = Annotated[int, Bound(ge=0, le=10**9)]
+_Batch = Annotated[int, Bound(ge=1, le=10**9)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,7 +110,7 @@ class ShapeRate:
     """Speed in one shape relative to the best shape with as many GPUs, where only that is known."""
 
     shape: Shape  # Nodes and GPUs on each
-    rate: Annotated[float, Gt(0), Le(10)]  # Above 0; 1 is as fast as the best
+    rate: Annotated[float, Bound(gt=0, le=10)]  # Above 0; 1 is as fast as the best
     origin: Origin = "declared"  # Where it is from
 
 
@@ -189,22 +178,24 @@ class Profile:
     """
 
     name: _Name
-    aliases: Annotated[tuple[_Alias, ...], MaxLen(100)] = ()
-    source: Annotated[str, MaxLen(4000)] = ""
-    parameters: Annotated[int, Ge(1), Le(10**15)] | None = None
-    skew: Annotated[float, Gt(0), Le(1)] | None = None
+    aliases: Annotated[tuple[_Alias, ...], Bound(max_length=100)] = ()
+    source: Annotated[str, Bound(max_length=4000)] = ""
+    parameters: Annotated[int, Bound(ge=1, le=10**15)] | None = None
+    skew: Annotated[float, Bound(gt=0, le=1)] | None = None
     label: Label | None = None
     batch: tuple[_Batch, _Batch] | None = None
     load: Load = Load()
     checkpoint: CheckpointCost = CheckpointCost()
-    beside: Annotated[Mapping[_Name, Annotated[float, Ge(0), Le(2)]], MaxLen(1000)] = field(
+    beside: Annotated[
+        Mapping[_Name, Annotated[float, Bound(ge=0, le=2)]], Bound(max_length=1000)
+    ] = field(default_factory=dict)
+    host: Annotated[tuple[HostRate, ...], Bound(max_length=1000)] = ()
+    speeds: Annotated[tuple[Speed, ...], Bound(max_length=2000)] = ()
+    shape_rates: Annotated[tuple[ShapeRate, ...], Bound(max_length=2000)] = ()
+    nccl: Annotated[Mapping[_NcclName, _NcclValue], Bound(max_length=100)] = field(
         default_factory=dict
     )
-    host: Annotated[tuple[HostRate, ...], MaxLen(1000)] = ()
-    speeds: Annotated[tuple[Speed, ...], MaxLen(2000)] = ()
-    shape_rates: Annotated[tuple[ShapeRate, ...], MaxLen(2000)] = ()
-    nccl: Annotated[Mapping[_NcclName, _NcclValue], MaxLen(100)] = field(default_factory=dict)
-    tensors_mb: Annotated[tuple[_Positive, ...], MaxLen(20_000)] = ()
+    tensors_mb: Annotated[tuple[_Positive, ...], Bound(max_length=20_000)] = ()
 
     def speed(self, shape: Shape, gpu_type: str = "") -> Speed | None:
         """The speed in *shape*, the type's own before any type's; None if nobody measured it."""

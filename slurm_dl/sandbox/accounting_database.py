@@ -45,7 +45,7 @@ def check_host() -> None:
         raise ConfigError(message)
 
 
-def slurmdbd_conf(layout: Layout, *, port: int) -> str:
+def slurmdbd_conf(layout: Layout, *, port: int, only_loopback: bool = False) -> str:
     """The text of slurmdbd.conf; *port* is where slurmdbd listens."""
     settings = {
         "DbdHost": "localhost",
@@ -61,6 +61,7 @@ def slurmdbd_conf(layout: Layout, *, port: int) -> str:
         "StorageHost": "localhost",
         "StorageUser": "root",
         "StorageLoc": "slurm_acct_db",
+        **({"CommunicationParameters": "EnableIPv6"} if only_loopback else {}),
     }
     return "".join(f"{key}={value}\n" for key, value in settings.items())
 

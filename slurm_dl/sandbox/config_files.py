@@ -8,10 +8,13 @@ slurmctld refuses to start without slurmdbd (measured on 22.05.8).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from slurm_dl.sandbox import accounting_database
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.spec import SandboxSpec, split_setting
+
+_CAN_DISABLE_CGROUPS: Final = (24, 5)
 
 
 def host_range(prefix: str, first: int, last: int) -> str:
@@ -32,8 +35,10 @@ def slurmdbd_port(spec: SandboxSpec, first_port: int) -> int:
     return first_port + ports_needed(spec) - 1
 
 
-def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: int) -> str:
-    """The text of slurm.conf."""
+def slurm_conf(
+    spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: int, only_loopback: bool = False
+) -> str:
+    """The text of slurm.conf; *only_loopback*: see `layout.has_only_loopback`."""
     # "localhost" is accepted by slurmctld as this host's name (22.05.8), so a directory goes on
     # working when the host is renamed.
     settings = {
@@ -65,6 +70,9 @@ def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: i
         "KillWait": str(spec.kill_wait_s),
         "MailProg": "/bin/true",
     }
+    if only_loopback:
+        # AI_ADDRCONFIG drops neither of two families (22.05.8; also in a kernel without IPv6).
+        settings["CommunicationParameters"] = "EnableIPv6"
     if spec.accounting:
         port = slurmdbd_port(spec, first_port)
         settings |= accounting_database.slurm_conf_settings(layout, port=port)
@@ -119,18 +127,36 @@ def topology_conf(spec: SandboxSpec) -> str:
     return "".join(f"{line}\n" for line in leaves)
 
 
+def cgroup_conf(release: tuple[int, int]) -> str:
+    """The text of cgroup.conf: no daemon of a sandbox needs the host's cgroups.
+
+    slurmd 22.05 loads a plugin all the same; by itself it finds none without a cgroup file system,
+    or with version 2 and no systemd. "disabled" is in cgroup.conf(5) of 24.05.2, not of 23.11.4.
+    """
+    return f"CgroupPlugin={'disabled' if release >= _CAN_DISABLE_CGROUPS else 'cgroup/v1'}\n"
+
+
 def files(
-    spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: int
+    spec: SandboxSpec,
+    layout: Layout,
+    *,
+    cluster: str,
+    first_port: int,
+    release: tuple[int, int],
+    only_loopback: bool = False,
 ) -> tuple[tuple[Path, str], ...]:
-    """Every file Slurm reads, with its text; slurm.conf last."""
+    """Every file that Slurm of *release* reads, with its text; slurm.conf last."""
     made: list[tuple[Path, str]] = []
     if spec.start_slurmd:
         made.append((layout.directory / "gres.conf", gres_conf(spec, layout)))
+        if not any("cgroup" in line.lower() for line in spec.slurm_conf_extra):
+            made.append((layout.directory / "cgroup.conf", cgroup_conf(release)))
     if spec.nodes_per_leaf:
         made.append((layout.directory / "topology.conf", topology_conf(spec)))
-    made.append(
-        (layout.slurm_conf, slurm_conf(spec, layout, cluster=cluster, first_port=first_port))
+    main = slurm_conf(
+        spec, layout, cluster=cluster, first_port=first_port, only_loopback=only_loopback
     )
+    made.append((layout.slurm_conf, main))
     return tuple(made)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,10 @@ SLURMD: Final = "slurmd-"
 
 # slurmctld writes its state when it is told to end.
 TERM_S: Final = 30.0
+
+_ERROR: Final = re.compile(r"fatal|\[ERROR\]|[Ee]rror:")
+_HARMLESS: Final = re.compile(r" mpi/|MPI: |state (save )?file|not recommended")
+"""Told at every first start on Debian: no PMIx, no saved state, MariaDB's buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +91,18 @@ class Daemons:
         """What it has printed since its start."""
         return self.layout.log / f"{name}.out"
 
-    def last_words(self, name: str) -> str:
-        """The line of a daemon's output that says most about why it does not serve."""
+    def why_out_of_service(self, name: str) -> str:
+        """The first cause in its output, then the end, often a consequence ("... failed")."""
         try:
             text = self.output(name).read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             text = ""
-        lines = text.splitlines()[-200:] or ["it printed nothing"]
-        for word in ("fatal", "[ERROR]", "Error:", "error:"):
-            for line in reversed(lines):
-                if word in line:
-                    return line.strip()
-        return lines[-1].strip()
+        lines = [line.strip() for line in text.splitlines()] or ["it printed nothing"]
+        errors = [line for line in lines if _ERROR.search(line) and not _HARMLESS.search(line)]
+        if not errors:
+            return lines[-1]
+        last = next((line for line in reversed(errors) if "fatal" in line), errors[-1])
+        return " ... ".join(dict.fromkeys((errors[0], last)))
 
     def start(self, names: Sequence[str], *, env: Mapping[str, str]) -> None:
         """Start those of *names* that do not run, without waiting for them.

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import stat
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -163,6 +165,30 @@ def check_host() -> None:
     if missing:
         message = f"not installed: {', '.join(missing)}; {_PACKAGES}"
         raise ConfigError(message)
+
+
+def slurmd_release() -> tuple[int, int]:
+    """Year and month of the installed slurmd's release, such as (22, 5).
+
+    Raises:
+        ConfigError: It does not tell.
+    """
+    argv = [program("slurmd"), "-V"]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False).stdout
+    found = re.search(r" (\d\d)\.(\d\d)", said)
+    if found is None:
+        message = f"'{' '.join(argv)}' names no release of Slurm: {said[:200]!r}"
+        raise ConfigError(message)
+    return int(found[1]), int(found[2])
+
+
+def has_only_loopback() -> bool:
+    """True on a host with no address but 127.0.0.1, where AI_ADDRCONFIG, as Slurm asks, fails."""
+    try:
+        socket.getaddrinfo("127.0.0.1", None, socket.AF_INET, flags=socket.AI_ADDRCONFIG)
+    except socket.gaierror:
+        return True
+    return False
 
 
 def check_directory(layout: Layout, spec: SandboxSpec) -> None:

@@ -294,6 +294,8 @@ class Sandbox:
             self._layout,
             cluster=self._record.cluster,
             first_port=self.first_port,
+            release=layouts.slurmd_release(),
+            only_loopback=layouts.has_only_loopback(),
         ):
             if not path.exists():
                 layouts.write_file(path, text)
@@ -308,7 +310,9 @@ class Sandbox:
         path = self._layout.slurmdbd_conf
         if not path.exists():
             text = accounting_database.slurmdbd_conf(
-                self._layout, port=self._daemons.port(SLURMDBD)
+                self._layout,
+                port=self._daemons.port(SLURMDBD),
+                only_loopback=layouts.has_only_loopback(),
             )
             layouts.write_file(path, text, 0o600)
         self._start((MYSQLD,))
@@ -328,14 +332,14 @@ class Sandbox:
             eventually(settled, within_s, 0.1, what="the daemons")
         except DeadlinePassedError as err:
             late = (*self._out_of_service(names), *names)[0]
-            words = self._daemons.last_words(late)
+            words = self._daemons.why_out_of_service(late)
             message = (
                 f"{late} is not in service after {within_s:g} s: {words}"
                 f" (log: {self._daemons.output(late)}); 'up' again goes on, 'down' ends it"
             )
             raise ClusterError(message) from err
         for name in self._ended(names):
-            words = self._daemons.last_words(name)
+            words = self._daemons.why_out_of_service(name)
             message = f"{name} ended at its start: {words} (log: {self._daemons.output(name)})"
             raise ClusterError(message)
 

@@ -7,8 +7,9 @@ finite and in bounds, jobs are sorted by submission.
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 
@@ -40,6 +41,27 @@ class BadValue(Exception):  # noqa: N818 - it is caught, never shown as an error
         self.why = why
 
 
+class TimeForm(StrEnum):
+    """The forms of a time in a file."""
+
+    SECONDS = "a number of seconds"
+    LOCAL = "a time without an offset"
+    OFFSET = "a time with an offset"
+
+
+class Moment(float):
+    """Seconds, and how the file writes them."""
+
+    __slots__ = ("form",)
+    form: TimeForm
+
+    def __new__(cls, value_s: float, form: TimeForm) -> Self:
+        """*value_s* in *form*."""
+        made = super().__new__(cls, value_s)
+        made.form = form
+        return made
+
+
 class JobLine(NamedTuple):
     """One job as a line tells it."""
 
@@ -69,13 +91,17 @@ class Gathering:
         self._left_out = LeftOutLines(file)
         self._ids: dict[str, None] = {}
         self._jobs: list[JobLine] = []
+        self._forms: dict[str, tuple[TimeForm, int]] = {}
 
     def add(self, line: int, job: JobLine) -> None:
         """Take *job*, or leave its line out if it cannot be one.
 
         Raises:
-            ConfigError: There are more jobs than a simulation can hold.
+            ConfigError: There are more jobs than a simulation can hold, or its times are written
+                in another form than those before: by hours apart, or decades.
         """
+        self._check_form(line, "submission", job.submit_s)
+        self._check_form(line, "deadline", job.due_s)
         try:
             _check(job)
         except BadValue as bad:
@@ -89,6 +115,16 @@ class Gathering:
             raise ConfigError(msg)
         self._ids[job.job_id] = None
         self._jobs.append(job)
+
+    def _check_form(self, line: int, what: str, time_s: float) -> None:
+        if isinstance(time_s, Moment):
+            form, first = self._forms.setdefault(what, (time_s.form, line))
+            if form is not time_s.form:
+                msg = (
+                    f"{self.file}:{line}: the {what} is {time_s.form}, in line {first} {form}; "
+                    "write all of them in one form"
+                )
+                raise ConfigError(msg)
 
     def leave_out(self, line: int, bad: BadValue) -> None:
         """Do without *line*, 1 is the first."""

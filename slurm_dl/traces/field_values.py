@@ -8,13 +8,12 @@ from typing import Final
 
 from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue
+from slurm_dl.traces.builder import BadValue, Moment, TimeForm
 from slurm_dl.traces.skipped_lines import Reason
 
 MAX_NAME: Final = 256
 """Characters in a job id, a user or a model."""
 
-_CLOCK_LENGTH: Final = len("2017-10-09 07:01:55")
 _COLONS: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,45 +58,29 @@ def whole_gpus(text: str, what: str) -> float:
     return value
 
 
-def clock_s(text: str, what: str) -> float:
-    """``2017-10-09 07:01:55``, with a blank or a T between, in seconds since 1970.
-
-    Traces tell local times without a zone; they are read as if they were UTC, so that a day of
-    the trace begins at a multiple of 86,400.
-
-    Raises:
-        BadValue: *text* is no such time.
-    """
-    if len(text) == _CLOCK_LENGTH and text[10] in " T" and text[16] == ":":
-        try:
-            moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
-        except ValueError:
-            pass
-        else:
-            return (moment - _EPOCH).total_seconds()
-    raise BadValue(Reason.TIME, f"{what} is {shown(text)}, not a time like 2017-10-09 07:01:55")
-
-
-def moment_s(text: str, what: str) -> float:
+def moment_s(text: str, what: str) -> Moment:
     """A number of seconds as it is, or a time in ISO 8601 in seconds since 1970.
 
-    A time without a zone is read as if it were UTC, as by `clock_s`.
+    Traces tell local times without an offset; they are read as if they were UTC, so that a day of
+    the trace begins at a multiple of 86,400.
 
     Raises:
         BadValue: *text* is neither.
     """
     text = text.strip()
     try:
-        return number(text, what)
-    except BadValue:
-        if text[4:5] != "-" and "T" not in text:
-            raise
-    try:
-        moment = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text) if text[4:5] == "-" else None
     except ValueError:
-        why = f"{what} is {shown(text)}, neither seconds nor a time like 2017-10-09T07:01:55"
+        moment = None
+    if moment is not None:
+        form = TimeForm.LOCAL if moment.tzinfo is None else TimeForm.OFFSET
+        since = moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH
+        return Moment(since.total_seconds(), form)
+    try:
+        return Moment(number(text, what), TimeForm.SECONDS)
+    except BadValue:
+        why = f"{what} is {shown(text)}, neither seconds nor a time like 2017-10-09 07:01:55"
         raise BadValue(Reason.TIME, why) from None
-    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _EPOCH).total_seconds()
 
 
 def lasting_s(text: str, what: str) -> float:

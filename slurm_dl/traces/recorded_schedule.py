@@ -16,7 +16,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.traces.builder import BadValue, Gathering
-from slurm_dl.traces.field_values import clock_s
+from slurm_dl.traces.field_values import moment_s
 from slurm_dl.traces.slurm.sacct import SACCT, RunLine, SacctHistory
 
 
@@ -100,6 +100,6 @@ def _records(trace: Trace, of_jobs: list[list[RunLine]]) -> Records:
 def _start_s(line: RunLine) -> float:
     """Seconds; NaN if it is not known."""
     try:
-        return clock_s(line.start.strip(), "Start")
+        return moment_s(line.start, "Start")
     except BadValue:
         return float("nan")

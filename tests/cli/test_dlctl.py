@@ -277,6 +277,10 @@ def test_breakers_are_listed_and_reset(schedd: Schedd) -> None:
     schedd.eventually(lambda: "by user" in schedd.ask("breakers").stdout, 10.0)
     unknown = schedd.ask("breakers", "reset", "everything")
     assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
+    missing = schedd.ask("breakers", "reset")
+    names = "Choose from: gpus_per_hour, cluster_share, failed_restarts (see "
+    assert (missing.returncode, len(missing.stderr.splitlines())) == (2, 1)
+    assert names in missing.stderr
 
 
 def test_check_config_names_every_mistake(command: Command, tmp_path: Path) -> None:

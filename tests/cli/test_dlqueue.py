@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from light import HEAVY, loaded, times_as_long
 from patience import PATIENCE
 
 Schedd = Any
@@ -334,6 +335,48 @@ def test_the_environment_says_where_the_daemon_is(
     answer = command("queue", "-h", env=env)
 
     assert len(answer.stdout.splitlines()) == 6
+
+
+GARBAGE = {
+    "binary": b"\xff\0\n: [",
+    "unknown key": b"unknown: 1\ndaemon: {unknown: 2}\n",
+    "wrong values": b"native: 7\nmax_grace_s: nan\npolicy: {order: nosuch}\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("args", "broken"),
+    [
+        *((args, "") for args in ([], ["--json"], ["why", "4"], ["when", "4"], ["--start"])),
+        *(([], broken) for broken in GARBAGE),
+    ],
+)
+def test_a_prompt_waits_for_few_modules(
+    reading: Schedd, tmp_path: Path, args: list[str], broken: str
+) -> None:
+    """Nothing heavy is imported, the daemon's file is not opened, and a bad one stops nobody."""
+    env = {"SLURM_DL_SOCKET": str(reading.socket), "PATH": "/usr/bin:/bin"}
+    if broken:
+        for variable, name in (("CONFIG", "slurm_dl.yaml"), ("CLIENT", "client.yaml")):
+            (tmp_path / name).write_bytes(GARBAGE[broken])
+            env[f"SLURM_DL_{variable}"] = str(tmp_path / name)
+
+    shown, modules = loaded("dlqueue", *args, env=env, cwd=tmp_path)
+
+    assert shown
+    assert not {name for name in modules if name in HEAVY or name.startswith("OPENED")}
+    assert 5 < sum(name.partition(".")[0] == "slurm_dl" for name in modules) <= 30
+
+
+@pytest.mark.parametrize("args", [[], ["why", "4"]])
+def test_a_prompt_waits_hardly_longer_than_for_python(
+    reading: Schedd, tmp_path: Path, args: list[str]
+) -> None:
+    """Six times as long where this was written, 65 ms; 36 times with the daemon's configuration."""
+    dlqueue = str(Path(sys.executable).parent / "dlqueue")
+    env = {"SLURM_DL_SOCKET": str(reading.socket), "PATH": "/usr/bin:/bin"}
+
+    assert times_as_long([dlqueue, *args], env=env, cwd=tmp_path) < 12
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(reading: Schedd) -> None:

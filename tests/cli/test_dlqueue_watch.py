@@ -384,27 +384,6 @@ def test_ctrl_z_stops_it_and_fg_goes_on(place: Place) -> None:
         screen.close()
 
 
-@pytest.mark.parametrize("args", [[], ["why", "5"], ["--json"]])
-def test_a_prompt_waits_for_few_modules(place: Place, args: list[str]) -> None:
-    """What dlqueue imports is what its time goes to: of slurm_dl little, and nothing heavy."""
-    code = (
-        "import atexit, sys; from slurm_dl.cli.dlqueue.command import main\n"
-        "atexit.register(lambda: print(*sys.modules, file=sys.stderr)); main()"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--socket", str(place.socket), *args],
-        capture_output=True,
-        text=True,
-        timeout=60 * PATIENCE,
-        check=True,
-    )
-
-    modules = done.stderr.split()
-    assert not {"numpy", "pydantic", "yaml", "rich", "textual", "asyncio"} & set(modules)
-    assert 5 < sum(name.partition(".")[0] == "slurm_dl" for name in modules) <= 30
-
-
 @pytest.mark.parametrize(
     ("args", "status", "message"),
     [

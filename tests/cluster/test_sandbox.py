@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -366,6 +368,42 @@ def test_a_daemon_that_cannot_start_says_why(make_sandbox: MakeSandbox) -> None:
 
     conf.write_text(good)
     assert Sandbox.up(box.directory).status().is_up
+
+
+NO_CGROUPS = "mount -t tmpfs none /sys/fs/cgroup"
+# SIOCSIFFLAGS, IFF_UP.
+ONLY_LOOPBACK = (
+    f'{sys.executable} -c "import fcntl, socket, struct; '
+    "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH14x', b'lo', 1))\""
+)
+
+
+@pytest.mark.parametrize(
+    ("space", "host"),
+    [("--mount", NO_CGROUPS), ("--net", ONLY_LOOPBACK)],
+    ids=["no cgroups", "only 127.0.0.1"],
+)
+def test_a_bare_host_will_do(space: str, host: str, short_directory: Path) -> None:
+    """A job gets its GPU there; without cgroup.conf the error names the first cause."""
+    box, dlctl = short_directory / "c", shlex.join(CLI)
+
+    def there(script: str) -> subprocess.CompletedProcess[str]:
+        words = ["unshare", space, "sh", "-ec", f"{host}\n{script}", "sh", str(box)]
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+
+    job = f'eval "$({dlctl} env $1)"; srun --gres=gpu:1 printenv CUDA_VISIBLE_DEVICES'
+    try:
+        done = there(f"{dlctl} up $1 --nodes 1 --gpus 1 --nodes-per-leaf 0\n{job}")
+        assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["0"]), done.stderr
+        Sandbox.open(box).down()
+        if host == NO_CGROUPS:
+            (box / "cgroup.conf").write_text("CgroupPlugin=autodetect\n")
+            done = there(f"{dlctl} up $1")
+            assert done.returncode == 1
+            assert re.search(r"at its start: slurmd: error: .*/sys/fs/cgroup", done.stderr)
+    finally:
+        if (box / "sandbox.json").exists():
+            Sandbox.open(box).down(remove=True)
 
 
 def test_thousands_of_nodes_without_slurmd(make_sandbox: MakeSandbox) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import shown
 import sources
 
 pytestmark = pytest.mark.full("builds packages with pip")
@@ -188,6 +190,44 @@ def contents(wheel: Path) -> dict[str, int]:
     """Each file's checksum; a difference of these can be read, one of bytes cannot."""
     with zipfile.ZipFile(wheel) as archive:
         return {member.filename: member.CRC for member in archive.infolist()}
+
+
+TYPED = sorted(
+    {
+        typed
+        for page in shown.PAGES
+        for typed in re.findall(
+            r"^ *((?:\S*/)?(?:pip|pipx|apt-get) [^\n#]*\*\.(?:whl|deb)[^\n#]*)",
+            page.read_text("utf-8"),
+            re.MULTILINE,
+        )
+    }
+)
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_of_several_versions_the_documented_commands_take_the_last(
+    typed: str, tmp_path: Path
+) -> None:
+    """One file, so that pip and apt are not asked for two versions of a package at once."""
+    assert len(TYPED) == 6, "of pip, pipx and apt-get, here and in the upgrade and for jobs"
+    (tmp_path / "dist").mkdir()
+    for age, version in enumerate(("0.10.0", "0.9.0", "0.11.0rc1")):
+        for name in ("slurm_dl-{}-py3.whl", "slurm_dl_job-{}-py3.whl", "slurm-dl_{}-1_amd64.deb"):
+            for place in (tmp_path, tmp_path / "dist"):
+                path = place / name.format(version)
+                path.touch()
+                os.utime(path, (1000 - age, 1000 - age))
+    typed = re.sub(r"^(\S*/)?(pipx?|apt-get) ", r"printf '%s\\n' ", typed)
+
+    said = subprocess.run(
+        ["/bin/sh", "-c", typed], cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+    files = [word for word in said if word.endswith((".whl", ".deb"))]
+    assert len(files) == 1
+    assert "0.10.0" in files[0]
+    assert (tmp_path / files[0]).exists()
 
 
 def small_checkout(tree: Path, names: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> Path:

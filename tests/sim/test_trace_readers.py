@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,8 @@ def test_a_table_may_call_it_deadline_and_a_deadline_moves_with_its_job(tmp_path
     """At twice the load and in a resample a job has as long as before."""
     path = tmp_path / "own.csv"
     path.write_text(
-        "submit_s,duration_s,gpus,Deadline\n0,5,1,90\n1e5,5,1,\n3e5,5,1,1970-01-04T12:00:00\n"
+        "submit_s,duration_s,gpus,Deadline\n0,5,1,1970-01-01T00:01:30\n1e5,5,1,\n"
+        "3e5,5,1,1970-01-04T12:00:00\n"
     )
     trace = read_trace(path)
 
@@ -330,6 +332,43 @@ def test_helios_leaves_out_cpu_jobs_as_one_number() -> None:
     assert reasons(trace) == {Reason.NO_GPU: 2, Reason.STATE: 1, Reason.DURATION: 1}
     (cpu_jobs,) = (b for b in trace.bad if isinstance(b, LeftOutLine) and b.reason == Reason.NO_GPU)
     assert (cpu_jobs.line, cpu_jobs.lines) == (5, 2)
+
+
+HELIOS_HEADER = "job_id,user,gpu_num,state,submit_time,duration"
+SACCT_HEADER = "JobID|Submit|State|ElapsedRaw|AllocTRES|User|Account"
+OWN_HEADER = "submit_s,duration_s,gpus"
+FORMS = {
+    "local": ("2020-04-01 02:00:00", "2020-04-01T03:00:00"),
+    "offset": ("2020-04-01T10:00:00+08:00", "2020-04-01 03:00:00Z"),
+    "seconds": ("1585706400", "1585710000.0"),
+}
+
+
+def with_times(path: Path, header: str, times: Sequence[str]) -> Path:
+    """A trace of one job a time."""
+    line = {
+        HELIOS_HEADER: "{n},u,8,COMPLETED,{time},120",
+        SACCT_HEADER: "{n}|{time}|COMPLETED|120|gres/gpu=8|u|a",
+        OWN_HEADER: "{time},120,8",
+    }[header]
+    lines = [line.format(n=n, time=time) for n, time in enumerate(times)]
+    path.write_text("\n".join([header, *lines, ""]), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("header", [HELIOS_HEADER, SACCT_HEADER, OWN_HEADER])
+def test_times_are_local_or_have_an_offset_or_are_seconds(header: str, tmp_path: Path) -> None:
+    """In each format the same two moments; two forms in a column are nobody's guess."""
+    for form, times in FORMS.items():
+        trace = read_trace(with_times(tmp_path / "a.csv", header, times))
+        assert trace.submit_s.tolist() == [1585706400, 1585710000], form
+        assert trace.bad == ()
+        for other in FORMS.keys() - {form}:
+            mixed = with_times(tmp_path / "b.csv", header, [*times, FORMS[other][0]])
+            with pytest.raises(ConfigError, match=r"b\.csv:4: the submission is a .*in line 2 a"):
+                read_trace(mixed)
+    bad = with_times(tmp_path / "c.csv", header, [*times, "2020-04-01 10:00:00 CST", "1e999"])
+    assert reasons(read_trace(bad)) == {Reason.TIME: 2}
 
 
 def test_virtual_clusters_are_accounts(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -83,3 +84,12 @@ def test_logrotate_turns_the_audit_log_as_its_owner(
     # The daemon makes its own file, with its own mode.
     assert "    nocreate\n" in text
     assert not [line for line in text.splitlines() if line.strip() == "copytruncate"]
+
+
+def test_the_steps_without_a_package_install_what_the_package_does() -> None:
+    """Account, unit, rotation of the audit log, configuration."""
+    page = (ETC.parent / "docs/start/install.md").read_text("utf-8")
+    steps = re.findall(r"^ +install -D -m 644 (\S+) /etc/", page, re.MULTILINE)
+    own = [p for name in ("logrotate.d", "systemd", "sysusers.d") for p in (ETC / name).iterdir()]
+
+    assert {ETC / step for step in steps} == {*own, ETC / "slurm_dl.yaml"}

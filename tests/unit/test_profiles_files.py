@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import (
+    CheckpointCost,
+    HostRate,
     Load,
     Profile,
     Shape,
@@ -253,13 +255,16 @@ def test_the_site_s_profile_takes_all_names_of_the_shipped_one(tmp_path: Path) -
     assert merged["vgg16"] is not None
 
 
+SHARES, POSITIVE = st.floats(0, 1), st.floats(0, 1e12, exclude_min=True)
+AMOUNTS, COUNTS = st.none() | st.floats(0, 1e12), st.integers(1, 10**9)
 SPEEDS = st.lists(
     st.builds(
         Speed,
+        steps_per_s=POSITIVE,
         shape=st.builds(Shape, st.integers(1, 99), st.integers(1, 16)),
         gpu_type=st.sampled_from(["", "a100", "1e5", "on", "0x1"]),
-        spread=...,
-        batch=...,
+        spread=AMOUNTS,
+        batch=st.none() | COUNTS,
     ),
     max_size=4,
     unique_by=lambda s: (s.shape, s.gpu_type),
@@ -272,13 +277,17 @@ SPEEDS = st.lists(
         name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,10}", fullmatch=True),
         aliases=st.lists(st.from_regex(r"[A-Za-z0-9][ -~]{0,10}", fullmatch=True)).map(tuple),
         source=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=200),
-        skew=...,
-        parameters=...,
-        load=st.builds(Load, gpu_util=..., gpu_mem_mb=..., pcie_mb_s=...),
-        label=...,
+        skew=st.none() | st.floats(0, 1, exclude_min=True),
+        parameters=st.none() | st.integers(1, 10**15),
+        load=st.builds(Load, gpu_util=st.none() | SHARES, gpu_mem_mb=AMOUNTS, pcie_mb_s=AMOUNTS),
+        label=st.none() | st.integers(0, 2),
         beside=st.dictionaries(st.sampled_from(["on", "1e3", "m"]), st.floats(0, 1)),
-        host=...,
-        checkpoint=...,
+        host=st.lists(
+            st.builds(HostRate, cpus_per_gpu=POSITIVE, mem_mb_per_gpu=SHARES, rate=SHARES)
+        ).map(tuple),
+        checkpoint=st.builds(
+            CheckpointCost, size_mb=st.none() | POSITIVE, save_s=AMOUNTS, observations=COUNTS
+        ),
         speeds=SPEEDS.map(tuple),
         batch=st.none() | st.just((1, 8)),
         nccl=st.dictionaries(st.just("NCCL_ALGO"), st.sampled_from(["Ring", "1", "on", ""])),

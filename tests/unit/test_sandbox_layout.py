@@ -11,6 +11,7 @@ import pytest
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import SandboxNodes, SandboxSpec, accounting_database, layout, manifest
 from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
+from slurm_dl.sandbox.daemons import Daemons
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import Record
 
@@ -238,3 +239,34 @@ def test_eventually_says_what_did_not_come() -> None:
 
     with pytest.raises(DeadlinePassedError, match="never; last error: squeue is silent"):
         eventually(never, 0.0)
+
+
+PMIX = """\
+slurmctld: error:  mpi/pmix_v4: init: can not load PMIx library
+slurmctld: error: MPI: Cannot create context for mpi/pmix_v4
+slurmctld: error: Could not open node state file /srv/box/state/node_state: No such file
+slurmctld: error: NOTE: Trying backup state save file. Information may be lost!
+"""
+NO_NAME = "slurmctld: error: get_addr_info: getaddrinfo() failed: Name or service not known"
+NO_PORT = "slurmctld: fatal: slurm_init_msg_engine_port error Address family not supported"
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        (None, "it printed nothing"),
+        (f"{PMIX}slurmctld: good-bye\n", "slurmctld: good-bye"),
+        (f"{PMIX}{NO_NAME}\nslurmctld: error: no\n{NO_PORT}\n", f"{NO_NAME} ... {NO_PORT}"),
+        (f"one\n{NO_PORT}\ntwo\n", NO_PORT),
+    ],
+)
+def test_the_first_cause_in_a_daemons_output_is_told(
+    output: str | None, said: str, tmp_path: Path
+) -> None:
+    """Not what follows from it, nor what every start complains of."""
+    daemons = Daemons.of(Layout(tmp_path), Record(SPEC, 18_900))
+    if output is not None:
+        (tmp_path / "log").mkdir()
+        daemons.output("slurmctld").write_text(output, "utf-8")
+
+    assert daemons.why_out_of_service("slurmctld") == said

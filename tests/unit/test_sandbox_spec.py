@@ -151,7 +151,7 @@ def test_leaves_hold_nodes_of_one_group() -> None:
 def test_a_controller_alone_needs_two_ports_and_forgives_silence() -> None:
     """Without slurmd there are no devices, and no node is ever declared DOWN."""
     spec = SandboxSpec(groups=(SandboxNodes(nodes=2_500),), start_slurmd=False)
-    made = dict(files(spec, LAYOUT, cluster="c", first_port=18_000))
+    made = dict(files(spec, LAYOUT, cluster="c", first_port=18_000, release=(22, 5)))
 
     assert ports_needed(spec) == 2
     assert Path("/srv/box/gres.conf") not in made
@@ -163,9 +163,18 @@ def test_no_topology_means_no_topology_plugin() -> None:
     spec = replace(MIXED, nodes_per_leaf=0)
 
     assert not any(line.startswith("Topology") for line in conf(spec))
-    assert all(
-        path.name != "topology.conf" for path, _ in files(spec, LAYOUT, cluster="c", first_port=1)
-    )
+    made = files(spec, LAYOUT, cluster="c", first_port=1, release=(22, 5))
+    assert "topology.conf" not in {path.name for path, _ in made}
+
+
+def test_the_hosts_cgroups_are_left_alone() -> None:
+    """By the words of each release, unless a setting asks for them."""
+    path, asked = LAYOUT.directory / "cgroup.conf", ("TaskPlugin=task/cgroup",)
+    for release, plugin in (((23, 11), "cgroup/v1"), ((24, 5), "disabled")):
+        made = dict(files(MIXED, LAYOUT, cluster="c", first_port=1, release=release))
+        assert made[path] == f"CgroupPlugin={plugin}\n"
+        own = replace(MIXED, slurm_conf_extra=asked)
+        assert path not in dict(files(own, LAYOUT, cluster="c", first_port=1, release=release))
 
 
 def test_shards_are_named_where_the_gpus_are() -> None:

@@ -10,21 +10,13 @@ from slurm_dl.model.plan import Trim
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, Shares, devices_in, splits_in
+from slurm_dl.slurm.read.job_labels import address, one_spelling, tasks_in, tasks_of
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.queue_reader import whole_labels
 from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 from slurm_dl.slurm.read.tres import job_request, parse_tres
-from slurm_dl.slurm.read.vocabulary import (
-    address,
-    bounded_epoch_s,
-    held,
-    job_state,
-    limit_s,
-    one_spelling,
-    tasks_in,
-    tasks_of,
-)
+from slurm_dl.slurm.read.vocabulary import bounded_epoch_s, held, job_state, limit_s
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.tool_runner import last_line
 from slurm_dl.slurm.write.actions import trim
@@ -289,7 +281,7 @@ TARGETS = (
         parse=_label,
         own=(ValueError,),
         source="squeue: labels of arrays",
-        parser="slurm.read.vocabulary.address, one_spelling, tasks_of",
+        parser="slurm.read.job_labels.address, one_spelling, tasks_of",
         seeds=(b"7_[0-20:2,30-33%4]", b"7_3", b"7+1", b"7"),
     ),
     Target(

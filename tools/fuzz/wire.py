@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
-from slurm_dl.daemon.control import socket_server
+from slurm_dl.daemon.control import reception
 from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.requests import parse
-from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.control.tcp_client import TcpError, nonce_of, unsealed
 from slurm_dl.daemon.published_state import find_job
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ClusterError
@@ -25,7 +27,15 @@ from tools.fuzz.target import Target, text
 def _request(data: bytes) -> None:
     """Every line of one connection, as the server takes them."""
     for line in data.split(b"\n")[:-1]:
-        parse(socket_server._decoded(line))  # noqa: SLF001 - the parser itself
+        parse(reception._decoded(line))  # noqa: SLF001 - the parser itself
+
+
+def _from_server(data: bytes) -> None:
+    """Both lines without a credential that a server may send, in either place."""
+    for line in data.split(b"\n"):
+        for read in (nonce_of, unsealed):
+            with contextlib.suppress(TcpError):
+                read(line, "ctl1:6822")
 
 
 class _Told(Client):
@@ -78,10 +88,20 @@ TARGETS = (
         parse=_request,
         own=(RequestError,),
         source="the control socket: any user with access to it",
-        parser="daemon.control.socket_server, daemon.control.requests.parse",
+        parser="daemon.control.reception, daemon.control.requests.parse",
         seeds=(
             b'{"request": "status"}\n{"request": "queue", "user": ["ada"]}\n',
             b'{"request": "why", "job": "123_7"}\n{"request": "pause", "reason": "x"}\n',
+        ),
+    ),
+    Target(
+        name="tcp-server",
+        parse=_from_server,
+        source="whatever listens on the port that a client asks",
+        parser="daemon.control.tcp_client",
+        seeds=(
+            b'{"slurm_dl": 1, "nonce": "00ff"}\n{"ok": false, "kind": "busy", "error": "retry"}',
+            b'{"ok": false, "kind": "denied", "error": "MUNGE"}\n{"ok": true, "result": {}}',
         ),
     ),
     Target(

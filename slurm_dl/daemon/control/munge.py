@@ -1,7 +1,7 @@
 """MUNGE credentials: bytes, and the user who made them, on any host that has the cluster's key.
 
-Slurm's own identity of users. libmunge is called directly: the tools ``munge`` and ``unmunge``
-would cost a process for each request.
+Slurm's own identity of users. libmunge is called directly: MUNGE's commands would cost a process
+for each request.
 
 Source: libmunge's manual pages munge(3), munge_ctx(3), munge_enum(3).
 """
@@ -9,7 +9,6 @@ Source: libmunge's manual pages munge(3), munge_ctx(3), munge_enum(3).
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import hashlib
 from typing import Any, Final
 

@@ -38,7 +38,7 @@ _LONGEST_PATH = 107
 
 
 class Serving(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """What the servers of all sockets do alike: a thread for each client, in bounds.
+    """The part that the servers of all sockets share: a thread for each client, in bounds.
 
     Attributes:
         reception: Users and their connections.

@@ -55,14 +55,14 @@ class TcpServers:
             connection = socket.create_connection(to, min(CONNECT_S, timeout_s))
             with connection as sock, sock.makefile("rb") as stream:
                 # A host that stands still takes connections, and says nothing on them.
-                nonce = _nonce(stream.readline(_LONGEST_HELLO), address)
+                nonce = nonce_of(stream.readline(_LONGEST_HELLO), address)
                 sock.settimeout(timeout_s)
                 credential = munge.encode(digest(REQUEST, nonce, request))
                 sock.sendall(credential + b" " + request + b"\n")
                 answer = stream.readline(_LONGEST_ANSWER)
                 sealed = stream.readline(_LONGEST_HELLO).rstrip(b"\n")
             if not sealed:
-                return _unsealed(answer, address)
+                return unsealed(answer, address)
             payload, uid = munge.decode(sealed)
         except TimeoutError:
             msg = f"{address} did not answer in time"
@@ -91,12 +91,16 @@ class TcpServers:
             return {0}
 
 
-def _unsealed(answer: bytes, address: str) -> bytes:
-    """*answer*, if it only says that the server is busy: anybody may have written it."""
+def unsealed(answer: bytes, address: str) -> bytes:
+    """*answer*, if it only says that the server is busy: anybody may have written it.
+
+    Raises:
+        TcpError: It says something else.
+    """
     try:
         said = json.loads(answer)
         kind, words = said["kind"], safe(str(said["error"]), 300)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         msg = f"{address} closed the connection without an answer; see the log of dlschedd"
         raise TcpError(msg) from None
     if kind == RefusalKind.BUSY:
@@ -105,9 +109,14 @@ def _unsealed(answer: bytes, address: str) -> bytes:
     raise TcpError(msg)
 
 
-def _nonce(hello: bytes, address: str) -> bytes:
+def nonce_of(hello: bytes, address: str) -> bytes:
+    """The nonce in the server's first line.
+
+    Raises:
+        TcpError: There is none.
+    """
     try:
         return str(json.loads(hello)["nonce"]).encode()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         msg = f"{address}: it is no dlschedd that answers there, or it is busy; retry"
         raise TcpError(msg) from None

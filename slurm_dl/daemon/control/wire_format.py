@@ -7,14 +7,12 @@ requests, with pydantic against the types and bounds here.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal
-
-from annotated_types import Ge, Le, MaxLen
+from typing import Annotated, ClassVar, Literal
 
 from slurm_dl.json_types import JsonObject
+from slurm_dl.model.bounds import Bound
 
 PROTOCOL = 1
 """Raised when an answer changes in a way that an older command could misread."""
@@ -58,19 +56,10 @@ SORTS = (
 ``running``: by state, running jobs first. Numbers ascend, names go by the alphabet; jobs without a
 rank or a tier come last either way."""
 
-
-class _Strict:
-    """Pydantic takes no text and no truth value for a number."""
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: Callable[[object], dict[str, Any]]
-    ) -> dict[str, Any]:
-        return {**handler(source), "strict": True}
-
-
-_Word = Annotated[str, MaxLen(256)]
-_Words = Annotated[tuple[_Word, ...], MaxLen(1000)]
-_Jobs = Annotated[int, _Strict(), Ge(0), Le(100_000_000)]
+_Word = Annotated[str, Bound(max_length=256)]
+_Words = Annotated[tuple[_Word, ...], Bound(max_length=1000)]
+# Strict: pydantic takes no text and no truth value for a number.
+_Jobs = Annotated[int, Bound(strict=True, ge=0, le=100_000_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,17 +89,17 @@ class QueueRequest:
     request: Literal["queue"] = "queue"
     user: _Words = ()
     partition: _Words = ()
-    state: Annotated[tuple[_Word, ...], MaxLen(100)] = ()
-    node: Annotated[tuple[_Word, ...], MaxLen(20_000)] = ()
+    state: Annotated[tuple[_Word, ...], Bound(max_length=100)] = ()
+    node: Annotated[tuple[_Word, ...], Bound(max_length=20_000)] = ()
     account: _Words = ()
     qos: _Words = ()
     name: _Words = ()
     job: _Words = ()
     search: _Word = ""
-    sort: Annotated[tuple[_Word, ...], MaxLen(len(SORTS))] = ()
+    sort: Annotated[tuple[_Word, ...], Bound(max_length=len(SORTS))] = ()
     offset: _Jobs = 0
     limit: _Jobs | None = None
-    locate: Annotated[int, _Strict(), Ge(0), Le(2**32)] | None = None
+    locate: Annotated[int, Bound(strict=True, ge=0, le=2**32)] | None = None
 
     def __post_init__(self) -> None:
         for word in self.sort:

@@ -36,8 +36,9 @@ from slurm_dl.model.plan import (
     Unfinished,
     Unseal,
 )
+from slurm_dl.slurm.read.job_labels import address
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
-from slurm_dl.slurm.read.vocabulary import address, job_state
+from slurm_dl.slurm.read.vocabulary import job_state
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
 from slurm_dl.slurm.write.exc_node_list import exc_node_list

@@ -22,11 +22,12 @@ from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.preflight import to_end_within
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
 from slurm_dl.slurm.read.hostlists import expand
+from slurm_dl.slurm.read.job_labels import address
 from slurm_dl.slurm.read.job_table import whole_of
 from slurm_dl.slurm.read.node_reader import read_reservations
 from slurm_dl.slurm.read.queue_reader import whole_labels
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce, of_jobs, queue_arguments
-from slurm_dl.slurm.read.vocabulary import address, epoch_s, is_number, job_state
+from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
 from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of

@@ -22,7 +22,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering, JobLine
-from slurm_dl.traces.field_values import account, clock_s, job_id, name
+from slurm_dl.traces.field_values import account, job_id, moment_s, name
 from slurm_dl.traces.file_lines import MAX_UNPACKED_BYTES, Head, opened
 from slurm_dl.traces.skipped_lines import Reason
 
@@ -127,7 +127,7 @@ def _job(entry: object) -> JobLine:
     ending = _ENDINGS.get(status)
     if ending is None:
         raise BadValue(Reason.STATE, f"status is {shown(status)}, not Pass, Killed or Failed")
-    submit_s = clock_s(_text(entry, "submitted_time"), "submitted_time")
+    submit_s = moment_s(_text(entry, "submitted_time"), "submitted_time")
     duration_s, gpus, running = 0.0, 0, False
     attempts = _list(entry, "attempts")
     for attempt in attempts:
@@ -190,4 +190,4 @@ def _time(attempt: object, key: str) -> float | None:
     if not isinstance(value, str):
         msg = f"{key!r} is no string"
         raise BadValue(Reason.BROKEN, msg)
-    return clock_s(value, key)
+    return moment_s(value, key)

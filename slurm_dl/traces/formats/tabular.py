@@ -9,7 +9,7 @@ from typing import Final
 from slurm_dl.model.trace import Ending
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, JobLine
-from slurm_dl.traces.field_values import account, amount, clock_s, job_id, name, number, whole_gpus
+from slurm_dl.traces.field_values import account, amount, job_id, moment_s, name, number, whole_gpus
 from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import TableFormat
 
@@ -45,7 +45,7 @@ def _philly_job(nth: int, fields: Sequence[str]) -> JobLine:
     timestamp, duration_s, gpus, virtual_cluster = fields
     return JobLine(
         job_id=str(nth),
-        submit_s=clock_s(timestamp, "timestamp"),
+        submit_s=moment_s(timestamp, "timestamp"),
         duration_s=number(duration_s, "duration"),
         gpus=whole_gpus(gpus, "num_gpus"),
         user=name(virtual_cluster, "cluster"),
@@ -182,7 +182,7 @@ def _helios_job(_nth: int, fields: Sequence[str]) -> JobLine:
         raise BadValue(Reason.STATE, f"state is {shown(state)}")
     return JobLine(
         job_id=job_id(given_id),
-        submit_s=clock_s(submit_time, "submit_time"),
+        submit_s=moment_s(submit_time, "submit_time"),
         duration_s=number(duration, "duration"),
         gpus=gpus,
         user=name(user, "user"),

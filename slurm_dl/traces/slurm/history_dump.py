@@ -27,7 +27,8 @@ from slurm_dl.slurm.accounting.site_history import (
     window_arguments,
     written,
 )
-from slurm_dl.slurm.read.vocabulary import epoch_s, tasks_in, tasks_of
+from slurm_dl.slurm.read.job_labels import tasks_in, tasks_of
+from slurm_dl.slurm.read.vocabulary import epoch_s
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering
 from slurm_dl.traces.field_values import amount

@@ -19,15 +19,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 from slurm_dl.model.trace import Ending
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import MAX_SUBMIT_S, BadValue, Gathering, JobLine
-from slurm_dl.traces.field_values import clock_s, lasting_s, name
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.field_values import lasting_s, moment_s, name
 from slurm_dl.traces.file_lines import Head, opened, read_head
 from slurm_dl.traces.formats.philly_json import entries
 from slurm_dl.traces.skipped_lines import Reason
@@ -56,7 +55,6 @@ _NOT_ENDED: Final = frozenset(
 _ID: Final = re.compile(r"(\d{1,20}(?:_(?:\d{1,10}|\[.*\]))?)(?:\+(\d{1,10}))?(\..+)?")
 _NO_TIME: Final = frozenset({"", "Unknown", "None", "NONE"})
 _BEFORE_JOBS: Final = re.compile(r'"jobs"\s*:\s*(?=\[)')
-_DIGITS: Final = 12
 _MAX_TRES: Final = 1000
 """Characters; a list of all resources of a job is shorter."""
 
@@ -133,7 +131,7 @@ class SacctHistory:
             raise BadValue(Reason.STATE, f"State is {shown(state)}")
         if submit.strip() in _NO_TIME:
             raise BadValue(Reason.TIME, f"Submit is {shown(submit)}")
-        submit_s = clock_s(submit.strip(), "Submit")
+        submit_s = moment_s(submit, "Submit")
         elapsed_s = lasting_s(elapsed or "0", "Elapsed")
         gpus = _gpus(alloc) or _gpus(requested)
         whose, account = name(user, "User"), name(account, "Account")
@@ -299,10 +297,8 @@ def _word(job: object, *keys: str) -> str:
 
 
 def _clock(epoch: str) -> str:
-    """Seconds since 1970 as sacct prints a time in UTC; the word itself if they are none."""
-    if not epoch.isdecimal() or not 0 < int(epoch[:_DIGITS]) < MAX_SUBMIT_S:
-        return epoch.strip("0")
-    return f"{datetime.fromtimestamp(int(epoch[:_DIGITS]), UTC):%Y-%m-%dT%H:%M:%S}"
+    """Seconds since 1970; empty where it is 0, which is no time."""
+    return epoch if epoch.strip("0") else ""
 
 
 def _tres(listed: object) -> str:
