@@ -27,7 +27,8 @@ class ClientConfig:
     """The keys of the file.
 
     Attributes:
-        server: ``HOST:PORT`` of each daemon, asked in this order; empty: the one on this host.
+        server: ``HOST:PORT`` of each daemon, asked in this order; empty: the one on this host;
+            ``ssh:HOST``: commands that ask it run on that host, by ssh.
         socket: Unix socket of the daemon on this host.
         munge_socket: Socket of munged; empty: the usual one.
         daemon_user: Account of the daemon, whose answers over TCP are believed, as root's are.

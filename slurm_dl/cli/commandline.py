@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.model.errors import ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.text import escaped
 
 EXIT_FAILED = 1
@@ -44,6 +44,10 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
         _fail(name, "stopped", EXIT_FAILED)
     except ConfigError as err:
         _fail(name, str(err), EXIT_USAGE)
+    except ElsewhereError as err:
+        from slurm_dl.cli.by_ssh import become_ssh  # noqa: PLC0415 - seldom wanted
+
+        _fail(name, become_ssh(err.host, name), EXIT_USAGE)
     except SlurmDlError as err:
         _fail(name, str(err), EXIT_FAILED)
     except BrokenPipeError:

@@ -17,6 +17,14 @@ class ConfigError(SlurmDlError):
     """
 
 
+class ElsewhereError(SlurmDlError):
+    """The command is for *host*, and runs there by ssh."""
+
+    def __init__(self, host: str) -> None:
+        super().__init__(f"only on {host}, by ssh")
+        self.host = host
+
+
 class ClusterError(SlurmDlError):
     """Slurm refused, was silent or answered something that cannot be read.
 

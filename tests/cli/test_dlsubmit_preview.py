@@ -102,7 +102,7 @@ def place(short_directory: Path) -> Path:
 
 
 def dlsubmit(
-    place: Path, *args: str, stderr: int = subprocess.PIPE
+    place: Path, *args: str, stderr: int = subprocess.PIPE, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     """Run it there."""
     return subprocess.run(
@@ -113,6 +113,7 @@ def dlsubmit(
             "PATH": f"{place}/bin:/usr/bin:/bin",
             "HOME": str(place),
             "SLURM_DL_SOCKET": str(place / "s"),
+            **environ,
         },
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -186,6 +187,14 @@ def test_a_submission_depends_on_no_daemon(place: Path, answers: Answers | None)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
     assert time.monotonic() - began_s < preview.TIMEOUT_S + 5 * PATIENCE
+
+
+def test_where_users_ask_by_ssh_jobs_are_submitted_here(place: Path) -> None:
+    done = dlsubmit(
+        place, "--preview", "--", "true", SLURM_DL_SOCKET="", SLURM_DL_SERVER="ssh:ctl1"
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
 
 
 @pytest.mark.parametrize(("args", "says"), [([], True), (["--no-preview"], False)])

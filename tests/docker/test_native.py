@@ -32,7 +32,9 @@ def restart(cluster: Containers, slurm_conf: str, config: str) -> None:
     """Let every part have these files, and slurmctld and dlschedd start with them."""
     for part in PARTS:
         cluster.run(part, "tee", CONF, input=slurm_conf)
-        cluster.run(part, "tee", CONFIG, input=config)
+    cluster.run("dlschedd", "tee", CONFIG, input=config)
+    told = cluster.run("dlschedd", "dlctl", "client-config", "--server=dlschedd:6822").stdout
+    cluster.run("login", "tee", "/etc/slurm_dl/client.yaml", input=told)
     for part in ("slurmctld", "dlschedd"):
         docker("restart", "--time=10", cluster.container(part))
         cluster.until(f"{part} to be back", lambda part=part: cluster.is_healthy(part), 90)

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 import slurm_dl
+from slurm_dl.cli.by_ssh import VIA
 from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlctl.status_text import status_lines
 from slurm_dl.cli.lazy_group import LazyGroup
@@ -84,6 +85,7 @@ _COMMANDS = {
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 @click.version_option(slurm_dl.__version__, prog_name="dlctl")
+@VIA
 def dlctl() -> None:
     """Look after dlschedd: state, pause, configuration, and what it left in Slurm.
 

@@ -15,6 +15,7 @@ import click
 
 import slurm_dl
 from slurm_dl.cli import completion
+from slurm_dl.cli.by_ssh import VIA
 from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
@@ -116,6 +117,7 @@ from slurm_dl.text import safe
 )
 @SOCKET
 @click.version_option(slurm_dl.__version__, prog_name="dlqueue")
+@VIA
 @click.pass_context
 def dlqueue(
     ctx: click.Context,

@@ -13,10 +13,11 @@ import click
 
 import slurm_dl
 from slurm_dl.cli import completion
+from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit.preview import preview
 from slurm_dl.client_config import read_client_config
-from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
+from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
     batch_script,
@@ -201,6 +202,7 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option("--parsable", is_flag=True, help="Print the job id alone.")
 @click.option("--quiet", "-Q", is_flag=True, help="Print nothing but errors.")
 @click.version_option(slurm_dl.__version__, "--version", "-V", prog_name="dlsubmit")
+@VIA
 @click.pass_context
 def dlsubmit(  # noqa: C901 - one branch for each way to end early
     ctx: click.Context,
@@ -404,6 +406,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return _fail("interrupted", 1)
     except ConfigError as err:
         return _fail(str(err), 2)
+    except ElsewhereError as err:
+        return _fail(become_ssh(err.host, "dlsubmit"), 2)
     except (ClusterError, SlurmDlError) as err:
         return _fail(str(err), 1)
     return int(result or 0)

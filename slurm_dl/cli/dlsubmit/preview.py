@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.forecast.start_time_text import preview_text
-from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.errors import ConfigError, ElsewhereError
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
@@ -39,7 +39,7 @@ def preview(
     """One line: when the job would start as it is, and with the other choice of ``--no-preempt``.
 
     Empty if the forecast does not know such jobs, or if no daemon answers soon: it is absent, of an
-    earlier release, busy or slow, or does not act.
+    earlier release, busy or slow, does not act, or is asked by ssh alone.
     """
     names = {word.partition("=")[0].removeprefix("--") for word in request.sbatch}
     if not isinstance(chosen, JobShape) or len(partitions) > 1 or names & _NOT_FORETOLD:
@@ -55,7 +55,7 @@ def preview(
             name=request.name,
             within_s=RUN_S,
         )
-    except (DaemonError, ConfigError):
+    except (DaemonError, ConfigError, ElsewhereError):
         return ""
     text = preview_text(answer, no_preempt=no_preempt)
     if not text or not str(answer.get("doing", "")).startswith("acting"):

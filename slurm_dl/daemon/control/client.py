@@ -21,7 +21,7 @@ from slurm_dl.backoff import Backoff
 from slurm_dl.client_config import SOCKET_ENV, read_client_config
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.errors import ElsewhereError, SlurmDlError
 from slurm_dl.text import ago, safe
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path("/etc/slurm_dl/slurm_dl.yaml")
 DEFAULT_RUN_DIR = Path("/run/slurm_dl")
 CONFIG_ENV = "SLURM_DL_CONFIG"
+BY_SSH = "ssh:"
+"""In place of ``HOST:PORT``: the command itself runs on that host."""
+BY_SSH_ENV = "SLURM_DL_BY_SSH"
+"""Set there: its client.yaml may be the same, and the daemon is on this host."""
 
 _BUSY_TRIES = 5
 _BUSY = Backoff(0.2, 2.0, 3.2)
@@ -40,12 +44,19 @@ class DaemonError(SlurmDlError):
 
 
 def daemon_at(socket_option: Path | None = None) -> Path | TcpServers:
-    """The daemon to ask: option, environment, client.yaml, the usual socket."""
+    """The daemon to ask: option, environment, client.yaml, the usual socket.
+
+    Raises:
+        ElsewhereError: Users of this host ask it by ssh.
+    """
     if socket_option is not None:
         return socket_option
     config = read_client_config()
-    if not config.server:
+    is_by_ssh = bool(config.server) and config.server[0].startswith(BY_SSH)
+    if not config.server or (is_by_ssh and BY_SSH_ENV in os.environ):
         return Path(config.socket)
+    if is_by_ssh:
+        raise ElsewhereError(config.server[0].removeprefix(BY_SSH))
     from slurm_dl.daemon.control.tcp_client import TcpServers  # noqa: PLC0415 - not on each host
 
     return TcpServers(

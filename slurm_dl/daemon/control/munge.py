@@ -22,10 +22,11 @@ _OPT_SOCKET: Final = 8
 _OPT_UID_RESTRICTION: Final = 9
 _SOCKET_ERROR: Final = 6
 _ADVICE: Final = {
+    14: "the hosts have different keys of MUNGE: see `munge -n | ssh HOST unmunge`",
     15: "the clock of one of the hosts is slow or fast: see `munge -n | ssh HOST unmunge`",
     16: "the clock of one of the hosts is slow or fast: see `munge -n | ssh HOST unmunge`",
 }
-"""By EMUNGE_CRED_EXPIRED and EMUNGE_CRED_REWOUND."""
+"""By EMUNGE_CRED_INVALID, EMUNGE_CRED_EXPIRED and EMUNGE_CRED_REWOUND."""
 
 
 class MungeError(SlurmDlError):

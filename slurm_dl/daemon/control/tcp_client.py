@@ -52,14 +52,15 @@ class TcpServers:
                 msg = f"{address}: no server: write HOST:PORT"
                 raise TcpError(msg)
             to = (host.strip("[]"), int(port))
-            with socket.create_connection(to, min(CONNECT_S, timeout_s)) as sock:
+            connection = socket.create_connection(to, min(CONNECT_S, timeout_s))
+            with connection as sock, sock.makefile("rb") as stream:
+                # A host that stands still takes connections, and says nothing on them.
+                nonce = nonce_of(stream.readline(_LONGEST_HELLO), address)
                 sock.settimeout(timeout_s)
-                with sock.makefile("rb") as stream:
-                    nonce = nonce_of(stream.readline(_LONGEST_HELLO), address)
-                    credential = munge.encode(digest(REQUEST, nonce, request))
-                    sock.sendall(credential + b" " + request + b"\n")
-                    answer = stream.readline(_LONGEST_ANSWER)
-                    sealed = stream.readline(_LONGEST_HELLO).rstrip(b"\n")
+                credential = munge.encode(digest(REQUEST, nonce, request))
+                sock.sendall(credential + b" " + request + b"\n")
+                answer = stream.readline(_LONGEST_ANSWER)
+                sealed = stream.readline(_LONGEST_HELLO).rstrip(b"\n")
             if not sealed:
                 return unsealed(answer, address)
             payload, uid = munge.decode(sealed)
