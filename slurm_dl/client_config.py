@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,7 @@ class ClientConfig:
             value = getattr(self, field.name)
             if value != field.default:
                 said = ", ".join(value) if isinstance(value, tuple) else str(value)
+                said = f'"{said}"' if _plain(said) != said else said
                 lines.append(f"{field.name}: {said}\n")
         return "".join(lines)
 
@@ -77,9 +79,12 @@ def read_client_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     """
     named = environ.get(ENVIRONMENT)
     try:
-        with Path(named or DEFAULT_PATH).open(encoding="utf-8") as file:
-            config = parse(file.read(_LONGEST))
-    except (OSError, UnicodeError) as err:
+        # A FIFO would hold up every command.
+        descriptor = os.open(named or DEFAULT_PATH, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8-sig") as file:  # noqa: PTH123 - a descriptor
+            text = file.read(_LONGEST) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
+        config = parse(text)
+    except (OSError, UnicodeError, ValueError) as err:
         why = getattr(err, "strerror", None) or "it is no text in UTF-8"
         config = ClientConfig(trouble=f"{named}: {why}" if named else "")
     if socket := environ.get(SOCKET_ENV):
@@ -93,13 +98,13 @@ def parse(text: str) -> ClientConfig:
     """The configuration in *text*; a line that is not understood has no effect, and is told."""
     values: dict[str, object] = {}
     bad = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), 1):
         key, colon, said = line.partition(":")
-        key, said = key.strip(), said.strip().strip("\"'")
+        key, said = key.strip(), said.strip()
         if not key or key.startswith("#"):
             continue
         try:
-            if not colon:
+            if not (colon and _plain(said)):
                 raise ValueError  # noqa: TRY301 - told below, as a wrong value is
             values[key] = _READERS[key](said)
         except (KeyError, ValueError):
@@ -108,22 +113,32 @@ def parse(text: str) -> ClientConfig:
     return ClientConfig(**values, trouble=trouble)  # type: ignore[arg-type]
 
 
+def _plain(said: str) -> str:
+    """A value without blanks, a comment behind it, and quotes around it."""
+    said = said.strip()
+    if said[:1] in {'"', "'"} and said.find(said[0], 1) > 0:
+        return said[1 : said.index(said[0], 1)]
+    return said.partition(" #")[0].rstrip()
+
+
 def _names(said: str) -> tuple[str, ...]:
-    return tuple(filter(None, (name.strip() for name in said.strip("[]").split(","))))
+    if said.startswith("[") and said.endswith("]"):
+        said = said[1:-1]
+    return tuple(filter(None, map(_plain, said.split(","))))
 
 
 def _truth(said: str) -> bool:
-    return {"true": True, "false": False}[said.lower()]
+    return {"true": True, "false": False}[_plain(said).lower()]
 
 
 def _seconds(said: str) -> float:
-    if not (number := float(said)) >= 0:
+    if not (number := float(_plain(said))) >= 0:
         raise ValueError
     return number
 
 
 _READERS: Mapping[str, Callable[[str], object]] = {
-    field.name: {tuple: _names, bool: _truth, float: _seconds}.get(type(field.default), str)
+    field.name: {tuple: _names, bool: _truth, float: _seconds}.get(type(field.default), _plain)
     for field in dataclasses.fields(ClientConfig)
     if field.name != "trouble"
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.config.daemon_section import split_address
@@ -37,7 +37,7 @@ def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfi
         server=tuple(servers),
         socket=str(config.paths.run_dir / SOCKET_NAME),
         munge_socket=config.control.munge_socket,
-        daemon_user=user_name(os.geteuid()) if os.geteuid() else "slurm_dl",
+        daemon_user=_owner(config.paths.state_dir),
         qos=config.preemption.qos,
         native=config.preemption.mode == "native",
         max_grace_s=config.preemption.max_grace_s,
@@ -47,3 +47,12 @@ def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfi
         settle_s=config.placement.settle_s if config.placement.steer or config.holds else 0.0,
         profile_dir=str(config.paths.profile_dir),
     )
+
+
+def _owner(state_dir: Path) -> str:
+    """The daemon's account: its state directory is its own; an admin types the command."""
+    try:
+        uid = state_dir.stat().st_uid
+    except OSError:
+        uid = 0
+    return user_name(uid) if uid else ClientConfig().daemon_user

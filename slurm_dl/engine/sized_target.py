@@ -25,7 +25,7 @@ class Resizing:
 
     Attributes:
         expand: Under policies that choose no sizes, too: each gets its least size in their order,
-            and what is left over goes to the jobs that gain most by it, as in Optimus.
+            and what is left over goes to the jobs that gain most by it.
         steadiness: See `steady`.
     """
 

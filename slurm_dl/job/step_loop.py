@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
@@ -26,6 +27,10 @@ SAVE_EVERY_S = 900.0
 NAMES = ("checkpoint-0", "checkpoint-1")
 """In turn: the one before is whole while this one is being written."""
 
+RANGE = "loop-range"
+"""Start and step of the range that the checkpoints are of."""
+
+_begun = []  # type: list[range]
 _GO_ON, _SAVE, _STOP = range(3)
 
 
@@ -40,6 +45,7 @@ def loop(
 
     Once the run has been asked to stop it saves after the step and ends the process with status 75.
     After the last step it saves and returns, so that the script can end. It reports each step.
+    A script has one loop, over one range; the next run may only have a longer or a shorter one.
     On several ranks ``torch.distributed`` must be initialised: ranks agree after each step, rank 0
     saves, all ranks load.
 
@@ -51,19 +57,16 @@ def loop(
     Raises:
         FileNotFoundError: *save* has written nothing to its path.
         OSError: The checkpoint or its record cannot be written to disk.
-        ValueError: The record is unreadable, the last checkpoint is none of a loop, or ranks
-            cannot agree.
+        ValueError: The record is unreadable, the last checkpoint is none of a loop or of one over
+            another range, ranks cannot agree, or the script has had a loop already.
     """
-    directory = run_dir()
+    directory = _begin(steps)
     if directory is None:
         yield from steps
         return
-    if not is_first_rank() and _distributed() is None:
-        msg = "job.loop: on several ranks call torch.distributed.init_process_group before it"
-        raise ValueError(msg)
     install()
     path = resume_from()
-    done = 0 if path is None else _steps_of(directory, path)
+    done = 0 if path is None else _steps_of(directory, path, steps)
     if path is not None:
         load(path)
     saved_s = time.monotonic()
@@ -72,19 +75,34 @@ def loop(
         done += 1
         report(done, len(steps))
         wanted = _STOP if should_checkpoint() else _GO_ON
-        if is_first_rank() and time.monotonic() >= saved_s + every_s:
+        is_due = is_first_rank() and time.monotonic() >= saved_s + every_s
+        if is_due or done == len(steps):
             wanted = max(wanted, _SAVE)
         wanted = _largest(wanted)
         if wanted == _GO_ON:
             continue
         if is_first_rank():
             path = directory / NAMES[path is not None and path.name == NAMES[0]]
+            (directory / RANGE).write_text(_form(steps))
             _save(path, done, save)
         saved_s = time.monotonic()
         if wanted == _STOP:
             _largest(wanted)  # torchrun ends all ranks at the first that leaves
             if done < len(steps):
                 exit_for_requeue()
+
+
+def _begin(steps: range) -> Path | None:
+    """The job's directory, None outside dlrun; once for each script."""
+    if _begun:
+        msg = "job.loop: a script has one loop: make its steps one range, say range(epochs * steps)"
+        raise ValueError(msg)
+    _begun.append(steps)
+    directory = run_dir()
+    if directory is not None and not is_first_rank() and _distributed() is None:
+        msg = "job.loop: on several ranks call torch.distributed.init_process_group before it"
+        raise ValueError(msg)
+    return directory
 
 
 def _save(path: Path, done: int, save: Callable[[Path], object]) -> None:
@@ -108,8 +126,16 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _steps_of(directory: Path, path: Path) -> int:
+def _form(steps: range) -> str:
+    return f"from {steps.start} by {steps.step}"
+
+
+def _steps_of(directory: Path, path: Path, steps: range) -> int:
     """Number of steps that are in the checkpoint at *path*."""
+    with contextlib.suppress(OSError):
+        if (form := (directory / RANGE).read_text()) != _form(steps):
+            msg = f"job.loop: the checkpoint is of a range {form[:80]}, and this is {steps}"
+            raise ValueError(msg)
     step = next(c.get("step") for c in recorded(directory) if c["path"] == str(path))
     if not isinstance(step, int) or step < 0:
         msg = f"job.loop: {path} was recorded without the number of steps done"

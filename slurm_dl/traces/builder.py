@@ -61,6 +61,21 @@ class Moment(float):
         made.form = form
         return made
 
+    def __getnewargs__(self) -> tuple[float, TimeForm]:  # type: ignore[override]
+        """For copies."""
+        return float(self), self.form
+
+    def __sub__(self, other: float, /) -> float:
+        """Seconds from *other* to this.
+
+        Raises:
+            BadValue: One has an offset, or is a number, and the other is not: it may be hours off.
+        """
+        if isinstance(other, Moment) and other.form is not self.form:
+            why = f"one time is {self.form}, another {other.form}"
+            raise BadValue(Reason.TIME, why)
+        return float(self) - float(other)
+
 
 class JobLine(NamedTuple):
     """One job as a line tells it."""

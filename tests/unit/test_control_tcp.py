@@ -310,3 +310,65 @@ def test_an_address_that_is_taken_or_a_host_without_munge_is_a_clear_mistake(
         TcpServer(taken.getsockname(), munge=Munge(hosts("cluster")), reception=reception)
     with pytest.raises(ConfigError, match=str(tmp_path / "none")):
         TcpServer(("127.0.0.1", 0), munge=Munge(str(tmp_path / "none")), reception=reception)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64, ".ctl"])
+def test_a_server_that_is_no_host_name_is_told(host: str) -> None:
+    with pytest.raises(DaemonError):
+        Client(TcpServers([f"{host}:6822"]), 2).ask("queue")
+
+
+def test_a_server_that_drips_does_not_hold_a_command_beyond_its_time() -> None:
+    """Each byte comes within the time that the whole answer may take."""
+    over = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        sock, _ = listening.accept()
+        with sock:
+            while not over.wait(0.3):
+                try:
+                    sock.sendall(b" ")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=drip, args=(listening,), daemon=True).start()
+        asks = threading.Thread(
+            target=lambda: _asked(f"127.0.0.1:{listening.getsockname()[1]}"), daemon=True
+        )
+        asks.start()
+        asks.join(4.0)
+        held = asks.is_alive()
+        over.set()
+        asks.join(10)
+    assert not held
+
+
+def _asked(address: str) -> None:
+    with pytest.raises(DaemonError):
+        Client(TcpServers([address]), 1.0).ask("status")
+
+
+def test_clients_that_nobody_knows_have_no_more_places_than_are_said(
+    hosts: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come faster than those that give way can end: the next one must end another."""
+    monkeypatch.setattr(tcp_server, "STRANGERS", 20)
+    reception = Reception(admins=(), answer=lambda *_: {}, on_bug=lambda _: None)
+    ended: list[object] = []
+    server = TcpServer(("127.0.0.1", 0), munge=Munge(hosts("cluster")), reception=reception)
+    # Threads that have no time yet: nobody is taken off the list.
+    monkeypatch.setattr(server, "converse", lambda *_: None)
+    pairs = [socket.socketpair() for _ in range(40)]
+    for ours, _ in pairs:
+        server.process_request(ours, ("127.0.0.1", 1))
+    for _, theirs in pairs:
+        theirs.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            ended.append(theirs.recv(1))
+    reception.open.clear()
+    server.close()
+    for pair in pairs:
+        for sock in pair:
+            sock.close()
+    assert len(ended) == 20

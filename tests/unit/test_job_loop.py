@@ -22,6 +22,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         if name.startswith(("SLURM_", "PMI_", "OMPI_")) or name == "RANK":
             monkeypatch.delenv(name)
     monkeypatch.setenv("SLURM_DL_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr(step_loop, "_begun", [])
     monkeypatch.setattr(checkpoint, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(progress, "_throttle", progress._Throttle())
     monkeypatch.setattr(checkpoint._Watch, "_catch", lambda *_: None)
@@ -51,6 +52,7 @@ class Training:
         self.restart += 1
         self.patch.setenv("SLURM_DL_RESTART_COUNT", str(self.restart))
         self.patch.setattr(checkpoint, "_watch", checkpoint._Watch())
+        self.patch.setattr(step_loop, "_begun", [])
         self.state = []
         try:
             for step in job.loop(steps, save=self.save, load=self.load, **options):
@@ -92,9 +94,9 @@ def test_each_step_is_done_once_over_all_runs(
     assert [training.run(steps, ask_at=ask) for ask in asks] == stops
 
     assert training.state == [*steps]
-    assert training.paths == [
-        step_loop.NAMES[i % 2] for i, ask in enumerate(asks) if ask is not None
-    ]
+    # Each run saves once, as it stops or after the last step, if it had a step to do.
+    saves = len(asks) - (not steps or asks[0] == 5)
+    assert training.paths == [step_loop.NAMES[i % 2] for i in range(saves)]
     assert not list(place.glob("*.part"))
     if steps:
         told = json.loads((place / "slurm_dl.progress.json").read_text())
@@ -123,11 +125,11 @@ def test_it_saves_unasked_in_turn_and_a_killed_run_resumes(place: Path, training
 
     training.run(range(9), every_s=1e9)
     assert training.state == [*range(9)]
-    (place / "checkpoint-1").unlink()  # the newer one
+    (place / "checkpoint-0").unlink()  # the newer one
     training.run(range(9), ask_at=8, every_s=1e9)
 
     assert training.state == [*range(9)]
-    assert training.paths[4:] == ["checkpoint-1"]
+    assert training.paths[4:] == ["checkpoint-0", "checkpoint-0"]
 
 
 def saves_nothing(path: Path) -> None:
@@ -212,3 +214,31 @@ def test_ranks_that_cannot_agree_are_refused(
 
     with pytest.raises(ValueError, match="init_process_group"):
         training.run(range(3))
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_script_has_one_loop(
+    training: Training, monkeypatch: pytest.MonkeyPatch, *, outside: bool
+) -> None:
+    """A second one would begin at the first one's checkpoint; a trial outside dlrun tells, too."""
+    if outside:
+        monkeypatch.delenv("SLURM_DL_RUN_DIR")
+    training.run(range(2))
+    with pytest.raises(ValueError, match="one loop"):
+        next(iter(job.loop(range(2), save=training.save, load=training.load)))
+
+
+@pytest.mark.parametrize("other", [range(5, 15), range(0, 20, 2)])
+def test_another_range_is_refused(training: Training, other: range) -> None:
+    """Its first steps would be taken for done."""
+    assert training.run(range(10), ask_at=4)
+    with pytest.raises(ValueError, match="range"):
+        training.run(other)
+
+
+def test_after_the_last_step_all_is_saved(training: Training) -> None:
+    """What comes after the loop may take long, and be preempted."""
+    training.run(range(3))
+    training.run(range(3))
+
+    assert training.state == [0, 1, 2]

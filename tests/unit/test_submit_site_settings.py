@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import pwd
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from slurm_dl.submit import model_profile
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
 from slurm_dl.submit.user_notes import grace_note, qos_notes
+from slurm_dl.text import user_name
 
 NATIVE = ClientConfig(qos="dl", native=True)
 
@@ -93,6 +96,13 @@ LINES: Final[Mapping[str, tuple[dict[str, Any], bool]]] = {
     "native: true": ({"native": True}, False),
     "max_grace_s: 60": ({"max_grace_s": 60.0}, False),
     "# qos: x": ({}, False),
+    "munge_socket: /pre  # a comment": ({"munge_socket": "/pre"}, False),
+    "munge_socket: '/a # b'": ({"munge_socket": "/a # b"}, False),
+    'partitions: "a", "b"': ({"partitions": ("a", "b")}, False),
+    'partitions: ["a", b]': ({"partitions": ("a", "b")}, False),
+    "server: [::1]:6822": ({"server": ("[::1]:6822",)}, False),
+    "profile_dir: /x/'q'": ({"profile_dir": "/x/'q'"}, False),
+    "socket:": ({}, True),
     "": ({}, False),
     "not_yet_known: 7": ({}, True),
     "native: perhaps": ({}, True),
@@ -159,6 +169,34 @@ def test_a_grace_is_cut_to_the_sites_limit_and_that_is_told(
     note = grace_note(wanted, asked)
     assert told in note
     assert bool(note) == bool(told)
+
+
+def test_a_file_that_is_none_holds_nobody_up(tmp_path: Path) -> None:
+    """A FIFO, a directory, a mark of byte order."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "bom").write_text("\ufeffqos: dl\n", "utf-8")
+    found = {
+        name: read_client_config({"SLURM_DL_CLIENT": str(tmp_path / name)})
+        for name in ("fifo", ".", "bom")
+    }
+
+    assert found["bom"] == ClientConfig(qos="dl")
+    assert found["fifo"] == ClientConfig()
+    assert found["."].trouble
+
+
+def test_who_writes_it_does_not_become_the_daemon(tmp_path: Path) -> None:
+    """Users' commands believe the owner of the state directory; root anyhow."""
+    (tmp_path / "state").mkdir()
+    path = tmp_path / "dl.yaml"
+    path.write_text(f"manage: {{partitions: [gpu]}}\npaths: {{state_dir: {tmp_path}/state}}\n")
+
+    assert client_config_of(config.load(path)).daemon_user == (
+        "slurm_dl" if os.geteuid() == 0 else user_name(os.geteuid())
+    )
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "state", pwd.getpwnam("daemon").pw_uid, -1)
+        assert client_config_of(config.load(path)).daemon_user == "daemon"
 
 
 def test_a_broken_file_keeps_nobody_from_submitting() -> None:

@@ -37,7 +37,7 @@ _COMMANDS = {
     ),
     "logs": (
         "slurm_dl.cli.dlctl.logs:logs",
-        "Print what a job has written over all its runs, with marks where one ended and why.",
+        "Print what a job has written, with a mark where each of its runs ended, and why.",
     ),
     "placements": (
         "slurm_dl.cli.dlctl.policies:placements",

@@ -21,6 +21,7 @@ from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
 from slurm_dl.cli.dlqueue.when import expected_starts, show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
+from slurm_dl.client_config import read_client_config
 from slurm_dl.daemon.control.client import Client, daemon_at
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest
 from slurm_dl.json_types import JsonObject, as_list
@@ -176,6 +177,8 @@ def dlqueue(
         msg = f"--sort: {err}"
         raise click.UsageError(msg) from None
     client = Client(daemon_at(socket))
+    if trouble := read_client_config().trouble:
+        click.echo(f"dlqueue: note: {safe(trouble, 500)}", err=True)
     if watch_s is not None:
         if as_json or form or start:
             msg = "--watch and --json, -o or --start exclude each other"

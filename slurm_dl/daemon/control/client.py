@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_dl.backoff import Backoff
-from slurm_dl.client_config import SOCKET_ENV, read_client_config
+from slurm_dl.client_config import SERVER_ENV, SOCKET_ENV, read_client_config
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ElsewhereError, SlurmDlError
@@ -73,7 +73,8 @@ def admins_daemon(
         ConfigError: That configuration is wrong.
     """
     named = config_option or (Path(os.environ[CONFIG_ENV]) if CONFIG_ENV in os.environ else None)
-    is_said = socket_option is not None or (config_option is None and SOCKET_ENV in os.environ)
+    is_set = SOCKET_ENV in os.environ or SERVER_ENV in os.environ
+    is_said = socket_option is not None or (config_option is None and is_set)
     if named is None or is_said:
         return daemon_at(socket_option)
     from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML cost 0.1 s

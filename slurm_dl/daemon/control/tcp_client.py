@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pwd
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from slurm_dl.daemon.control.munge import ANSWER, REQUEST, Munge, MungeError, digest
 from slurm_dl.daemon.control.wire_format import RefusalKind
@@ -16,7 +18,8 @@ CONNECT_S = 5.0
 """A host that does not answer within so many seconds is not there."""
 
 _LONGEST_HELLO = 1024
-_LONGEST_ANSWER = 1 << 28
+_LONGEST_ANSWER = 1 << 26
+REFUSED = b'"error"'
 
 
 class TcpError(SlurmDlError):
@@ -53,9 +56,12 @@ class TcpServers:
                 raise TcpError(msg)
             to = (host.strip("[]"), int(port))
             connection = socket.create_connection(to, min(CONNECT_S, timeout_s))
-            with connection as sock, sock.makefile("rb") as stream:
+            with connection as sock, sock.makefile("rb") as stream, _ended(sock, timeout_s):
                 # A host that stands still takes connections, and says nothing on them.
-                nonce = nonce_of(stream.readline(_LONGEST_HELLO), address)
+                hello = stream.readline(_LONGEST_HELLO)
+                if not hello or REFUSED in hello:
+                    return unsealed(hello, address)
+                nonce = nonce_of(hello, address)
                 sock.settimeout(timeout_s)
                 credential = munge.encode(digest(REQUEST, nonce, request))
                 sock.sendall(credential + b" " + request + b"\n")
@@ -67,8 +73,11 @@ class TcpServers:
         except TimeoutError:
             msg = f"{address} did not answer in time"
             raise TcpError(msg) from None
-        except OSError as err:
-            msg = f"dlschedd does not listen on {address}: {err.strerror or err}"
+        except (ConnectionResetError, BrokenPipeError):
+            return unsealed(b"", address)
+        except (OSError, UnicodeError) as err:
+            why = err.strerror if isinstance(err, OSError) else "it is no name of a host"
+            msg = f"dlschedd does not listen on {address}: {why or err}"
             raise TcpError(msg) from None
         except MungeError as err:
             msg = f"{address}: {err}"
@@ -94,9 +103,14 @@ class TcpServers:
 def unsealed(answer: bytes, address: str) -> bytes:
     """*answer*, if it only says that the server is busy: anybody may have written it.
 
+    A connection that was closed without a word had to make way for others: that is busy as well.
+
     Raises:
         TcpError: It says something else.
     """
+    if not answer:
+        words = f"{address} closed the connection: it is busy, or no dlschedd listens there"
+        return json.dumps({"ok": False, "kind": RefusalKind.BUSY, "error": words}).encode()
     try:
         said = json.loads(answer)
         kind, words = said["kind"], safe(str(said["error"]), 300)
@@ -107,6 +121,31 @@ def unsealed(answer: bytes, address: str) -> bytes:
         return json.dumps({"ok": False, "kind": kind, "error": words}).encode()
     msg = f"{address} refused: {words}"
     raise TcpError(msg)
+
+
+@contextlib.contextmanager
+def _ended(sock: socket.socket, after_s: float) -> Iterator[None]:
+    """End the connection after so many seconds, however slowly bytes drip in.
+
+    Raises:
+        TimeoutError: It was ended.
+    """
+    ended = threading.Event()
+
+    def end() -> None:
+        ended.set()
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    timer = threading.Timer(after_s, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        if ended.is_set():
+            raise TimeoutError
 
 
 def nonce_of(hello: bytes, address: str) -> bytes:

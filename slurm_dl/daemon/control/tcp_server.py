@@ -28,6 +28,9 @@ from slurm_dl.model.errors import ConfigError
 STRANGERS: Final = 128
 """Connections whose user is not known yet; one more, and the oldest of the host with most ends."""
 
+MOST: Final = 400
+"""Sockets that are open at once, those that are about to end included."""
+
 ARRIVAL_S: Final = 5.0
 """A request must have arrived whole within so many seconds."""
 
@@ -50,6 +53,7 @@ class TcpServer(Serving, socketserver.TCPServer):
 
     def __init__(self, address: tuple[str, int], *, munge: Munge, reception: Reception) -> None:
         self.munge = munge
+        self._sockets = set[socket.socket]()
         self.reception = reception
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -74,10 +78,23 @@ class TcpServer(Serving, socketserver.TCPServer):
             if len(strangers) >= STRANGERS:
                 most = Counter(c.address for _, c in strangers).most_common(1)[0][0]
                 oldest = next(s for s, c in strangers if c.address == most)
+                # Off the list at once: its thread may have no time yet, and more come.
+                del self.reception.open[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
             self.reception.open[request] = Connection(None, str(client_address[0]))
-        self.converse(request, client_address)
+            self._sockets.add(request)
+            full = len(self._sockets) > MOST
+        if full:
+            self.turn_away(request, "too many connections; retry")
+        else:
+            self.converse(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - socketserver's
+        """Close a connection, served or not."""
+        with self.reception.lock:
+            self._sockets.discard(request)
+        super().shutdown_request(request)
 
 
 class _Conversation(socketserver.StreamRequestHandler):
@@ -86,7 +103,9 @@ class _Conversation(socketserver.StreamRequestHandler):
     server: TcpServer
 
     def handle(self) -> None:
-        mine = self.server.reception.open[self.request]
+        mine = self.server.reception.open.get(self.request)
+        if mine is None:
+            return
         self.connection.settimeout(SEND_S)
         mine.until_s = time.monotonic() + ARRIVAL_S
         nonce = secrets.token_hex(16).encode()
@@ -117,8 +136,9 @@ class _Conversation(socketserver.StreamRequestHandler):
         if not secrets.compare_digest(payload, digest(REQUEST, nonce, request)):
             msg = "the credential is of another request"
             raise RequestError(RefusalKind.DENIED, msg)
-        peer = reception.peer(uid, reception.open[self.request].address)
-        if not reception.admit(self.request, peer):
+        peer = reception.peer(uid, str(self.client_address[0]))
+        # One that had to make way is not on the list.
+        if self.request not in reception.open or not reception.admit(self.request, peer):
             raise RequestError(RefusalKind.BUSY, "too many connections; retry")
         return peer
 
@@ -127,5 +147,8 @@ class _Conversation(socketserver.StreamRequestHandler):
         try:
             whole = digest(ANSWER, nonce, request, answer)
             self.wfile.write(answer + self.server.munge.encode(whole, for_uid=peer.uid) + b"\n")
+        except MungeError as err:
+            msg = f"it is done, but the answer could not be signed: {err}"
+            self.wfile.write(refusal(RequestError(RefusalKind.INTERNAL, msg)))
         finally:
             self.server.reception.sent(peer, answer)
