@@ -147,6 +147,8 @@ def test_idle_polls_cost_three_rpcs_at_most_and_write_nothing(place: Schedd) -> 
     for _ in range(3):
         place.toy(1, 4, options=["--no-preempt"])
     place.until("the wall to sink", lambda: sank(place, wall))
+    # The job itself then says nothing for five minutes.
+    place.until("the wall to tell its progress", lambda: "progress" in _comment(place, wall), 60)
     place.until("three cycles without an action", _three_idle_cycles(place))
     before = place.cycles()
     place.box.run(["sdiag", "--reset"])
@@ -161,6 +163,10 @@ def test_idle_polls_cost_three_rpcs_at_most_and_write_nothing(place: Schedd) -> 
     assert counts["REQUEST_JOB_INFO"] >= least - 1
     assert "REQUEST_UPDATE_JOB" not in counts
     assert reads <= 3 * most, counts
+
+
+def _comment(place: Schedd, job_id: int) -> str:
+    return place.box.run(["squeue", "--noheader", f"--jobs={job_id}", "--format=%k"]).stdout
 
 
 def _three_idle_cycles(place: Schedd) -> Callable[[], bool]:
