@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from demo.workload import GPUS_PER_NODE, NODES, Training, Workload
+from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import LIVELY_SCHEDULER, Sandbox, SandboxNodes, SandboxSpec

@@ -20,6 +20,9 @@ ENVIRONMENT = "SLURM_DL_CLIENT"
 SERVER_ENV = "SLURM_DL_SERVER"
 SOCKET_ENV = "SLURM_DL_SOCKET"
 
+SOCKET_NAME = "dlschedd.sock"
+"""In ``paths.run_dir`` of the daemon."""
+
 _LONGEST = 64 * 1024
 
 
@@ -47,7 +50,7 @@ class ClientConfig:
     """
 
     server: tuple[str, ...] = ()
-    socket: str = "/run/slurm_dl/dlschedd.sock"
+    socket: str = f"/run/slurm_dl/{SOCKET_NAME}"
     munge_socket: str = ""
     daemon_user: str = "slurm_dl"
     qos: str = ""

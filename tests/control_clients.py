@@ -55,6 +55,15 @@ def as_user(uid: int, act: Callable[[], JsonObject]) -> JsonObject:
     return answer
 
 
+def until_closed(sock: socket.socket) -> bytes:
+    """All that is still said, until the server ends the connection."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := sock.recv(1 << 20):
+            said += chunk
+    return said
+
+
 def drip(sock: socket.socket) -> None:
     """A request, each byte within the time that a whole one may take, and all of it much later."""
     with contextlib.suppress(BrokenPipeError):

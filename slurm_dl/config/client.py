@@ -6,14 +6,11 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_dl.client_config import ClientConfig
+from slurm_dl.client_config import SOCKET_NAME, ClientConfig
 from slurm_dl.config.daemon_section import split_address
 from slurm_dl.config.tree import Config
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.text import user_name
-
-SOCKET_NAME = "dlschedd.sock"
-"""As `daemon.control.wire_format` has it, above this layer."""
 
 
 def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfig:

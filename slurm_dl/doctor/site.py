@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_dl.client_config import SOCKET_ENV
+from slurm_dl.client_config import SOCKET_ENV, SOCKET_NAME
 from slurm_dl.config import Config, load_with_origins
 from slurm_dl.daemon import assembly
 from slurm_dl.daemon.control.client import (
@@ -28,7 +28,6 @@ from slurm_dl.daemon.control.client import (
     DEFAULT_RUN_DIR,
     Client,
 )
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError

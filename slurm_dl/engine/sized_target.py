@@ -7,8 +7,9 @@ of the jobs, and no running job changes its own for less than its restart costs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -139,6 +140,15 @@ def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_
     return _Steady(snap, served, chosen, steadiness, all_gpus).sizes()
 
 
+class _Offer(NamedTuple):
+    """A running job that would give GPUs back."""
+
+    at: int  # Its place in *served*
+    size: int  # The size that it would have
+    gpus: float  # GPUs that it frees
+    costs_s: float  # Seconds that it loses, and those of its restarts
+
+
 class _Steady:
     """One decision of `steady`; jobs are named by their place in *served*."""
 
@@ -172,7 +182,7 @@ class _Steady:
     def sizes(self) -> I32:
         """``(k,)`` the sizes."""
         if self._free < -SLACK_GPUS:
-            self._take(self._given(-self._free)[0])
+            self._take(self._given(-self._free))
         for at in sorted(self._grows, key=lambda at: -self._saves_s(at, int(self._chosen[at]))):
             for size in range(int(self._chosen[at]), int(self._now[at]), -1):
                 if self._grow(at, size):
@@ -181,43 +191,38 @@ class _Steady:
 
     def _grow(self, at: int, size: int) -> bool:
         more = float(self._sizes.gpus[size] - self._sizes.gpus[self._now[at]])
-        given, costs_s = self._given(more - self._free)
-        enough = more <= self._free + self._gpus(given) + SLACK_GPUS
-        if not enough or self._saves_s(at, size) <= self._change_s[at] + costs_s:
+        given = self._given(more - self._free)
+        enough = more <= self._free + sum(one.gpus for one in given) + SLACK_GPUS
+        costs_s = self._change_s[at] + sum(one.costs_s for one in given)
+        if not enough or self._saves_s(at, size) <= costs_s:
             return False
         self._take(given)
         self._free -= more
         self._now[at] = size
         return True
 
-    def _given(self, need: float) -> tuple[dict[int, int], float]:
-        """Smaller sizes of jobs that free so many GPUs, or all they can, and seconds they cost."""
-        given, costs = dict[int, int](), dict[int, float]()
-        while need > SLACK_GPUS and (left := self._gives - given.keys()):
-            offers = [(self._costs_s(at, need), self._gives_gpus(at, need), at) for at in left]
-            costs_s, gpus, at = min(offers, key=lambda offer: (offer[0] / offer[1], offer[2]))
-            costs[at], given[at] = costs_s, self._smaller(at, need)
-            need -= gpus
-        for at in list(given):
+    def _given(self, need: float) -> list[_Offer]:
+        """Offers of jobs that free so many GPUs together, or all that they can."""
+        given = list[_Offer]()
+        while need > SLACK_GPUS and (left := self._gives.difference(one.at for one in given)):
+            offers = [self._offer(at, need) for at in left]
+            best = min(offers, key=lambda one: (one.costs_s / one.gpus, one.at))
+            given.append(best)
+            need -= best.gpus
+        for one in list(given):
             # Others give enough without it.
-            if need + self._gpus({at: given[at]}) <= SLACK_GPUS:
-                need += self._gpus({at: given.pop(at)})
-                del costs[at]
-        return given, sum(costs.values())
+            if need + one.gpus <= SLACK_GPUS:
+                need += one.gpus
+                given.remove(one)
+        return given
 
-    def _smaller(self, at: int, need: float) -> int:
+    def _offer(self, at: int, need: float) -> _Offer:
         """Its largest smaller size that frees so many GPUs, or the least that it is to have."""
-        gpus, now = self._sizes.gpus, int(self._now[at])
-        for size in range(now - 1, int(self._chosen[at]), -1):
-            if gpus[now] - gpus[size] >= need - SLACK_GPUS:
-                return size
-        return int(self._chosen[at])
-
-    def _gives_gpus(self, at: int, need: float) -> float:
-        return self._gpus({at: self._smaller(at, need)})
-
-    def _costs_s(self, at: int, need: float) -> float:
-        return float(self._change_s[at]) - self._saves_s(at, self._smaller(at, need))
+        gpus, now, least = self._sizes.gpus, int(self._now[at]), int(self._chosen[at])
+        enough = (i for i in range(now - 1, least, -1) if gpus[now] - gpus[i] >= need - SLACK_GPUS)
+        size = next(enough, least)
+        costs_s = float(self._change_s[at]) - self._saves_s(at, size)
+        return _Offer(at, size, float(gpus[now] - gpus[size]), costs_s)
 
     def _saves_s(self, at: int, size: int) -> float:
         """Seconds that the size saves the job, below 0 if it loses some."""
@@ -226,13 +231,9 @@ class _Steady:
         # Of endless time, too, equal speeds save nothing.
         return float(self._left_s[at]) * part if part else 0.0
 
-    def _gpus(self, given: Mapping[int, int]) -> float:
-        gpus = self._sizes.gpus
-        return float(sum(gpus[self._now[at]] - gpus[size] for at, size in given.items()))
-
-    def _take(self, given: Mapping[int, int]) -> None:
-        self._free += self._gpus(given)
-        for at, size in given.items():
-            self._now[at] = size
-            if size == self._chosen[at]:
-                self._gives.discard(at)
+    def _take(self, given: Sequence[_Offer]) -> None:
+        for one in given:
+            self._free += one.gpus
+            self._now[one.at] = one.size
+            if one.size == self._chosen[one.at]:
+                self._gives.discard(one.at)

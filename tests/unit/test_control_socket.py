@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from control_clients import NOBODY, OTHER, as_user, drip, echo, says
+from control_clients import NOBODY, OTHER, as_user, drip, echo, says, until_closed
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -66,21 +66,13 @@ def exchange(path: Path, raw: bytes) -> bytes:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             sock.sendall(raw)
             sock.shutdown(socket.SHUT_WR)
-        said = b""
-        with contextlib.suppress(ConnectionResetError):
-            while chunk := sock.recv(65536):
-                said += chunk
-        return said
+        return until_closed(sock)
 
 
 def rest_of(sock: socket.socket) -> bytes:
     """What is still to be read, until the end of the stream."""
     sock.shutdown(socket.SHUT_WR)
-    said = b""
-    with contextlib.suppress(ConnectionResetError):
-        while chunk := sock.recv(65536):
-            said += chunk
-    return said
+    return until_closed(sock)
 
 
 def test_a_question_gets_its_answer(serve: Serve) -> None:
@@ -261,10 +253,7 @@ def test_a_bad_client_is_refused_or_dropped_and_in_nobodys_way(
         assert Client(path, timeout_s=5).ask("hello")["sent"] == {"request": "hello"}
         for sock, way in zip(socks, ways, strict=True):
             way.result()
-            said = b""
-            with contextlib.suppress(ConnectionResetError):
-                while chunk := sock.recv(1 << 20):
-                    said += chunk
+            said = until_closed(sock)
             assert re.match(hears, said), said[:200]
     assert bugs == []
 

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from control_clients import NOBODY, OTHER, as_user, drip, echo, munged, says
+from control_clients import NOBODY, OTHER, as_user, drip, echo, munged, says, until_closed
 
 from slurm_dl.daemon.control import tcp_server
 from slurm_dl.daemon.control.client import Client, DaemonError
@@ -290,10 +290,7 @@ def test_a_bad_client_is_refused_or_dropped_and_in_nobodys_way(
         assert client(address, wait_s=5).ask("hello")["sent"] == {"request": "hello"}
         for sock, way in zip(socks, ways, strict=True):
             way.result()
-            said = b""
-            with contextlib.suppress(ConnectionResetError):
-                while chunk := sock.recv(1 << 20):
-                    said += chunk
+            said = until_closed(sock)
             _, _, after = said.partition(b"\n")
             assert re.match(hears, after) or not after, after[:200]
     assert bugs == []

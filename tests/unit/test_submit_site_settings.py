@@ -15,11 +15,10 @@ import pytest
 
 from slurm_dl import client_config, config
 from slurm_dl.cli.dlsubmit import command
-from slurm_dl.client_config import ClientConfig, read_client_config
+from slurm_dl.client_config import SOCKET_NAME, ClientConfig, read_client_config
 from slurm_dl.config.client import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import PathsSection
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.submit import model_profile
 from slurm_dl.submit.job_environment import Cleaned

@@ -14,8 +14,8 @@ from typing import Final
 
 import yaml
 
+from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.json_types import JsonObject
 from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
 

@@ -18,8 +18,8 @@ import click
 from commands import SECTIONS, Described, described
 
 import slurm_dl
+from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.daemon.control.client import DEFAULT_CONFIG, DEFAULT_RUN_DIR
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.job.options import dlrun_parser
 
 _FILES = (

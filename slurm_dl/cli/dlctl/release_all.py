@@ -8,10 +8,10 @@ import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET
+from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.config import Config, load
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.ledger.sqlite.store import StoreError, stored_steers
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.steer import Steer

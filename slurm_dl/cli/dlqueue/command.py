@@ -176,9 +176,10 @@ def dlqueue(
     except ValueError as err:
         msg = f"--sort: {err}"
         raise click.UsageError(msg) from None
-    client = Client(daemon_at(socket))
-    if trouble := read_client_config().trouble:
-        click.echo(f"dlqueue: note: {safe(trouble, 500)}", err=True)
+    config = read_client_config()
+    client = Client(at := daemon_at(socket, config))
+    if config.trouble:
+        click.echo(f"dlqueue: note: {safe(config.trouble, 500)}", err=True)
     if watch_s is not None:
         if as_json or form or start:
             msg = "--watch and --json, -o or --start exclude each other"
@@ -187,7 +188,7 @@ def dlqueue(
 
         ctx.exit(watch(client, request, every_s=watch_s, me=me))
     if start:
-        answer = expected_starts(request, socket)
+        answer = expected_starts(request, at)
         form = form or START_FORMAT
     else:
         answer = client.ask("queue", **request.fields())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +19,9 @@ from slurm_dl.forecast.start_time_text import job_lines, shape_lines
 from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import safe
+
+if TYPE_CHECKING:
+    from slurm_dl.daemon.control.tcp_client import TcpServers
 
 TIMEOUT_S = 120.0
 """A forecast takes up to half a minute, and waits for those before it."""
@@ -48,13 +52,13 @@ MOST_STARTS = 200
 """So many jobs `expected_starts` asks about; the daemon takes no more."""
 
 
-def expected_starts(request: QueueRequest, socket: Path | None) -> JsonObject:
+def expected_starts(request: QueueRequest, at: Path | TcpServers) -> JsonObject:
     """The waiting jobs of a queue, each with ``start``: when it is expected; the soonest first.
 
     Raises:
         DaemonError: The daemon does not answer, or refuses.
     """
-    client = Client(daemon_at(socket), TIMEOUT_S)
+    client = Client(at, TIMEOUT_S)
     answer = client.ask("queue", **replace(request, state=("PD",)).fields())
     jobs = [job for job in as_list(answer.get("jobs")) if isinstance(job, dict)]
     if not jobs:

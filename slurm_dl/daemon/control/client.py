@@ -18,8 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_dl.backoff import Backoff
-from slurm_dl.client_config import SERVER_ENV, SOCKET_ENV, read_client_config
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
+from slurm_dl.client_config import (
+    SERVER_ENV,
+    SOCKET_ENV,
+    SOCKET_NAME,
+    ClientConfig,
+    read_client_config,
+)
+from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ElsewhereError, SlurmDlError
 from slurm_dl.text import ago, safe
@@ -43,15 +49,20 @@ class DaemonError(SlurmDlError):
     """The daemon did not answer, or refused; commands end with exit status 1."""
 
 
-def daemon_at(socket_option: Path | None = None) -> Path | TcpServers:
+def daemon_at(
+    socket_option: Path | None = None, config: ClientConfig | None = None
+) -> Path | TcpServers:
     """The daemon to ask: option, environment, client.yaml, the usual socket.
+
+    Args:
+        config: The client.yaml, if it has been read.
 
     Raises:
         ElsewhereError: Users of this host ask it by ssh.
     """
     if socket_option is not None:
         return socket_option
-    config = read_client_config()
+    config = config or read_client_config()
     is_by_ssh = bool(config.server) and config.server[0].startswith(BY_SSH)
     if not config.server or (is_by_ssh and BY_SSH_ENV in os.environ):
         return Path(config.socket)

@@ -20,8 +20,6 @@ PROTOCOL = 1
 MAX_REQUEST_BYTES = 256 * 1024
 """Longest request line; a node list of some ten thousand names fits."""
 
-SOCKET_NAME = "dlschedd.sock"
-
 
 class RefusalKind(StrEnum):
     """Reason of a refusal, as a word that a program can test."""

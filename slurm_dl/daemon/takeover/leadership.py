@@ -17,6 +17,7 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import split_address
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
@@ -24,7 +25,6 @@ from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Loaded
 from slurm_dl.daemon.control.reception import Answer, Reception
 from slurm_dl.daemon.control.socket_server import ControlServer
-from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.daemon.preconditions import Precondition, first_refusal
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S
