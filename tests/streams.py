@@ -50,6 +50,7 @@ SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
         beneficiaries="all",
+        commitment="ignored",
         min_quantum_s=8,
         cooldown_s=15,
         max_preemptions=4,

@@ -41,7 +41,9 @@ from slurm_dl.slurm.releases import parse_release
 from slurm_dl.slurm.running_config import SiteConfig
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
-SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all", commitment="ignored")
+)
 OPEN = SiteConfig(
     release=parse_release("22.05.8"),
     tracks_memory=False,

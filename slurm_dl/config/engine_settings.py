@@ -55,7 +55,11 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
     section = config.preemption
     # Slurm writes the names of QOS in small letters.
     native = Native(section.qos.lower()) if section.mode == "native" else None
-    limits = Preemption(**section.model_dump(exclude={"mode", "qos"}))
+    limits = Preemption(
+        **section.model_dump(exclude={"mode", "qos", "exempt_accounts"}),
+        # Slurm writes the names of accounts in small letters, too.
+        exempt_accounts=tuple(name.lower() for name in section.exempt_accounts),
+    )
     if native:
         # Whoever may displace nobody waits in the last tier there: a delay would cost its place.
         limits = dataclasses.replace(limits, beneficiary_delay_s=0.0)

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from slurm_dl.config.value_types import NumberUnit, OptionalName, Seconds, Section, Whole, refuse
+from slurm_dl.config.value_types import (
+    AccountName,
+    NumberUnit,
+    OptionalName,
+    Seconds,
+    Section,
+    Whole,
+    distinct,
+    refuse,
+)
 from slurm_dl.model.contract import DEFAULT_GRACE_S
 from slurm_dl.text import number
 
@@ -151,6 +160,35 @@ class PreemptionSection(Section):
             "that takes back its guaranteed nodes."
         ),
     )
+
+    commitment: Literal["counted", "ignored"] = Field(
+        default="counted",
+        description=(
+            "counted: GPU time that nobody can take back counts as service under policies that "
+            "order by attained service. A job without a contract counts its GPUs times its time "
+            "limit, and one with `until` the part of it that is protected; a job that may be "
+            "preempted counts none. ignored: only GPU time that a job has received counts, so a "
+            "user gains by not opting in."
+        ),
+    )
+    exempt_accounts: Annotated[tuple[AccountName, ...], Field(strict=False)] = Field(
+        default=(),
+        description=(
+            "Accounts whose jobs count no GPU time in advance, for users whose programs cannot "
+            "save."
+        ),
+    )
+    broken_contract_s: Seconds = Field(
+        default=604_800,
+        ge=0,
+        le=_MONTH_S,
+        description=(
+            "If a user forbids the requeue of a job that runs with a contract (Requeue=0), the "
+            "user's jobs count as jobs without a contract for this long."
+        ),
+    )
+
+    _check_distinct = field_validator("exempt_accounts")(distinct)
 
     @field_validator("qos")
     @classmethod

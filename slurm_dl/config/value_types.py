@@ -138,6 +138,11 @@ PartitionName = Annotated[
     AfterValidator(_spelled(_NAME, "a partition's name: letters, digits and _ . + - only")),
     WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
 ]
+AccountName = Annotated[
+    str,
+    AfterValidator(_spelled(_NAME, "an account's name: letters, digits and _ . + - only")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
+]
 OptionalName = Annotated[
     str,
     AfterValidator(_spelled(_OPTIONAL_NAME, "a name: letters, digits and _ . + - only")),

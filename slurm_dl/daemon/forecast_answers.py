@@ -17,6 +17,7 @@ from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of
 from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.explain.commitment_cost import commitment_cost
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.worker import ForecastError
@@ -27,6 +28,7 @@ from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.simulation.forward.initial_state import (
     HypotheticalJob,
+    beginning,
     live_jobs,
     node_mask,
     startable,
@@ -250,14 +252,30 @@ def of_shapes(
         answer = _answer(forecasts, now, wanted=(*wanted, *without), within_s=within_s)
     outcomes = answer["wanted"]
     told = outcomes if isinstance(outcomes, list) else []
-    pairs = zip_longest(told[: len(wanted)], told[len(wanted) :])
+    pairs = zip_longest(wanted, told[: len(wanted)], told[len(wanted) :])
     for row in found:
-        one, other = (None, None) if row["why_not"] else next(pairs, (None, None))
+        job, one, other = (None, None, None) if row["why_not"] else next(pairs)
         row.update(_expected(one))
-        row["no_preempt"] = _expected(other) if other else None
+        row["no_preempt"] = _expected(other) | _kept(now, job) if job and other else None
         row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
     rows: list[Json] = list(found)
     return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, answer)}
+
+
+def _kept(now: PublishedState, job: HypotheticalJob) -> JsonObject:
+    """What *job* without a contract counts for GPU time that nobody can take back from it."""
+    cycle = _cycle(now)
+    if cycle.settings is None or now.policy is None:
+        return {}
+    snap = beginning(cycle.snapshot, [replace(job, contract=None)])
+    cost = commitment_cost(snap, now.policy, cycle.settings, len(snap.jobs) - 1)
+    if cost is None:
+        return {}
+    return {
+        "kept_gpu_h": round(cost.gpu_s / 3600, 2),
+        "place": cost.place,
+        "place_with_contract": cost.place_without,
+    }
 
 
 def _shape(text: str, sizes: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, int]:

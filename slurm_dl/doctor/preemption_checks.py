@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from slurm_dl.config import engine_settings
+from slurm_dl.daemon.assembly import LEDGER_FILE
 from slurm_dl.doctor.controller_config import PartitionRecord
 from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
+from slurm_dl.ledger.sqlite.reader import LedgerReader
 from slurm_dl.model.contract import DEFAULT_GRACE_S
 from slurm_dl.slurm.preflight import native_gaps
 from slurm_dl.slurm.running_config import requeue_hold as hold_of
+from slurm_dl.text import escaped
 
 _LONG_HOLD_S = 120
 _GOOD_HOLD_S = 30
@@ -16,6 +19,35 @@ _KILL_WAIT_S = 30
 _EXPEDITED = (25, 11)
 """First release with sbatch --requeue=expedite, by its release notes."""
 _NO_PREEMPTION = frozenset({"", "preempt/none"})
+
+
+_MOST_NAMED = 10
+
+
+@check("contracts")
+def contracts(site: Site) -> CheckResult:
+    """Users who cannot opt in wait longer where GPU time that nobody can take back counts."""
+    limits = site.config.preemption
+    if limits.commitment == "ignored" or not limits.enabled:
+        return ok("time limits of jobs without a contract do not count as service")
+    reader = LedgerReader(site.config.paths.state_dir / LEDGER_FILE)
+    users, of = reader.without_contract()
+    if broken := reader.broken_contracts():
+        jobs = ", ".join(sorted(broken, key=int)[:_MOST_NAMED])
+        return warning(
+            f"Requeue=0 was set for jobs that ran with a contract: {jobs}",
+            "ask their users; their jobs count as jobs without a contract for "
+            f"{limits.broken_contract_s:.0f} s (preemption.broken_contract_s)",
+        )
+    if not users:
+        return ok(f"each of {of} users with GPU jobs in the last week had one with a contract")
+    named = ", ".join(f"{escaped(user)} ({n})" for user, n in list(users.items())[:_MOST_NAMED])
+    return warning(
+        f"{len(users)} of {of} users had no GPU job with a contract in the last week: {named}; "
+        "their jobs count their GPUs times their time limit as service, and wait longer",
+        "help them to save, see docs/use/preemption.md; or name the accounts of users who cannot "
+        "in slurm_dl.yaml: preemption: {exempt_accounts: [ACCOUNT]}",
+    )
 
 
 @check("preemption")

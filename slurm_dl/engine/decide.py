@@ -22,6 +22,8 @@ from slurm_dl.engine.placing.hold import apart, barred_rows, in_turns, with_held
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
+from slurm_dl.engine.preemption.broken_contracts import note_broken
+from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacers
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers, jobs_of
@@ -61,6 +63,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
+    snap = with_commitment(snap, settings.preemption)
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
@@ -268,6 +271,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     actions = (
         *taken.tripping,
         *_bookings(snap, wish),
+        *note_broken(snap, settings.preemption),
         *_promotions(snap, order),
         *cleared_for(snap, rows, taken.handovers.sealed_for, how),
         *preemption.steps,

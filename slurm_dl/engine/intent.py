@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
+from slurm_dl.engine.preemption.broken_contracts import BROKEN
 from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
 from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing, choose_sizes
 from slurm_dl.engine.target import (
@@ -301,8 +302,8 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if order.size is not None and not are_sizes(order.size, sizes):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if any(entry.kind == OWED for entry in order.book):
-        msg = f"policy {policy.name}: entries of kind {OWED}, which is the ledger's own"
+    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN}:
+        msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order
 

@@ -35,6 +35,11 @@ class Preemption:
             simulations.
         beneficiary_delay_s: Nobody is preempted for a job that has waited for less than this and
             has never run, seconds; see `eligibility.displacers`.
+        commitment: Whether GPU time that nobody can take back counts as service; see
+            `engine.preemption.commitment`.
+        exempt_accounts: Accounts of whose jobs it does not count.
+        broken_contract_s: The jobs of a user who took a running job out of its contract count as
+            jobs without one for this long, seconds.
         max_handovers: Most hand-overs under way at once.
         max_victims: Most victims of one hand-over.
         max_beneficiaries: Most beneficiaries of one hand-over.
@@ -55,6 +60,9 @@ class Preemption:
     checkpoint_cost_s: float = 60.0
     unsaved_share: float = 0.0
     beneficiary_delay_s: float = 0.0
+    commitment: Literal["counted", "ignored"] = "counted"
+    exempt_accounts: tuple[str, ...] = ()
+    broken_contract_s: float = 604_800.0
     max_handovers: int = 4
     max_victims: int = 64
     max_beneficiaries: int = 32

@@ -53,7 +53,7 @@ def shape_lines(answer: JsonObject) -> list[str]:
         lines.append(f"{what}: {_both(one, now_s)}.")
         # A daemon of an earlier release does not say it.
         if other := _object(one.get("no_preempt")):
-            lines.append(f"  with --no-preempt: {_both(other, now_s)}.")
+            lines.append(f"  with --no-preempt: {_both(other, now_s)}{_counts(other)}.")
     return [*lines, *(_worth(answer) if is_told else [])]
 
 
@@ -83,10 +83,19 @@ def preview_text(answer: JsonObject, *, no_preempt: bool) -> str:
     )
     first, second = (without, with_contract) if no_preempt else (with_contract, without)
     switch = f"{'without' if no_preempt else 'with'} --no-preempt"
+    cost = _counts(other)
     rough = f" (rough: {runs:.0f} forward runs)" if runs < FEW_RUNS else ""
     if first == second:
-        return f"would start {first}; {switch} as well{rough}"
-    return f"would start {first}; {switch} {second}{rough}"
+        return f"would start {first}; {switch} as well{cost}{rough}"
+    return f"would start {first}; {switch} {second}{cost}{rough}"
+
+
+def _counts(no_preempt: JsonObject) -> str:
+    """What the job counts without a contract; empty if nothing, or from an earlier release."""
+    if (hours := no_preempt.get("kept_gpu_h")) is None:
+        return ""
+    places = f"place {no_preempt['place']}, else {no_preempt['place_with_contract']}"
+    return f"; --no-preempt counts {number(hours):g} GPU-hours at once ({places})"
 
 
 def _about(start: JsonObject, now_s: float, ahead_s: float) -> str:

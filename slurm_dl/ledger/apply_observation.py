@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.ledger.attained_service import DTYPES, HOLDS, AttainedService, Column, EndedRun
+from slurm_dl.ledger.run_contracts import note_contracts
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import (
     COMPLETED,
@@ -107,6 +108,7 @@ def apply_observation(
     if _open_missed(col, at, jobs, booked_s):
         ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
+    note_contracts(col, at, jobs, seen)
     # Only waiting for room is waiting: no job comes forward for having been held.
     kept = (jobs.state == PENDING) & (jobs.held != NOT_HELD)
     # Of a job that never ran a coarse time will do, and saves a write at each look.

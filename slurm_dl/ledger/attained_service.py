@@ -53,6 +53,10 @@ class AttainedService:
         fruitless: ``(k,)`` see `Remembered`.
         last_fruitless_s: ``(k,)`` see `Remembered`.
         site_factor: ``(k,)`` see `Remembered`.
+        run_terms: ``(k,)`` the `Contract.terms` that hold for the run under way; of a waiting job
+            those of its comment. 0 without a contract, or if Slurm could not requeue it then.
+        run_grace_s: ``(k,)`` grace of that contract, seconds.
+        run_until: ``(k,)`` the `Claim.until` of that run; 0 if it has none.
         last_seen_s: ``(k,)`` when Slurm last listed it, epoch seconds.
         over: ``(k,)`` bool, it has finished.
         incomplete: ``(k,)`` bool, it ran unseen: it has had at least what is counted here. Set
@@ -78,6 +82,9 @@ class AttainedService:
     fruitless: I32
     last_fruitless_s: F64
     site_factor: I64
+    run_terms: I32
+    run_grace_s: F64
+    run_until: F64
     last_seen_s: F64
     over: Bool
     incomplete: Bool

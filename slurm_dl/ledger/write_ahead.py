@@ -24,6 +24,7 @@ from slurm_dl.ledger.clock_adjustment import cut, cut_handover, cut_service, cut
 from slurm_dl.ledger.completions import endings_of
 from slurm_dl.ledger.lease_credits import OWED, Owed
 from slurm_dl.ledger.restarts import Restarts
+from slurm_dl.ledger.run_contracts import broken_contracts, with_run_contracts
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
 from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
 from slurm_dl.model.booking import entry, updated
@@ -154,7 +155,7 @@ class Ledger:
 
         How long a job is still to run is taken from its time limit, counted over all its runs.
         """
-        seen = without_ours(seen, self._steers)
+        seen = with_run_contracts(without_ours(seen, self._steers), self._service)
         memory = remembered(self._service, seen.jobs)
         return Snapshot(
             seen=seen,
@@ -172,6 +173,7 @@ class Ledger:
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
             taken=tuple(self._taken),
+            broken=broken_contracts(seen, self._service),
             restarts=self._restarts.all,
             breakers=tuple(self._breakers[name] for name in sorted(self._breakers)),
             booked=self._booked,

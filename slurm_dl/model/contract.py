@@ -7,7 +7,7 @@ easier to preempt; nothing in it raises the job's own standing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self, get_args
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals a contract may name. KILL and STOP would defeat the checkpoint."""
@@ -50,6 +50,27 @@ class Contract:
         if not self.grace_s > 0:
             msg = f"grace_s must be above 0 (got {self.grace_s})"
             raise ValueError(msg)
+
+    @property
+    def terms(self) -> int:
+        """Signal, target and requeuer as one number above 0, which the ledger keeps."""
+        return _TERMS[self.signal, self.target, self.requeued_by]
+
+    @classmethod
+    def of_terms(cls, terms: int, grace_s: float) -> Self:
+        """The contract with these `terms`; an unknown number gives the plain one."""
+        named = (words for words, number in _TERMS.items() if number == terms)
+        signal, target, requeued_by = next(named, ("USR1", "batch", "daemon"))
+        return cls(signal=signal, target=target, grace_s=grace_s, requeued_by=requeued_by)
+
+
+_TERMS: dict[tuple[str, SignalTarget, Requeuer], int] = {
+    (signal, target, requeuer): 1 + s + 16 * t + 64 * r
+    for s, signal in enumerate(SIGNALS)
+    for t, target in enumerate(get_args(SignalTarget))
+    for r, requeuer in enumerate(get_args(Requeuer))
+}
+"""Numbers that stand in ledgers: what is added to the words comes last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

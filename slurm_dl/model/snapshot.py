@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
 
@@ -294,6 +294,8 @@ class Snapshot:
         booked: What policies had written down, sorted by kind and key; see `booking`.
         setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
             hold, start and restore. None: nobody measured it.
+        committed_s: ``(n,)`` seconds of a run of each job in which it cannot be preempted; see
+            `engine.preemption.commitment`. None: that does not count.
         answers: Of jobs that we have preempted, whether each acknowledged when we last did, by job
             id; some may be missing.
         handovers: Hand-overs that are not closed yet.
@@ -305,6 +307,7 @@ class Snapshot:
         next_handover_id: Number for the next one.
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
         taken: GPUs that were taken back, at least those of the last hour.
+        broken: Jobs whose run began with a contract, and that Slurm may not requeue any more.
         restarts: What became of jobs that were put back into the queue, of a day.
         breakers: The circuit breakers that have tripped or were reset, as they were written down;
             see `Breaker.at`. The others never did.
@@ -325,6 +328,7 @@ class Snapshot:
     past: Past = NO_PAST
     booked: tuple[Entry, ...] = ()
     setup_s: F64 | None = None
+    committed_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
@@ -334,6 +338,7 @@ class Snapshot:
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0
     taken: tuple[Taken, ...] = ()
+    broken: frozenset[JobId] = frozenset()
     restarts: tuple[Restart, ...] = ()
     breakers: tuple[Breaker, ...] = ()
 
@@ -346,6 +351,21 @@ class Snapshot:
     def jobs(self) -> Jobs:
         """Columns of the jobs."""
         return self.seen.jobs
+
+    def service(self, dimensions: Literal[1, 2] = 2) -> F64:
+        """``(n,)`` service of each job: what it has had, and what it keeps for good once it runs.
+
+        Args:
+            dimensions: 2: GPU-seconds. 1: seconds.
+        """
+        had = self.memory.ran_s if dimensions == 1 else self.memory.attained_gpu_s
+        return had if self.committed_s is None else had + self.kept(dimensions)
+
+    def kept(self, dimensions: Literal[1, 2] = 2) -> F64:
+        """``(n,)`` service that each job keeps for good once it runs, likewise."""
+        if self.committed_s is None:
+            return np.zeros(len(self.jobs))
+        return self.committed_s if dimensions == 1 else self.seen.weighted_gpus() * self.committed_s
 
     def choice(self, job_id: JobId) -> Bool | None:
         """``(m,)`` bool, the nodes a job's owner lets it use; None if there is no restriction.

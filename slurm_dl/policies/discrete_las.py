@@ -100,9 +100,8 @@ class DiscreteLas:
     def service(self, snap: Snapshot) -> F64:
         """``(n,)`` service since the last promotion: GPU-seconds, or seconds in one dimension."""
         memory = snap.memory
-        if self.dimensions == 1:
-            return memory.ran_s - memory.forgiven_ran_s
-        return memory.attained_gpu_s - memory.forgiven_gpu_s
+        forgiven = memory.forgiven_ran_s if self.dimensions == 1 else memory.forgiven_gpu_s
+        return snap.service(self.dimensions) - forgiven
 
     def left_in_queue(self, snap: Snapshot, order: Order, rows: Rows) -> F64:
         """``(len(rows),)`` service until the jobs at *rows* sink; inf in the last queue."""

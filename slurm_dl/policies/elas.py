@@ -74,7 +74,9 @@ class Elas(DiscreteLas):
 
     def service(self, snap: Snapshot) -> F64:
         """``(n,)`` v: GPU-seconds, or seconds in one dimension."""
-        return DiscreteLas.service(self, snap) * _needs_for_each_had(snap)
+        # What a job says of its progress makes nothing of what it keeps.
+        kept = snap.kept(self.dimensions)
+        return (DiscreteLas.service(self, snap) - kept) * _needs_for_each_had(snap) + kept
 
     def rate(self, snap: Snapshot) -> F64:
         """``(n,)`` how much v grows in a second of running, until progress is reported anew."""

@@ -28,7 +28,6 @@ from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier, quantum_end_s
-from slurm_dl.policies.las import attained
 
 _NEARER = 0.8
 """Between two sizes the index is known at distances from the next size that shrink by this."""
@@ -91,7 +90,7 @@ class Gittins:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        service = attained(snap, self.dimensions)
+        service = snap.service(self.dimensions)
         sizes = self.sizes_gpu_s or past_sizes(snap.past, self.dimensions)
         return one_tier(_cost_of_one(sizes, service) if sizes else service)
 

@@ -113,7 +113,7 @@ class Karuna:
         """Place every job of *snap*; see `Policy`."""
         jobs, memory = snap.jobs, snap.memory
         edges = edges_of(self.thresholds_gpu_s)
-        size, key = memory.attained_gpu_s, memory.first_submit_s.copy()
+        size, key = snap.service(), memory.first_submit_s.copy()
         if self.knows_left:
             service = snap.left_s * jobs.gpus
             known = np.isfinite(service)
@@ -155,7 +155,7 @@ class Karuna:
             ages &= ~np.isfinite(snap.left_s)
         rows = ages.nonzero()[0]
         queue = order.tier[rows] - 1
-        left = edges_of(self.thresholds_gpu_s)[queue] - snap.memory.attained_gpu_s[rows]
+        left = edges_of(self.thresholds_gpu_s)[queue] - snap.service()[rows]
         sinks_s = first_to_sink(snap, left=left, rate=snap.seen.weighted_gpus()[rows])
         # What is a rounding away must not be asked for at this very instant again and again.
         return max(min(change_s, sinks_s), now_s + _INSTANT_S)

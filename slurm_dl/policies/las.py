@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.jobs import COMPLETING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
@@ -55,7 +55,7 @@ class Las:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        return one_tier(attained(snap, self.dimensions))
+        return one_tier(snap.service(self.dimensions))
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """When a running job passes a waiting one, a quantum from now or later; see `Policy`."""
@@ -66,8 +66,3 @@ class Las:
         rate = np.ones(len(has)) if self.dimensions == 1 else snap.seen.weighted_gpus()[running]
         passes_s = float((lead / rate).min(initial=np.inf))
         return snap.now_s + max(passes_s, self.quantum_s)
-
-
-def attained(snap: Snapshot, dimensions: Literal[1, 2]) -> F64:
-    """``(n,)`` service over all runs: GPU-seconds, or seconds in one dimension."""
-    return snap.memory.ran_s if dimensions == 1 else snap.memory.attained_gpu_s

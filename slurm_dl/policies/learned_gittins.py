@@ -116,6 +116,11 @@ class LearnedGittins:
         tier = np.full(len(jobs), LEVELS, dtype=np.int16)
         rows = contenders(snap).nonzero()[0]
         tier[rows] = _level(self.index_gpu_s(snap, rows))
+        if snap.committed_s is not None:
+            # A run that nobody can end early costs all that it keeps.
+            keeps = snap.kept()
+            waits = (jobs.state == PENDING) & (keeps > 0)
+            tier[waits] = np.maximum(tier[waits], _level(keeps[waits]))
         tier[runs & (snap.now_s - jobs.start_s < self.min_quantum_s)] = 0
         return Order(
             tier=tier,

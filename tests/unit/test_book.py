@@ -41,7 +41,12 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
-        beneficiaries="all", min_quantum_s=5, cooldown_s=5, start_margin_s=12, limit_reserve_s=0
+        beneficiaries="all",
+        commitment="ignored",
+        min_quantum_s=5,
+        cooldown_s=5,
+        start_margin_s=12,
+        limit_reserve_s=0,
     ),
 )
 WAIT_S = 40.0

@@ -56,7 +56,9 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NOW_S = build.NOW_S
 POLICY = DiscreteLas(thresholds_gpu_s=(100.0,))
-LIMITS = Preemption(beneficiaries="all", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)
+LIMITS = Preemption(
+    beneficiaries="all", commitment="ignored", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0
+)
 QOS = "dl"
 
 

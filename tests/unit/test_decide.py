@@ -31,7 +31,9 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0, 5000.0))
 B = 1000
 SETTINGS = Settings(
-    partitions=frozenset({"gpu"}), band_width=B, preemption=Preemption(beneficiaries="all")
+    partitions=frozenset({"gpu"}),
+    band_width=B,
+    preemption=Preemption(beneficiaries="all", commitment="ignored"),
 )
 
 
@@ -219,7 +221,9 @@ def test_the_plan_does_not_depend_on_listing_order(
     """Equal clusters give equal plans, action for action, whatever order Slurm lists jobs in."""
     rows, memory, opted_in = case
     shuffled = data.draw(st.permutations(rows))
-    limits = Preemption(beneficiaries="all", min_quantum_s=0, limit_reserve_s=0, cooldown_s=0)
+    limits = Preemption(
+        beneficiaries="all", commitment="ignored", min_quantum_s=0, limit_reserve_s=0, cooldown_s=0
+    )
     chosen = dataclasses.replace(SETTINGS, preemption=limits)
 
     one = decide(_snap(rows, memory, opted_in), POLICY, chosen)

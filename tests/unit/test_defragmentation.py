@@ -25,7 +25,12 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 CONTRACT = Contract(grace_s=30)
 LIMITS = Preemption(
-    beneficiaries="all", min_quantum_s=5, cooldown_s=600, limit_reserve_s=0, max_grace_s=60
+    beneficiaries="all",
+    commitment="ignored",
+    min_quantum_s=5,
+    cooldown_s=600,
+    limit_reserve_s=0,
+    max_grace_s=60,
 )
 MOVING = Settings(
     partitions=frozenset({"gpu"}),

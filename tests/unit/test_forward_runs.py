@@ -47,6 +47,7 @@ FREE = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
         beneficiaries="all",
+        commitment="ignored",
         min_quantum_s=0.0,
         cooldown_s=0.0,
         max_preemptions=10**9,

@@ -25,7 +25,9 @@ from slurm_dl.policies.shortest import Srtf
 
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
-    preemption=Preemption(beneficiaries="all", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0),
+    preemption=Preemption(
+        beneficiaries="all", commitment="ignored", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0
+    ),
 )
 A100, V100 = 0, 1
 

@@ -141,7 +141,11 @@ class FakeParts:
         default_factory=lambda: Settings(
             partitions=frozenset({"gpu"}),
             preemption=Preemption(
-                beneficiaries="all", min_quantum_s=8, start_margin_s=12, limit_reserve_s=0
+                beneficiaries="all",
+                commitment="ignored",
+                min_quantum_s=8,
+                start_margin_s=12,
+                limit_reserve_s=0,
             ),
         )
     )
@@ -1044,6 +1048,7 @@ def limited(house: House, *, min_quantum_s: float, cooldown_s: float = 10.0) -> 
     parts = house.daemon._parts
     limits = Preemption(
         beneficiaries="all",
+        commitment="ignored",
         min_quantum_s=min_quantum_s,
         cooldown_s=cooldown_s,
         max_grace_s=90,

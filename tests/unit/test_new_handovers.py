@@ -29,7 +29,13 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 POLICY = DiscreteLas(thresholds_gpu_s=(3000.0, 60_000.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu", "other"}),
-    preemption=Preemption(beneficiaries="all", max_handovers=3, max_victims=3, max_beneficiaries=3),
+    preemption=Preemption(
+        beneficiaries="all",
+        commitment="ignored",
+        max_handovers=3,
+        max_victims=3,
+        max_beneficiaries=3,
+    ),
 )
 
 

@@ -23,7 +23,9 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
 from slurm_dl.testing.snapshot_builder import NOW_S, a_past, running, snapshot, texts_of, waiting
 
-SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all", commitment="ignored")
+)
 NOBODY_GIVES_WAY = dataclasses.replace(SETTINGS, preemption=Preemption(enabled=False))
 
 EXACT = 50

@@ -21,7 +21,9 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 
 DAY_S = 86_400.0
-LIMITS = Preemption(beneficiaries="all", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)
+LIMITS = Preemption(
+    beneficiaries="all", commitment="ignored", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0
+)
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}), preemption=LIMITS, overdue=Overdue(after_s=DAY_S, share=0.25)
 )

@@ -26,7 +26,7 @@ GANG = 20
 ALL = 4, 4.0
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
-    preemption=Preemption(beneficiaries="all"),
+    preemption=Preemption(beneficiaries="all", commitment="ignored"),
     overdue=Overdue(after_s=0.0, pass_s=HOUR_S),
 )
 

@@ -36,7 +36,13 @@ from slurm_dl.policies.list_las import ListLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 B = 1000
-LIMITS = Preemption(beneficiaries="all", min_quantum_s=0.0, cooldown_s=0.0, limit_reserve_s=0.0)
+LIMITS = Preemption(
+    beneficiaries="all",
+    commitment="ignored",
+    min_quantum_s=0.0,
+    cooldown_s=0.0,
+    limit_reserve_s=0.0,
+)
 
 
 HALF = labels_in(B) // 2 * B

@@ -488,7 +488,9 @@ def test_an_overdue_job_is_served_first(waited_s: float, target: set[int]) -> No
     """A gang of all GPUs, which four jobs in the middle of their runs precede."""
     settings = Settings(
         partitions=frozenset({"gpu"}),
-        preemption=Preemption(beneficiaries="all", min_quantum_s=0, limit_reserve_s=0),
+        preemption=Preemption(
+            beneficiaries="all", commitment="ignored", min_quantum_s=0, limit_reserve_s=0
+        ),
         overdue=Overdue(after_s=86_400, share=0.25),
     )
     rows = [*(build.running(i, 4, ran_s=5000) for i in range(1, 5)), build.pending(20, 16)]

@@ -23,7 +23,9 @@ from slurm_dl.policies.fifo import Fifo, FifoSkip
 from slurm_dl.policies.shortest import FewestGpus, Srtf
 
 B = 1000
-LIMITS = Preemption(beneficiaries="all", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)
+LIMITS = Preemption(
+    beneficiaries="all", commitment="ignored", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0
+)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), band_width=B, preemption=LIMITS)
 
 

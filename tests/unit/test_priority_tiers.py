@@ -26,7 +26,9 @@ from slurm_dl.policies.las import Las
 
 EXTERNAL = Settings(
     partitions=frozenset({"gpu", "other"}),
-    preemption=Preemption(beneficiaries="all", min_quantum_s=1, limit_reserve_s=0),
+    preemption=Preemption(
+        beneficiaries="all", commitment="ignored", min_quantum_s=1, limit_reserve_s=0
+    ),
 )
 NATIVE = dataclasses.replace(EXTERNAL, mode=Native(qos="dl"))
 TIERS = (PartitionLimits(), PartitionLimits(tier=2))

@@ -52,7 +52,9 @@ NAMES = {ANN: "ann", BOB: "bob", EVE: "eve"}
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
-    preemption=Preemption(beneficiaries="all", min_quantum_s=5, cooldown_s=5, limit_reserve_s=0),
+    preemption=Preemption(
+        beneficiaries="all", commitment="ignored", min_quantum_s=5, cooldown_s=5, limit_reserve_s=0
+    ),
 )
 HIDING = SiteConfig(
     release=parse_release("22.05.8"),

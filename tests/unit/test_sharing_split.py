@@ -27,7 +27,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import Fifo
 from tests.build import observed, pending, running, snapshot
 
-LIMITS = Preemption(beneficiaries="all", min_quantum_s=100, cooldown_s=100)
+LIMITS = Preemption(beneficiaries="all", commitment="ignored", min_quantum_s=100, cooldown_s=100)
 
 
 def profile(name: str, steps_per_s: float | None = 10.0) -> Profile:

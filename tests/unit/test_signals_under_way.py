@@ -20,7 +20,12 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0,))
 LIMITS = Preemption(
-    beneficiaries="all", min_quantum_s=8, max_grace_s=600, handover_timeout_s=80, limit_reserve_s=0
+    beneficiaries="all",
+    commitment="ignored",
+    min_quantum_s=8,
+    max_grace_s=600,
+    handover_timeout_s=80,
+    limit_reserve_s=0,
 )
 SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
 GRACE_S = 30

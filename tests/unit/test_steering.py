@@ -732,7 +732,7 @@ def test_waiting_of_a_job_that_is_put_off_counts(world: World) -> None:
 def test_gpus_are_taken_back_for_a_job_that_is_put_off(world: World) -> None:
     """A victim that was inside its quantum at first gives way when that is over."""
     world.limits = Preemption(
-        beneficiaries="all", min_quantum_s=50, cooldown_s=0, limit_reserve_s=0
+        beneficiaries="all", commitment="ignored", min_quantum_s=50, cooldown_s=0, limit_reserve_s=0
     )
     world.policy = DiscreteLas(thresholds_gpu_s=(100.0,))
     world.cluster.submit(12, n_nodes=3, work_s=1e9, contract=Contract(grace_s=10))

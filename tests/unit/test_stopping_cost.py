@@ -30,6 +30,7 @@ SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
         beneficiaries="all",
+        commitment="ignored",
         min_quantum_s=0,
         cooldown_s=0,
         limit_reserve_s=0,

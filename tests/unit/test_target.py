@@ -20,7 +20,9 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0,))
 SETTINGS = Settings(
     partitions=frozenset({"gpu", "other"}),
-    preemption=Preemption(beneficiaries="all", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0),
+    preemption=Preemption(
+        beneficiaries="all", commitment="ignored", min_quantum_s=0, cooldown_s=0, limit_reserve_s=0
+    ),
 )
 
 

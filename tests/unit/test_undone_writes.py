@@ -27,7 +27,11 @@ POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
-        beneficiaries="all", min_quantum_s=8, start_margin_s=12, limit_reserve_s=0
+        beneficiaries="all",
+        commitment="ignored",
+        min_quantum_s=8,
+        start_margin_s=12,
+        limit_reserve_s=0,
     ),
 )
 BAND = SETTINGS.band_width

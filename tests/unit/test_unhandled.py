@@ -345,7 +345,10 @@ def test_the_wait_ends_when_nothing_will_answer(
         seal=Seal.STANDING,
     )
     snap = dataclasses.replace(snap, handovers=(handover,), next_handover_id=HandoverId(2))
-    limits = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
+    limits = Settings(
+        partitions=frozenset({"gpu"}),
+        preemption=Preemption(beneficiaries="all", commitment="ignored"),
+    )
 
     plan = decide(snap, DiscreteLas(thresholds_gpu_s=(60.0, 400.0)), limits)
 

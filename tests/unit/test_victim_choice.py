@@ -30,7 +30,9 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 
 GPUS = 4
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0, 5000.0))
-LIMITS = Preemption(beneficiaries="all", min_quantum_s=100, cooldown_s=100, limit_reserve_s=0)
+LIMITS = Preemption(
+    beneficiaries="all", commitment="ignored", min_quantum_s=100, cooldown_s=100, limit_reserve_s=0
+)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
 
 
@@ -287,7 +289,11 @@ def test_every_protection_protects_and_says_why() -> None:
             "last_preempted_s": {1: float(change.get("preempted_s", 0))},  # type: ignore[arg-type]
         }
         limits = Preemption(
-            beneficiaries="all", min_quantum_s=100, cooldown_s=100, limit_reserve_s=600
+            beneficiaries="all",
+            commitment="ignored",
+            min_quantum_s=100,
+            cooldown_s=100,
+            limit_reserve_s=600,
         )
         snap = build.snapshot(seen, memory=memory)
 

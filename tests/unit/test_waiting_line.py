@@ -21,7 +21,9 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.policies.shortest import Srtf
 
-SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all", commitment="ignored")
+)
 BY_SITE = dataclasses.replace(SETTINGS, equals="site")
 LAS = DiscreteLas(thresholds_gpu_s=(1000.0,))
 B = SETTINGS.band_width

@@ -110,7 +110,7 @@ def snapshot(
 
 def written(snap: Snapshot, policy: Policy, settings: Settings) -> Snapshot:
     """*snap* with every SiteFactor as *policy* wants it: nothing is left to write."""
-    quiet = dataclasses.replace(settings, preemption=Preemption(enabled=False))
+    quiet = dataclasses.replace(settings, preemption=Preemption(max_preemptions=0))
     wanted, rows = snap.memory.site_factor.copy(), snap.jobs.row_of()
     for action in decide(snap, policy, quiet).actions:
         if isinstance(action, SetSiteFactor):

@@ -12,6 +12,7 @@ import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.deadlines import counted_deadlines
+from slurm_dl.engine.explain.commitment_cost import commitment_cost, commitment_text
 from slurm_dl.engine.explain.past_reasons import (
     EVERYTHING,
     Sight,
@@ -21,6 +22,7 @@ from slurm_dl.engine.explain.past_reasons import (
     span,
 )
 from slurm_dl.engine.placing.place_waiting import named
+from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
 from slurm_dl.engine.preemption.start_again import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
@@ -75,7 +77,11 @@ def why(
     sentences = [_state(cycle, row, label), *_progress(cycle, row, job_id)]
     if cycle.plan.rank[row] >= 0:
         sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
-        sentences += [*_next_tier(cycle, policy, row), *_due(cycle, policy, row, job_id)]
+        sentences += [
+            *_kept(cycle, policy, row),
+            *_next_tier(cycle, policy, row),
+            *_due(cycle, policy, row, job_id),
+        ]
     elif snap.jobs.state[row] not in (JobState.COMPLETED, JobState.FAILED):
         sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")
     sentences += _handover(cycle, job_id, sight)
@@ -134,6 +140,15 @@ def _standing(cycle: Cycle, row: int) -> str:
     )
 
 
+def _kept(cycle: Cycle, policy: Policy, row: int) -> list[str]:
+    """What a waiting job counts for GPU time that nobody could take back from it."""
+    snap, settings = cycle.snapshot, cycle.settings
+    if settings is None or snap.jobs.state[row] != JobState.PENDING:
+        return []
+    cost = commitment_cost(snap, policy, settings, row)
+    return [] if cost is None else [commitment_text(snap, cost, row)]
+
+
 def _ahead(cycle: Cycle, row: int, sight: Sight) -> list[str]:
     plan, jobs, snap = cycle.plan, cycle.snapshot.jobs, cycle.snapshot
     if jobs.state[row] != JobState.PENDING:
@@ -161,11 +176,13 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
     tier = int(cycle.plan.tier[row])
     if tier >= len(edges):
         return ["It is in the last tier."] if edges else []
-    memory = cycle.snapshot.memory
+    snap, memory = cycle.snapshot, cycle.snapshot.memory
+    if cycle.settings is not None:
+        snap = with_commitment(snap, cycle.settings.preemption)
     if getattr(policy, "dimensions", 2) == 1:
-        left_s = edges[tier] - (memory.ran_s[row] - memory.forgiven_ran_s[row])
+        left_s = edges[tier] - (snap.service(1)[row] - memory.forgiven_ran_s[row])
         return [f"It moves to tier {tier + 1} after {span(left_s)} of running."]
-    left_gpu_s = edges[tier] - (memory.attained_gpu_s[row] - memory.forgiven_gpu_s[row])
+    left_gpu_s = edges[tier] - (snap.service()[row] - memory.forgiven_gpu_s[row])
     gpus = float(cycle.snapshot.jobs.gpus[row])
     if not (gpus > 0 and math.isfinite(left_gpu_s)):
         return []

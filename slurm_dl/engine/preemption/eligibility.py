@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.preemption.broken_contracts import broke_contracts
 from slurm_dl.engine.preemption.start_again import (
     Protection,
     could_not_start_again,
@@ -224,7 +225,7 @@ def displacers(snap: Snapshot, limits: Preemption, guaranteed: Bool | None = Non
     """
     may: Bool = beneficiary_delay_left_s(snap, limits) <= 0
     if limits.beneficiaries != "all":
-        may &= _accepted(snap, limits)
+        may &= accepted(snap, limits)
     return may if guaranteed is None else may | guaranteed
 
 
@@ -236,14 +237,18 @@ def beneficiary_delay_left_s(snap: Snapshot, limits: Preemption) -> F64:
     return delayed if limits.beneficiary_delay_s else np.zeros(len(left_s))
 
 
-def _accepted(snap: Snapshot, limits: Preemption) -> Bool:
-    """``(n,)`` bool: jobs with a contract that the site accepts, and that Slurm may requeue."""
-    accepted = [
+def accepted(snap: Snapshot, limits: Preemption) -> Bool:
+    """``(n,)`` bool: jobs with a contract that the site accepts, and that Slurm may requeue.
+
+    No contract of a user is accepted for a while after one was broken.
+    """
+    fits = [
         job_id
         for job_id, claim in snap.seen.claims.items()
         if claim.contract is not None and claim.contract.grace_s <= limits.max_grace_s
     ]
-    may: Bool = is_in(snap.jobs.job_id, accepted) & snap.jobs.requeueable
+    may: Bool = is_in(snap.jobs.job_id, fits) & snap.jobs.requeueable
+    may &= ~is_in(snap.jobs.uid, list(broke_contracts(snap, limits)))
     return may & ~shielded_by_deadline(snap)
 
 
@@ -291,7 +296,7 @@ def unmodelled(option: str) -> str:
 
 
 def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
-    if limits.beneficiaries == "all" or _accepted(snap, limits)[row]:
+    if limits.beneficiaries == "all" or accepted(snap, limits)[row]:
         waited_s = snap.now_s - float(snap.memory.waiting_since_s[row])
         return (
             f"it has waited {waited_s:.0f} s; GPUs are taken back for it after "
@@ -305,6 +310,10 @@ def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
         remedy = "; to opt in, submit it with dlsubmit, or with a contract in its comment"
     elif not snap.jobs.requeueable[row]:
         lacks, remedy = NO_REQUEUE, ""
+    elif broke := broke_contracts(snap, limits).get(int(snap.jobs.uid[row])):
+        lacks = f"its user forbade the requeue of job {broke.job_id}, which ran with a contract"
+        left_s = broke.at_s + limits.broken_contract_s - snap.now_s
+        remedy = f" (for {left_s:.0f} s more)"
     elif shielded_by_deadline(snap)[row]:
         lacks, remedy = "its deadline leaves no time to stop it and start it again", ""
     else:

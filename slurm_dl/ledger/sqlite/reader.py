@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.completions import JobEnding
@@ -24,7 +25,8 @@ from slurm_dl.ledger.sqlite.ending_rows import (
     ended_since,
     job_named,
 )
-from slurm_dl.ledger.sqlite.rows import ENDINGS, RUNS, Table
+from slurm_dl.ledger.sqlite.rows import BOOK, ENDINGS, RUNS, Table
+from slurm_dl.model.booking import of_kind
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import JobId
@@ -48,6 +50,11 @@ SELECT taken.at_s, taken.notice_s, taken.gpus, taken.handover_id,
         WHERE json_extract(value, '$.run.job_id') = taken.job_id), 0)
 FROM taken LEFT JOIN handover ON handover.handover_id = taken.handover_id
 WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
+"""
+
+_CONTRACTS = """
+SELECT coalesce(nullif(max(user), ''), uid), count(*) AS jobs, max(preemptible) FROM ending
+WHERE gpus > 0 GROUP BY uid ORDER BY jobs DESC, uid
 """
 
 _OWNERS = "SELECT DISTINCT uid FROM restart WHERE job_id = ? AND requeued_s >= ?"
@@ -90,6 +97,22 @@ class LedgerReader:
         """The last *most* jobs first seen over since then, epoch seconds; see `ended_since`."""
         with self._reading() as db:
             return ended_since(db, since_s, now_s, most, only)
+
+    def without_contract(self) -> tuple[dict[str, int], int]:
+        """Users whose ended GPU jobs all came without a contract, and of how many users.
+
+        Returns:
+            The number of their jobs, most first, by login name or uid; and the number of users
+            with ended GPU jobs at all. Jobs of the last week are known.
+        """
+        with self._reading() as db:
+            rows = db.execute(_CONTRACTS).fetchall()
+        return {str(user): int(jobs) for user, jobs, opted in rows if not opted}, len(rows)
+
+    def broken_contracts(self) -> dict[str, JsonObject]:
+        """Runs that were taken out of their contract, by job id."""
+        with self._reading() as db:
+            return of_kind(BOOK.read(db, "WHERE kind = 'broken_contract'"), "broken_contract")
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

@@ -14,7 +14,7 @@ from slurm_dl.ledger.attained_service import DTYPES
 from slurm_dl.ledger.sqlite.rows import BOOK, BREAKERS, ENDINGS, RESTARTS, RUNS, STEERS, TAKEN
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 
 def _sql_type(dtype: type[np.generic]) -> str:
