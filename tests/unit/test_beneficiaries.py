@@ -17,7 +17,10 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 
 LIMITS = Preemption(min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS, overdue=Overdue(after_s=0))
-ALL = dataclasses.replace(SETTINGS, preemption=dataclasses.replace(LIMITS, beneficiaries="all"))
+ALL = dataclasses.replace(
+    SETTINGS,
+    preemption=dataclasses.replace(LIMITS, beneficiaries="all", commitment="ignored"),
+)
 POLICY = DiscreteLas()
 
 
@@ -84,7 +87,7 @@ def test_it_starts_where_there_is_room_and_shares_no_freed_room() -> None:
     assert taken_for(plan) == {4}
     assert "Slurm is to start it" in plan.notes[JobId(3)]
 
-    share = plan_of(build.pending(3, 0.5), nodes=(4, 4))
+    share = plan_of(build.pending(3, 0.5, limit_s=3600.0), nodes=(4, 4))
     assert 3 in share.target
 
     both = plan_of(build.pending(3, 2), build.pending(4, 2), opted_in=(3,))
