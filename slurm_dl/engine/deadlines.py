@@ -52,7 +52,7 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
         return CountedDeadlines(None, {})
     live = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.is_managed()
     rows = np.flatnonzero(live & np.isin(jobs.job_id, list(asked)))
-    rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
+    rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.queued_s[rows]])]
     if rules is None:
         native = "Slurm itself preempts here (preemption.mode is native)"
         return CountedDeadlines(None, dict.fromkeys(map(JobId, jobs.job_id[rows].tolist()), native))

@@ -165,7 +165,7 @@ class WaitingLine:
         """``(len(rows),)`` one place for all jobs that the policy does not tell apart."""
         order = self._intent.order
         key = order.key[rows]
-        if np.array_equal(order.key, self._snap.memory.first_submit_s):
+        if np.array_equal(order.key, self._snap.memory.queued_s):
             key = np.zeros(len(rows))  # The time of submission is no preference.
         tie = np.zeros(len(rows)) if order.tie is None else order.tie[rows]
         # The target is chosen by submission among equals, and the site may choose another.

@@ -173,7 +173,7 @@ class AstraeaLtgf:
         # Starving jobs are by submission alone.
         level = np.where(waits, -1, level)
         reward = np.where(waits, 0.0, reward)
-        keys = (jobs.job_id[rows], memory.first_submit_s[rows], reward, level, who.of[rows])
+        keys = (jobs.job_id[rows], memory.queued_s[rows], reward, level, who.of[rows])
         queue: Rows = rows[np.lexsort(keys)]
         return queue
 

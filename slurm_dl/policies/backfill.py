@@ -80,7 +80,7 @@ class _Backfill(abc.ABC):
         late = [job for job in _places(queue)[: self.reserved] if kind[queue.rows[job]] < 0]
         barred[queue.rows[late[:1]]] = False
         return dataclasses.replace(
-            one_tier(snap.memory.first_submit_s),
+            one_tier(snap.memory.queued_s),
             barred=barred,
             start_s=start_s,
             gpu_type=kind if len(on) > 1 else None,

@@ -84,8 +84,8 @@ class Carbyne:
     interpretation: ClassVar[str] = (
         "Gangs cannot run on fewer GPUs, so a job yields its turn and starts late. The fair "
         "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
-        "their first submission. Finished jobs ask there for as large a part of CPUs and memory "
-        "as of GPUs. Jobs are displaced at the ends of leases, or none could start late. Among "
+        "when each could first start. Finished jobs ask there for as large a part of CPUs and "
+        "memory as of GPUs. Jobs are displaced at the ends of leases, or none could start late. Among "
         "yielding jobs, only a job that is nearer to its completion by a tier displaces another. "
         "GPUs of all types are one resource."
     )
@@ -182,7 +182,7 @@ class Carbyne:
     def _fair(self, snap: Snapshot, rows: npt.NDArray[np.int64], left_s: F64) -> FairWorld:
         """The fair world of the jobs at *rows*, with those that were there while they were."""
         memory, whose, gpus = snap.memory, tenants(snap), float(gpus_by_type(snap).sum())
-        submit_s = memory.first_submit_s[rows]
+        submit_s = memory.queued_s[rows]
         past = snap.past.since(float(submit_s.min(initial=snap.now_s)))
         # Tenants by name: those of the past may have nothing here any more.
         names = sorted({*whose.names, *past.accounts})

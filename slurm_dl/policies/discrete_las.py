@@ -82,7 +82,7 @@ class DiscreteLas:
         if self.promote_knob > 0:
             promote = self._starves_at(snap) <= snap.now_s
             tier[promote] = 0
-        return Order(tier=tier, key=snap.memory.first_submit_s, promote=promote, tiers=self.tiers)
+        return Order(tier=tier, key=snap.memory.queued_s, promote=promote, tiers=self.tiers)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next demotion, or promotion; see `Policy`."""

@@ -48,7 +48,7 @@ class Fifo:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        return one_tier(snap.memory.first_submit_s)
+        return one_tier(snap.memory.queued_s)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never; see `Policy`."""
@@ -140,7 +140,7 @@ class StaticPriority:
                     tier[row] = by_qos.get(text.qos, other)
         return Order(
             tier=tier,
-            key=snap.memory.first_submit_s,
+            key=snap.memory.queued_s,
             promote=np.zeros(len(tier), dtype=np.bool_),
             tiers=len(tier_of),
         )

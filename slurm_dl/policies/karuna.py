@@ -113,7 +113,7 @@ class Karuna:
         """Place every job of *snap*; see `Policy`."""
         jobs, memory = snap.jobs, snap.memory
         edges = edges_of(self.thresholds_gpu_s)
-        size, key = memory.attained_gpu_s, memory.first_submit_s.copy()
+        size, key = memory.attained_gpu_s, memory.queued_s.copy()
         if self.knows_left:
             service = snap.left_s * jobs.gpus
             known = np.isfinite(service)

@@ -140,7 +140,7 @@ def list_keys(snap: Snapshot, tier: I16) -> F64:
     key: F64 = memory.place + (jobs.state == PENDING) * _AHEAD_OF
     comes = (tier != memory.tier).nonzero()[0]
     if len(comes):
-        by_submission = np.lexsort((jobs.job_id[comes], memory.first_submit_s[comes]))
+        by_submission = np.lexsort((jobs.job_id[comes], memory.queued_s[comes]))
         comes = comes[by_submission]
         group = np.where(memory.tier[comes] < 0, 2.0, 3.0)
         key[comes] = np.arange(len(comes)) + group * _AHEAD_OF

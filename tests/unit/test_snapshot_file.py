@@ -64,7 +64,7 @@ def test_what_shares_no_mask_is_refused() -> None:
         with pytest.raises(ValueError, match=because):
             decode(content)
     for number in (0, 4, True, 1.0, "2", None):
-        with pytest.raises(ValueError, match="format 1 to 3 was expected"):
+        with pytest.raises(ValueError, match="format 1 to 4 was expected"):
             decode({**told(choosing(1)), "format": number})
 
 

@@ -14,7 +14,7 @@ from slurm_dl.ledger.attained_service import DTYPES
 from slurm_dl.ledger.sqlite.rows import BOOK, BREAKERS, ENDINGS, RESTARTS, RUNS, STEERS, TAKEN
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 
 def _sql_type(dtype: type[np.generic]) -> str:
@@ -104,6 +104,9 @@ def _missing(db: sqlite3.Connection) -> list[str]:
             for name, form in wanted.items()
             if name not in has
         ]
+        if "queued_s" in wanted.keys() - has:
+            # Before schema 10 the place in the queue was by submission.
+            statements.append("UPDATE job SET queued_s = first_submit_s")
         if set(has) & set(_GONE.get(table, ())):
             # SQLite drops columns from 3.35 on, and supported systems have older ones.
             kept = ", ".join(wanted)

@@ -93,7 +93,7 @@ class Cells:
     def begin(self, snap: Snapshot, stock: FreeNodes, profiles: Mapping[str, Profile], /) -> Placer:
         """See `Scheme`. Where nobody has asked for a promise, waiting jobs come by submission."""
         jobs = snap.jobs
-        by_submission = np.lexsort([jobs.job_id, snap.memory.first_submit_s])
+        by_submission = np.lexsort([jobs.job_id, snap.memory.queued_s])
         by_start = np.lexsort([jobs.job_id, jobs.start_s])
         waits = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.gpus > 0)
         opted_in = [j for j, claim in snap.seen.claims.items() if claim.contract is not None]

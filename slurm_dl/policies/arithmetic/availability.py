@@ -71,7 +71,7 @@ def waiting(snap: Snapshot) -> WaitingJobs:
     """The jobs of *snap* that wait for room and nothing else."""
     jobs = snap.jobs
     rows = (contenders(snap) & (jobs.state == PENDING)).nonzero()[0]
-    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.first_submit_s[rows]))]
+    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.queued_s[rows]))]
     lasts_s = _lasts_s(snap, rows)
     lasts_s[jobs.gpus[rows, None] > gpus_by_type(snap) + SLACK_GPUS] = np.nan
     return WaitingJobs(rows, jobs.gpus[rows], lasts_s, slowness=-rates_of(snap)[rows])

@@ -82,4 +82,4 @@ class SizingPolicy(abc.ABC):
 def _by_arrival(snap: Snapshot) -> I64:
     """``(k,)`` rows of the jobs that take part, by first submission."""
     rows: npt.NDArray[np.int64] = contenders(snap).nonzero()[0]
-    return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
+    return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.queued_s[rows]])]

@@ -65,7 +65,7 @@ def entrants(snap: Snapshot, window: int) -> Entrants:
             axis=1
         )
     ]
-    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.first_submit_s[rows]))]
+    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.queued_s[rows]))]
     waits = jobs.state[rows] == PENDING
     rows = rows[~waits | (waits.cumsum() <= window)]
     by_id = jobs.job_id[rows].argsort(kind="stable")

@@ -289,7 +289,7 @@ def _queues(snap: Snapshot, who: Entrants, now: ThemisState) -> list[I64]:
     """By app, its entrants: those that run first, then the oldest."""
     rows = who.rows
     waits = snap.jobs.state[rows] == PENDING
-    keys = (snap.jobs.job_id[rows], snap.memory.first_submit_s[rows], waits, now.of)
+    keys = (snap.jobs.job_id[rows], snap.memory.queued_s[rows], waits, now.of)
     ordered: I64 = np.lexsort(keys)
     return np.split(ordered, np.flatnonzero(np.diff(now.of[ordered])) + 1)
 
