@@ -122,8 +122,8 @@ class Observed:
             whoever put them there; only jobs that exclude any.
         begins: When pending jobs that have a begin time may start, epoch seconds, by job id; of
             one that is over Slurm goes on saying so until its scheduler has looked.
-        eligible: When pending and running jobs could or can start first, epoch seconds, by job id, as
-            Slurm tells it; only jobs of which that is later than their submission.
+        eligible: From when on pending and running jobs could or can start, epoch seconds, by job
+            id, as Slurm tells it; only jobs of which that is later than their submission.
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.

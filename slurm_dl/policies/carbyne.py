@@ -85,9 +85,9 @@ class Carbyne:
         "Gangs cannot run on fewer GPUs, so a job yields its turn and starts late. The fair "
         "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
         "when each could first start. Finished jobs ask there for as large a part of CPUs and "
-        "memory as of GPUs. Jobs are displaced at the ends of leases, or none could start late. Among "
-        "yielding jobs, only a job that is nearer to its completion by a tier displaces another. "
-        "GPUs of all types are one resource."
+        "memory as of GPUs. Jobs are displaced at the ends of leases, or none could start late. "
+        "Among yielding jobs, only a job that is nearer to its completion by a tier displaces "
+        "another. GPUs of all types are one resource."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
