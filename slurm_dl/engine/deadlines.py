@@ -1,8 +1,8 @@
-"""Deadlines of jobs that count: those that stay within the site's shares, first submitted first.
+"""Deadlines of jobs that count: those that stay within the site's shares, first eligible first.
 
 A deadline is a claim of a user that can bring a job forward. This bound stands between the claim
 and every policy, so false and greedy deadlines together move no more than a share of the GPUs. A
-job that is submitted later never costs an earlier one its deadline.
+job that comes later never costs an earlier one its deadline.
 """
 
 from __future__ import annotations

@@ -282,9 +282,9 @@ def fair_world(
     now_s: float,
     grain_s: float,
 ) -> FairWorld:
-    """Go through the fair world from the first submission to the end.
+    """Go through the fair world from the first arrival to the end.
 
-    In this fair world a job gets, from its first submission on, the part of its speed that its
+    In this fair world a job gets, from its arrival on, the part of its speed that its
     tenant's dominant share allows (`dominant_shares`), whatever it gets in the real one; all jobs
     of a tenant get the same part. The world is gone through from step to step, from the oldest job
     that is still there to now, with those that are over in reality, and on to the end with nobody

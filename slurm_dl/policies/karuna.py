@@ -118,7 +118,7 @@ class Karuna:
             service = snap.left_s * jobs.gpus
             known = np.isfinite(service)
             size = np.where(known, service, size)
-            # In one queue those of unknown size come behind, by first submission.
+            # In one queue those of unknown size come behind, first eligible first.
             key = np.where(known, service, np.inf)
         tier = (1 + edges.searchsorted(size, side="right")).astype(np.int16)
         due = self._deadlines(snap)

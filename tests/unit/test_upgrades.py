@@ -127,7 +127,7 @@ def test_gpus_go_to_waiting_jobs_first_and_to_the_job_that_gains_most() -> None:
     first = dataclasses.replace(
         both,
         memory=dataclasses.replace(
-            both.memory, first_submit_s=np.array([NOW_S, NOW_S, NOW_S - 9e5])
+            both.memory, queued_s=np.array([NOW_S, NOW_S, NOW_S - 9e5])
         ),
     )
     assert moves_in(first) == {}

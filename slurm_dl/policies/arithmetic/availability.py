@@ -31,7 +31,7 @@ _SHORTEST_S = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingJobs:
-    """The jobs that wait for room, by first submission, then job id; q of them.
+    """The jobs that wait for room, first eligible first, then job id; q of them.
 
     Attributes:
         rows: ``(q,)`` their rows.
