@@ -120,6 +120,8 @@ def snapshot(
     base = remembered(AttainedService.empty(), seen.jobs)
     columns = {name: getattr(base, name).copy() for name in base.__slots__}
     row_of = seen.jobs.row_of()
+    if "queued_s" not in (memory or {}):
+        del columns["queued_s"]  # As *first_submit_s*.
     for name, values in (memory or {}).items():
         for job_id, value in values.items():
             columns[name][row_of[JobId(job_id)]] = value

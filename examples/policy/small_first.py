@@ -15,11 +15,11 @@ from slurm_dl.policies.base import About, Order, Preempts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallFirst:
-    """Old jobs first, then small ones, then the others; first submission first inside each.
+    """Old jobs first, then small ones, then the others; first eligible first inside each.
 
     Attributes:
         small_gpus: A job of so many GPUs or fewer is small.
-        patience_s: A job is old so long after its first submission, seconds.
+        patience_s: A job is old so long after it could first start, seconds.
     """
 
     name: ClassVar[str] = "small_first"
@@ -49,12 +49,12 @@ class SmallFirst:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*."""
-        first_s, small = snap.memory.first_submit_s, snap.jobs.gpus <= self.small_gpus
+        first_s, small = snap.memory.queued_s, snap.jobs.gpus <= self.small_gpus
         tier = np.where(first_s + self.patience_s <= snap.now_s, 0, np.where(small, 1, 2))
         nobody = np.zeros(len(tier), dtype=np.bool_)
         return Order(tier=tier.astype(np.int16), key=first_s, promote=nobody, tiers=self.tiers)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """When the next job becomes old."""
-        young = snap.memory.first_submit_s[order.tier > 0]
+        young = snap.memory.queued_s[order.tier > 0]
         return float(young.min(initial=np.inf)) + self.patience_s

@@ -69,7 +69,7 @@ class DeadlinesSection(Section):
         default=0.5,
         description=(
             "Share of the GPUs of partitions with common nodes that jobs with deadlines may ask "
-            "for together, first submitted first, and share of each GPU type there. With "
+            "for together, first eligible first, and share of each GPU type there. With "
             "ranking.overdue_share it is 1 at most."
         ),
     )

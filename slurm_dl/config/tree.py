@@ -170,8 +170,8 @@ class RankingSection(Section):
         default="submission",
         description=(
             "Decides between jobs that the policy ranks equal: the same tier, and no difference "
-            "but the time of submission. submission: the earlier job is first. site: they get one "
-            "SiteFactor, and the site's own priority weights decide."
+            "but the time since which they could start. submission: by that time. site: they get "
+            "one SiteFactor, and the site's own priority weights decide."
         ),
     )
     pass_s: Wait = Field(

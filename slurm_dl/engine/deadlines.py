@@ -1,8 +1,8 @@
-"""Deadlines of jobs that count: those that stay within the site's shares, first submitted first.
+"""Deadlines of jobs that count: those that stay within the site's shares, first eligible first.
 
 A deadline is a claim of a user that can bring a job forward. This bound stands between the claim
 and every policy, so false and greedy deadlines together move no more than a share of the GPUs. A
-job that is submitted later never costs an earlier one its deadline.
+job that comes later never costs an earlier one its deadline.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
         return CountedDeadlines(None, {})
     live = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.is_managed()
     rows = np.flatnonzero(live & np.isin(jobs.job_id, list(asked)))
-    rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
+    rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.queued_s[rows]])]
     if rules is None:
         native = "Slurm itself preempts here (preemption.mode is native)"
         return CountedDeadlines(None, dict.fromkeys(map(JobId, jobs.job_id[rows].tolist()), native))

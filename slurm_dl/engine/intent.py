@@ -330,7 +330,7 @@ def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
     keys: list[npt.NDArray[Any]] = [
         # Job id last: ties must not depend on the order in which Slurm listed the jobs.
         jobs.job_id[rows],
-        snap.memory.first_submit_s[rows],
+        snap.memory.queued_s[rows],
         *([] if order.tie is None else [order.tie[rows]]),
         order.key[rows],
         tier,

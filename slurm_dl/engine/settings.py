@@ -218,7 +218,7 @@ class Settings:
         overdue: When a job has waited for so long that it comes first.
         deadlines: Bounds on the deadlines of jobs; None: none counts.
         equals: Who decides between jobs that the policy does not tell apart otherwise than by the
-            time of their submission: that time, or the site's own priority weights.
+            time since which they could start: that time, or the site's own priority weights.
         hold: Whether jobs that the policy bars are put off.
         lease_window: Share of a lease, from its begin, in which what the lease before kept may
             still change hands; a daemon needs some looks for that.

@@ -22,7 +22,8 @@ def wanted_site_factor(order: Order, settings: Settings) -> I64:
     """``(n,)`` int64, the SiteFactor of each job: one positive band for each tier.
 
     Slurm adds it to the priority it computes itself, and serves equal priorities in the order of
-    job ids, which is the order of first submission. Positive, because Slurm cuts priorities off
+    job ids, which is the order of first submission: in native mode who was held early comes first
+    inside a band. Positive, because Slurm cuts priorities off
     at 1 and a job that was never written has 0 and must be last.
     """
     bands: I64 = (order.tiers - order.tier.astype(np.int64)) * settings.band_width

@@ -165,10 +165,10 @@ class WaitingLine:
         """``(len(rows),)`` one place for all jobs that the policy does not tell apart."""
         order = self._intent.order
         key = order.key[rows]
-        if np.array_equal(order.key, self._snap.memory.first_submit_s):
-            key = np.zeros(len(rows))  # The time of submission is no preference.
+        if np.array_equal(order.key, self._snap.memory.queued_s):
+            key = np.zeros(len(rows))  # The place in the queue is no preference.
         tie = np.zeros(len(rows)) if order.tie is None else order.tie[rows]
-        # The target is chosen by submission among equals, and the site may choose another.
+        # The target is chosen by that place among equals, and the site may choose another.
         kind = np.where(section == 1, 2, section)
         # Overdue jobs have their own order.
         alone = np.where(section == 0, np.arange(len(rows)), -1)

@@ -7,8 +7,12 @@ In this order, each job by itself:
    left; once p and t are large enough to tell.
 3. History: the duration that earlier jobs like it lead to expect, less what it ran; while it has
    not outlived that. It is no longer than the time limit, at which jobs are ended.
-4. The time limit less what it ran.
+4. The time limit less what it ran; once it ran for longer over all its runs, less the run under
+   way, as work was lost in between.
 5. Nothing: inf.
+
+A job that was requeued by another than the daemon has no time limit here. It may requeue itself at
+the end of each, so the limit says nothing of how long it will run.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.model.estimate_origin import I8, Origin
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 LEAST_PROGRESS = 0.02
@@ -33,6 +37,12 @@ class RemainingTime:
 
     seconds: F64  # ``(n,)``; inf where nothing is known
     origin: I8  # ``(n,)`` int8, an `Origin`
+
+
+def began_anew(snap: Snapshot) -> Bool:
+    """``(n,)`` bool, jobs that were requeued more often than the daemon has preempted them."""
+    anew: Bool = snap.jobs.restarts > snap.memory.preemptions
+    return anew
 
 
 def left_of(
@@ -51,11 +61,15 @@ def left_of(
         least_progress: Reports of less say nothing yet.
         least_run_s: Nor do those of jobs that ran for less, seconds.
     """
-    limit_s, ran_s = snap.jobs.limit_s, np.maximum(snap.memory.ran_s, 0.0)
-    seconds = np.full(len(snap.jobs), np.inf)
-    origin = np.full(len(snap.jobs), Origin.PRIOR, dtype=np.int8)
+    jobs, ran_s = snap.jobs, np.maximum(snap.memory.ran_s, 0.0)
+    limit_s = np.where(began_anew(snap), np.inf, jobs.limit_s)
+    seconds = np.full(len(jobs), np.inf)
+    origin = np.full(len(jobs), Origin.PRIOR, dtype=np.int8)
     has_limit = np.isfinite(limit_s)
-    seconds[has_limit] = np.maximum(limit_s - ran_s, 0.0)[has_limit]
+    runs = (jobs.state > PENDING) & (jobs.state < COMPLETING) & (jobs.start_s > 0)
+    run_s = np.where(runs, np.maximum(snap.now_s - jobs.start_s, 0.0), 0.0)
+    counted_s = np.where((ran_s >= limit_s) & (jobs.restarts > 0), run_s, ran_s)
+    seconds[has_limit] = np.maximum(limit_s - counted_s, 0.0)[has_limit]
     origin[has_limit] = Origin.DECLARED
     if expected_s is not None:
         until_s = np.minimum(expected_s, limit_s)

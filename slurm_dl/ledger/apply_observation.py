@@ -45,6 +45,14 @@ Slurm tells may be later than the look; by more than this, a clock was set."""
 HELD_COARSE_S = 600.0
 """How far the time since which a held job waits, if it never ran, may lie in the past."""
 
+_NO_PLACE = np.isin(np.array(Held), (Held.USER_OR_ADMIN, Held.DEPENDENCY))
+"""By `Held`: what a job's owner can bring about, so that it has no place in the queue meanwhile, as
+without a begin time ahead. A limit or a reservation of the site's is waited for in the queue."""
+
+_HOLD_SLACK_S = 60.0
+"""A begin time this much after the interval that Slurm keeps each requeued job back is its
+owner's."""
+
 _HOLDS = np.isin(np.array(JobState), HOLDS)
 _HOLDS_OR_WAITS = np.isin(np.array(JobState), (*HOLDS, JobState.PENDING))
 """By `JobState`."""
@@ -109,6 +117,7 @@ def apply_observation(
         ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
     note_contracts(col, at, jobs, seen)
+    _note_place(col, at, jobs, seen, np.where(new | reborn, 0.0, merged.last_seen_s[at]))
     # Only waiting for room is waiting: no job comes forward for having been held.
     kept = (jobs.state == PENDING) & (jobs.held != NOT_HELD)
     # Of a job that never ran a coarse time will do, and saves a write at each look.
@@ -253,6 +262,39 @@ def _open_missed(
     col["run_start_s"][k] = col["counted_to_s"][k] = jobs.start_s[missed]
     col["run_gpus"][k] = jobs.gpus[missed]
     return len(missed) > 0
+
+
+def _note_place(
+    col: dict[str, Column],
+    at: npt.NDArray[np.int64],
+    jobs: Jobs,
+    seen: Observed,
+    before_s: F64,
+) -> None:
+    """Since when each job could have started; 0 of those that may not yet.
+
+    A requeue keeps it. A job that its owner holds again loses it, even after a run: else jobs would
+    be submitted early, and held after one look or one short run.
+
+    Args:
+        before_s: ``(n,)`` when each job was looked at before, epoch seconds; 0: never.
+    """
+    later = jobs.held == Held.BEGIN_TIME
+    again = (later & ((jobs.restarts > 0) | (col["ran_s"][at] > 0))).nonzero()[0]
+    begins_s = np.array([seen.begins.get(JobId(j), 0.0) for j in jobs.job_id[again].tolist()])
+    later[again] = begins_s > jobs.submit_s[again] + seen.requeue_hold_s + _HOLD_SLACK_S
+    waits = (jobs.state == PENDING) & (_NO_PLACE[jobs.held] | later)
+    col["queued_s"][at[waits]] = 0
+    here = (~waits & (col["queued_s"][at] == 0)).nonzero()[0]
+    k, now_s = at[here], seen.now_s
+    told_s = np.array([seen.eligible.get(JobId(j), 0.0) for j in col["job_id"][k].tolist()])
+    # After a requeue it is the end of the safety interval.
+    told_s *= jobs.restarts[here] == 0
+    # At the look before it waited: what was so earlier was before it was held.
+    since_s = np.where(told_s >= before_s[here] - _LAG_S, told_s, now_s)
+    start_s = np.where(jobs.start_s[here] > 0, jobs.start_s[here], now_s)
+    since_s = np.maximum(since_s, col["first_submit_s"][k])
+    col["queued_s"][k] = np.minimum(since_s, np.minimum(start_s, now_s))
 
 
 def _close_runs(

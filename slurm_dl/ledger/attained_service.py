@@ -46,6 +46,8 @@ class AttainedService:
         forgiven_ran_s: ``(k,)`` see `Remembered`.
         first_run_s: ``(k,)`` see `Remembered`.
         waiting_since_s: ``(k,)`` see `Remembered`.
+        queued_s: ``(k,)`` see `Remembered`; 0 while something else than room keeps a job from its
+            first run.
         preemptions: ``(k,)`` see `Remembered`.
         last_preempted_s: ``(k,)`` see `Remembered`.
         last_answer: ``(k,)`` when we last preempted it: 1 it acknowledged, -1 it did not; 0 if we
@@ -76,6 +78,7 @@ class AttainedService:
     forgiven_ran_s: F64
     first_run_s: F64
     waiting_since_s: F64
+    queued_s: F64
     preemptions: I32
     last_preempted_s: F64
     last_answer: I32
@@ -148,7 +151,7 @@ def remembered(service: AttainedService, jobs: Jobs) -> Remembered:
         for name, column in out.items():
             out[name] = np.zeros(len(jobs), dtype=DTYPES[name])
             out[name][known] = column
-        for name in ("first_submit_s", "waiting_since_s"):
+        for name in ("first_submit_s", "waiting_since_s", "queued_s"):
             out[name][~known] = jobs.submit_s[~known]
     out["tier"] = np.full(len(jobs), -1, dtype=np.int16)
     out["place"] = np.zeros(len(jobs))

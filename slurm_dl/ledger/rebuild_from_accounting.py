@@ -296,6 +296,10 @@ def _fill(
     # The ledger first saw the job after a requeue.
     if chain.earlier and row["first_submit_s"] > chain.earlier[0].submit_s + SAME_S:
         _spare(row, chain)
+    if chain.earlier and row["queued_s"] > chain.earlier[0].start_s > 0:
+        # The ledger did not see that run.
+        first = chain.earlier[0].records[0]
+        row["queued_s"] = min(max(first.submit_s, first.eligible_s), first.start_s)
     if chain.complete and chain.gpus_known:
         # All is told. What the ledger counted of a run it saw late is more by its suspensions.
         row["ran_s"] = row["attained_gpu_s"] = row["run_gpu_s"] = 0.0

@@ -157,9 +157,11 @@ class Ledger:
         """
         seen = with_run_contracts(without_ours(seen, self._steers), self._service)
         memory = remembered(self._service, seen.jobs)
+        # As if they came now: behind all that could start.
+        queued_s = np.where(memory.queued_s > 0, memory.queued_s, seen.now_s)
         return Snapshot(
             seen=seen,
-            memory=memory,
+            memory=dataclasses.replace(memory, queued_s=queued_s),
             left_s=np.maximum(seen.jobs.limit_s - memory.ran_s, 0.0),
             credit_s=None if self._owed is None else self._owed.at(seen),
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),

@@ -122,6 +122,8 @@ class Observed:
             whoever put them there; only jobs that exclude any.
         begins: When pending jobs that have a begin time may start, epoch seconds, by job id; of
             one that is over Slurm goes on saying so until its scheduler has looked.
+        eligible: From when on pending and running jobs could or can start, epoch seconds, by job
+            id, as Slurm tells it; only jobs of which that is later than their submission.
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
@@ -160,6 +162,7 @@ class Observed:
     barred: frozenset[JobId] = frozenset()
     requeue_hold_s: float = DEFAULT_HOLD_S
     begins: Mapping[JobId, float] = field(default_factory=dict)
+    eligible: Mapping[JobId, float] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
@@ -230,6 +233,9 @@ class Remembered:
         first_submit_s: ``(n,)`` submit time before any requeue, epoch seconds.
         waiting_since_s: ``(n,)`` end of the last run, or the first submit, epoch seconds; for a job
             that is held, or waits for something else than room, about now.
+        queued_s: ``(n,)`` its place in the queue: when it could last have started for the first
+            time, not held by anybody, without a dependency or a begin time ahead, epoch seconds; of
+            a job that may not yet, now. Empty: *first_submit_s*, as in older recordings.
         preemptions: ``(n,)`` int32, how often we have requeued it; where Slurm itself preempts,
             how often it was requeued by anybody.
         last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never. Where Slurm itself
@@ -257,8 +263,11 @@ class Remembered:
     site_factor: I64
     tier: I16
     place: F64
+    queued_s: F64 = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
+        if not len(self.queued_s):
+            object.__setattr__(self, "queued_s", self.first_submit_s)
         lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
         if len(set(lengths.values())) > 1:
             msg = f"ledger columns differ in length: {lengths}"

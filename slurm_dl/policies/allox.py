@@ -275,8 +275,8 @@ def _planned(snap: Snapshot, scene: _Scene, before: _Plan, rows: I64) -> _Plan:
         start_s[mine] = found.start_s
         first[mine] = found.firsts(free)
     end_s = start_s + scene.run_s[rows, kind]
-    came_s = snap.memory.first_submit_s[rows]
-    # Whose turn it is, by submission; then who comes next on its machine.
+    came_s = snap.memory.queued_s[rows]
+    # Whose turn it is, first eligible first; then who comes next on its machine.
     by = np.lexsort((jobs.job_id[rows], came_s, np.where(first, 0.0, start_s), ~first))
     idle, kept = before.idle.copy(), before.kept.copy()
     barred = np.ones(k, dtype=np.bool_)

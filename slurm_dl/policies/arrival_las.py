@@ -18,7 +18,7 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalLas(DiscreteLas):
-    """K queues by attained GPU-seconds, strictly by first submission inside each."""
+    """K queues by attained GPU-seconds, strictly first eligible first inside each."""
 
     name: ClassVar[str] = "arrival_las"
     source: ClassVar[str] = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"

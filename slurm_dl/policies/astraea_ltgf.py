@@ -7,11 +7,11 @@ First comes an account that would hold less than a fifth of its quota, then the 
 
 so who was short of GPUs yesterday is ahead today. Inside an account the next job is
 
-1. one that has waited four hours since it last ran, by submission;
+1. one that has waited four hours since it last ran, first eligible first;
 2. by fairness f = utilised / deserved, in steps: a job deserves, for every second since it was
    submitted, ``min(its GPUs, quota / jobs of the account)`` GPU-seconds;
 3. by the chance that it ends within the next lease, over its GPUs: those who free most soon;
-4. by submission.
+4. first eligible first.
 
 Jobs hold their GPUs for a lease; at its end all is handed out anew.
 
@@ -70,7 +70,7 @@ class AstraeaLtgf:
         level="W3",
         formula=(
             "account of least GPU time / (quota x time) first; in it starving jobs, then "
-            "utilised / deserved in steps, then P(ends within a lease) / GPUs, then submission"
+            "utilised / deserved in steps, then P(ends within a lease) / GPUs, then first eligible"
         ),
         needs=("accounts", "history"),
         fallback=(
@@ -84,7 +84,8 @@ class AstraeaLtgf:
     )
     interpretation: ClassVar[str] = (
         "The order is that of the end of a lease, when all GPUs are handed out again. It also "
-        "fills GPUs that become free earlier. Quotas are not rounded to whole GPUs. Jobs above "
+        "fills GPUs that become free earlier. A job deserves from its submission on, also while "
+        "it is held. Quotas are not rounded to whole GPUs. Jobs above "
         "their account's quota are served too. The current hour counts. The minimum of samples is "
         "counted in jobs; the public simulator counts bins. A starving job that does not fit does "
         "not block the other jobs of its account. Dynamic quotas (backfill up to 1.5 x quota) are "
@@ -170,10 +171,10 @@ class AstraeaLtgf:
         known = lifetimes(snap.past, self.lease_s, self.least_samples)
         chance = np.nan_to_num(known.chance(jobs.gpus[rows], memory.ran_s[rows]), nan=0.0)
         reward = -chance / jobs.gpus[rows]
-        # Starving jobs are by submission alone.
+        # Starving jobs are first eligible first alone.
         level = np.where(waits, -1, level)
         reward = np.where(waits, 0.0, reward)
-        keys = (jobs.job_id[rows], memory.first_submit_s[rows], reward, level, who.of[rows])
+        keys = (jobs.job_id[rows], memory.queued_s[rows], reward, level, who.of[rows])
         queue: Rows = rows[np.lexsort(keys)]
         return queue
 

@@ -53,7 +53,7 @@ _COUNTED = (
 
 
 class _Backfill(abc.ABC):
-    """First submission first; what may not start now is barred."""
+    """First eligible first; what may not start now is barred."""
 
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True
@@ -80,7 +80,7 @@ class _Backfill(abc.ABC):
         late = [job for job in _places(queue)[: self.reserved] if kind[queue.rows[job]] < 0]
         barred[queue.rows[late[:1]]] = False
         return dataclasses.replace(
-            one_tier(snap.memory.first_submit_s),
+            one_tier(snap.memory.queued_s),
             barred=barred,
             start_s=start_s,
             gpu_type=kind if len(on) > 1 else None,
@@ -115,7 +115,7 @@ class Easy(_Backfill):
         row="G1",
         level="W3",
         formula=(
-            "first submission first; behind the first that does not fit a job starts if it ends "
+            "first eligible first; behind the first that does not fit a job starts if it ends "
             "by the time at which that one can start, or uses only GPUs left over then"
         ),
         needs=("left_s",),
@@ -146,7 +146,7 @@ class Easy(_Backfill):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservative(_Backfill):
-    """Every job has a reservation, made in the order of submission, and starts when it is due.
+    """Every job has a reservation, made first eligible first, and starts when it is due.
 
     Attributes:
         window: Number of jobs that have reservations, the first in the queue, 1 or more; later jobs
@@ -159,7 +159,7 @@ class Conservative(_Backfill):
         row="G1",
         level="W3",
         formula=(
-            "in the order of submission each job is promised the earliest time at which its GPUs "
+            "first eligible first each job is promised the earliest time at which its GPUs "
             "are free for as long as it runs; a job that is promised this moment starts"
         ),
         needs=("left_s",),
@@ -169,7 +169,7 @@ class Conservative(_Backfill):
     interpretation: ClassVar[str] = (
         _COUNTED + " All reservations are made again at each decision. With exact estimates none "
         "is ever postponed; where jobs end early, one may be. No job starves while running jobs "
-        "end: only jobs submitted earlier go before it."
+        "end: only jobs eligible earlier go before it."
     )
 
     window: int = 1000

@@ -72,14 +72,14 @@ class About:
 class Order:
     """Every job of a snapshot put in its place.
 
-    Jobs are served by (tier, key, tie, first submit, job id), smaller first.
+    Jobs are served by (tier, key, tie, `Remembered.queued_s`, job id), smaller first.
 
     Attributes:
         tier: ``(n,)`` int16, 0 is served first.
         key: ``(n,)`` float64, order inside the tier.
         promote: ``(n,)`` bool, jobs whose service so far is to be forgiven now.
         tiers: How many tiers there are; ``tier < tiers``.
-        tie: ``(n,)`` float64, order among equal keys; None if the first submission is to decide.
+        tie: ``(n,)`` float64, order among equal keys; None: the first eligible comes first.
         barred: ``(n,)`` bool, waiting jobs that are not to start now although they would fit. On
             Slurm they are put off by their begin time, so a job that may start as soon as it fits
             is not barred. None: no job.

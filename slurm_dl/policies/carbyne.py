@@ -84,10 +84,10 @@ class Carbyne:
     interpretation: ClassVar[str] = (
         "Gangs cannot run on fewer GPUs, so a job yields its turn and starts late. The fair "
         "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
-        "their first submission. Finished jobs ask there for as large a part of CPUs and memory "
-        "as of GPUs. Jobs are displaced at the ends of leases, or none could start late. Among "
-        "yielding jobs, only a job that is nearer to its completion by a tier displaces another. "
-        "GPUs of all types are one resource."
+        "when each could first start. Finished jobs ask there for as large a part of CPUs and "
+        "memory as of GPUs. Jobs are displaced at the ends of leases, or none could start late. "
+        "Among yielding jobs, only a job that is nearer to its completion by a tier displaces "
+        "another. GPUs of all types are one resource."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
@@ -182,7 +182,7 @@ class Carbyne:
     def _fair(self, snap: Snapshot, rows: npt.NDArray[np.int64], left_s: F64) -> FairWorld:
         """The fair world of the jobs at *rows*, with those that were there while they were."""
         memory, whose, gpus = snap.memory, tenants(snap), float(gpus_by_type(snap).sum())
-        submit_s = memory.first_submit_s[rows]
+        submit_s = memory.queued_s[rows]
         past = snap.past.since(float(submit_s.min(initial=snap.now_s)))
         # Tenants by name: those of the past may have nothing here any more.
         names = sorted({*whose.names, *past.accounts})
@@ -282,9 +282,9 @@ def fair_world(
     now_s: float,
     grain_s: float,
 ) -> FairWorld:
-    """Go through the fair world from the first submission to the end.
+    """Go through the fair world from the first arrival to the end.
 
-    In this fair world a job gets, from its first submission on, the part of its speed that its
+    In this fair world a job gets, from its arrival on, the part of its speed that its
     tenant's dominant share allows (`dominant_shares`), whatever it gets in the real one; all jobs
     of a tenant get the same part. The world is gone through from step to step, from the oldest job
     that is still there to now, with those that are over in reality, and on to the end with nobody

@@ -61,8 +61,8 @@ class DiscreteGittins(DiscreteLas):
     interpretation: ClassVar[str] = (
         "D is the rest of the queue, without end in the last one. The age is subtracted from the "
         "sizes in the expected service. A running job is not stopped for a job of its own queue. "
-        "After a promotion a counts from there. Equal indices are ordered by first submission. Of "
-        "many finished jobs, evenly spaced quantiles are used. The default thresholds are those "
+        "After a promotion a counts from there. Of equal indices the first eligible is first. "
+        "Of many finished jobs, evenly spaced quantiles are used. The default thresholds are those "
         "of the paper's public simulator."
     )
 

@@ -1,7 +1,7 @@
 """Tiresias' discretised two-dimensional least-attained service.
 
 A job's service is GPUs x seconds over all its runs. K queues are cut by K-1 thresholds; a job sinks
-when its service reaches the next one, and inside a queue the earlier submission goes first, so jobs
+when its service reaches the next one, and inside a queue the first eligible goes first, so jobs
 of one queue never preempt each other. No estimate of any run time is needed.
 
 Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019,
@@ -29,7 +29,7 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteLas:
-    """K queues by attained GPU-seconds, FIFO by submission inside each.
+    """K queues by attained GPU-seconds, first eligible first inside each.
 
     Attributes:
         thresholds_gpu_s: Service at which a job moves to the next queue, GPU-seconds, strictly
@@ -45,14 +45,14 @@ class DiscreteLas:
     about: ClassVar[About] = About(
         row="A1",
         level="W4",
-        formula="queue k: q_k <= attained GPU-seconds < q_(k+1); first submission first inside it",
+        formula="queue k: q_k <= attained GPU-seconds < q_(k+1); first eligible first inside it",
         starves=(
             "jobs of the last queue while new ones come, unless promote_knob is above 0; a job "
             "that asks for many GPUs, while smaller ones come"
         ),
     )
     interpretation: ClassVar[str] = (
-        "Inside a queue the order is the first submission; the paper orders by start time. "
+        "Inside a queue the first eligible comes first; the paper orders by start time. "
         "Waiting for promotion counts from the end of the last run, and only waiting for free "
         "resources counts. The default thresholds are those of the paper's public simulator. Node "
         "selection is not part of this policy."
@@ -82,7 +82,7 @@ class DiscreteLas:
         if self.promote_knob > 0:
             promote = self._starves_at(snap) <= snap.now_s
             tier[promote] = 0
-        return Order(tier=tier, key=snap.memory.first_submit_s, promote=promote, tiers=self.tiers)
+        return Order(tier=tier, key=snap.memory.queued_s, promote=promote, tiers=self.tiers)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next demotion, or promotion; see `Policy`."""

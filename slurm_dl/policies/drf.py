@@ -85,7 +85,7 @@ class Drf:
         holds = (jobs.state > PENDING) & (jobs.state <= COMPLETING)
         key[holds] = -1.0
         waits = (contenders(snap) & (jobs.state == PENDING)).nonzero()[0]
-        waits = waits[np.lexsort([jobs.job_id[waits], snap.memory.first_submit_s[waits]])]
+        waits = waits[np.lexsort([jobs.job_id[waits], snap.memory.queued_s[waits]])]
         part = parts(snap)
         used = sum_by(part[holds], whose.of[holds], len(whose))
         turn = launch_order(

@@ -6,8 +6,9 @@ went, as much as
     v = s x (1 - p) / p,
 
 so that, and not s, says in which of the queues of `discrete_las` it is. A job that reports nothing,
-or has not ended its first epoch (p = 0), counts with v = s. Inside a queue the earlier submission
-goes first, and who waits too long is promoted as there: where nobody reports, it is `discrete_las`.
+or has not ended its first epoch (p = 0), counts with v = s. Inside a queue the first
+eligible goes first, and who waits too long is promoted as there: where nobody reports, it is
+`discrete_las`.
 
 Source: Sultana, Chen, Xu and Yuan, "E-LAS: Design and Analysis of Completion-Time Agnostic
 Scheduling for Distributed Deep Learning Cluster", ICPP 2020; its abstract says what is combined,
@@ -36,7 +37,7 @@ _NEARLY_NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elas(DiscreteLas):
-    """K queues by remaining service, estimated from progress; FIFO by submission inside each.
+    """K queues by remaining service, estimated from progress; first eligible first inside each.
 
     Attributes:
         thresholds_gpu_s: Least remaining service of a job in the next queue, GPU-seconds, strictly
@@ -53,7 +54,7 @@ class Elas(DiscreteLas):
         level="W3",
         formula=(
             "v = s (1 - p) / p for attained service s and progress p, v = s without progress; "
-            "queue k: q_k <= v < q_(k+1); first submission first inside it"
+            "queue k: q_k <= v < q_(k+1); first eligible first inside it"
         ),
         needs=("progress",),
         fallback="a job without progress is placed by its attained service, as in discrete_las",

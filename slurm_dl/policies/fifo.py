@@ -1,7 +1,7 @@
 """First in, first out, and static priority: the orders that clusters have without any thought.
 
-    fifo, fifo_skip    first submission first
-    static_priority    larger priority of the job's QOS first, first submission first inside it
+    fifo, fifo_skip    first eligible first
+    static_priority    larger priority of the job's QOS first, first eligible first inside it
 
 Source: what Slurm, YARN and Borg do by default; Verma et al., "Large-scale cluster management at
 Google with Borg", EuroSys 2015, section 3.2 (the queue is gone through from high to low priority).
@@ -24,7 +24,7 @@ from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fifo:
-    """Serve jobs in the order of first submission; the first that does not fit blocks the queue.
+    """Serve jobs first eligible first; the first that does not fit blocks the queue.
 
     No job is ever preempted.
     """
@@ -34,7 +34,7 @@ class Fifo:
     about: ClassVar[About] = About(
         row="G1",
         level="W3",
-        formula="first submission first; a job that does not fit blocks all jobs behind it",
+        formula="first eligible first; a job that does not fit blocks all jobs behind it",
         idles="GPUs that the first job in the queue cannot use stay free until it starts",
     )
     interpretation: ClassVar[str] = ""
@@ -48,7 +48,7 @@ class Fifo:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        return one_tier(snap.memory.first_submit_s)
+        return one_tier(snap.memory.queued_s)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never; see `Policy`."""
@@ -57,7 +57,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoSkip(Fifo):
-    """Serve jobs in the order of first submission; jobs that do not fit are skipped.
+    """Serve jobs first eligible first; jobs that do not fit are skipped.
 
     A large job may wait for ever behind small ones that always fit.
     """
@@ -67,7 +67,7 @@ class FifoSkip(Fifo):
     about: ClassVar[About] = About(
         row="G1",
         level="W3",
-        formula="first submission first; a job that does not fit is passed",
+        formula="first eligible first; a job that does not fit is passed",
         starves="a job that asks for many GPUs, while smaller ones come",
     )
     skips: ClassVar[bool] = True
@@ -75,7 +75,7 @@ class FifoSkip(Fifo):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticPriority:
-    """Serve jobs by the priority of their QOS, then in the order of first submission.
+    """Serve jobs by the priority of their QOS, then first eligible first.
 
     No job is ever preempted; jobs that do not fit are skipped.
 
@@ -89,7 +89,7 @@ class StaticPriority:
     about: ClassVar[About] = About(
         row="G1",
         level="W3",
-        formula="larger priority of the QOS first; first submission first inside it",
+        formula="larger priority of the QOS first; first eligible first inside it",
         needs=("texts",),
         fallback="jobs with an unknown QOS, or one that is not listed, have default_priority",
         starves=(
@@ -98,7 +98,7 @@ class StaticPriority:
         ),
     )
     interpretation: ClassVar[str] = (
-        "Jobs of one priority are ordered by first submission; Borg takes users in turn. No job "
+        "Jobs of one priority are served first eligible first; Borg takes users in turn. No job "
         "is preempted. The site sets the priorities."
     )
     preempts: ClassVar[Preempts] = "never"
@@ -140,7 +140,7 @@ class StaticPriority:
                     tier[row] = by_qos.get(text.qos, other)
         return Order(
             tier=tier,
-            key=snap.memory.first_submit_s,
+            key=snap.memory.queued_s,
             promote=np.zeros(len(tier), dtype=np.bool_),
             tiers=len(tier_of),
         )

@@ -102,7 +102,7 @@ class Grouper:
             group = self.groups(snap, rows)
             stages = int(group.max()) + 1
             first_s, first_id = np.full(stages, np.inf), np.full(stages, np.inf)
-            np.minimum.at(first_s, group, snap.memory.first_submit_s[rows])
+            np.minimum.at(first_s, group, snap.memory.queued_s[rows])
             np.minimum.at(first_id, group, snap.jobs.job_id[rows])
             size_s = bottleneck_s(snap, rows, group, left_s)
             place = np.empty(stages)

@@ -107,7 +107,7 @@ class Hug:
         sure = guarantee(want)
         # A guarantee of everything is no bound.
         barred = (snap.jobs.state == PENDING) & (owed_s <= 0) & (sure < 1)
-        first = np.lexsort([snap.jobs.job_id, snap.memory.first_submit_s, -owed_s])
+        first = np.lexsort([snap.jobs.job_id, snap.memory.queued_s, -owed_s])
         barred[_over(snap, first[np.isin(first, rows)], sure)] = True
         return dataclasses.replace(order, barred=barred)
 

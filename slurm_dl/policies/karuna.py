@@ -113,12 +113,12 @@ class Karuna:
         """Place every job of *snap*; see `Policy`."""
         jobs, memory = snap.jobs, snap.memory
         edges = edges_of(self.thresholds_gpu_s)
-        size, key = snap.service(), memory.first_submit_s.copy()
+        size, key = snap.service(), memory.queued_s.copy()
         if self.knows_left:
             service = snap.left_s * jobs.gpus
             known = np.isfinite(service)
             size = np.where(known, service, size)
-            # In one queue those of unknown size come behind, by first submission.
+            # In one queue those of unknown size come behind, first eligible first.
             key = np.where(known, service, np.inf)
         tier = (1 + edges.searchsorted(size, side="right")).astype(np.int16)
         due = self._deadlines(snap)

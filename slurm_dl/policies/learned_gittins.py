@@ -29,6 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from slurm_dl.estimates.remaining_time import began_anew
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
@@ -54,8 +55,10 @@ class LearnedGittins:
         setup_s: Cost of stopping a job and starting it again, seconds, where it was not measured.
         hysteresis: A waiting job displaces a running one only if its index is at least this many
             times smaller; 1 or more.
-        min_quantum_s: A run keeps its GPUs for at least this long, seconds.
-        use_limits: Whether a job is expected to end by its time limit.
+        min_quantum_s: A run keeps its GPUs for at least this long, seconds; not after a requeue by
+            another than the daemon.
+        use_limits: Whether a job is expected to end by its time limit, until it has been requeued
+            by another than the daemon.
         progress_margin: A job that reports its progress is expected to end within this many times
             the time left by it. 0: progress is not used, as users write it.
         early_s: In the mean of a group, shorter run times count as this, seconds, above 0.
@@ -121,7 +124,9 @@ class LearnedGittins:
             keeps = snap.kept()
             waits = (jobs.state == PENDING) & (keeps > 0)
             tier[waits] = np.maximum(tier[waits], _level(keeps[waits]))
-        tier[runs & (snap.now_s - jobs.start_s < self.min_quantum_s)] = 0
+        young = snap.now_s - jobs.start_s < self.min_quantum_s
+        # A job that begins anew by itself has no new quantum: it would run for ever.
+        tier[runs & young & ~began_anew(snap)] = 0
         return Order(
             tier=tier,
             key=np.where(runs, 0.0, 1.0),
@@ -155,7 +160,8 @@ class LearnedGittins:
         jobs, most_s = snap.jobs, np.full(len(rows), np.inf)
         if self.use_limits:
             run_s = np.where(runs, snap.now_s - jobs.start_s[rows], 0.0)
-            most_s = np.maximum(jobs.limit_s[rows] - run_s, 0.0)
+            limit_s = np.where(began_anew(snap)[rows], np.inf, jobs.limit_s[rows])
+            most_s = np.maximum(limit_s - run_s, 0.0)
         if self.progress_margin and snap.progress is not None:
             done = snap.progress[rows]
             known = done > 0

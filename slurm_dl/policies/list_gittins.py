@@ -65,9 +65,9 @@ class ListGittins(ListLas):
         service = self.service(snap)
         ages, index = _table(self.sizes_gpu_s, self.quantum_gpu_s)
         tier = one_step_down(snap, service, self.thresholds_gpu_s)
-        # Equal indices: the earlier submission, then the place in the list.
+        # Equal indices: who was eligible earlier, then the place in the list.
         tie = np.empty(len(service))
-        tie[np.lexsort((list_keys(snap, tier), snap.memory.first_submit_s))] = np.arange(len(tie))
+        tie[np.lexsort((list_keys(snap, tier), snap.memory.queued_s))] = np.arange(len(tie))
         return Order(
             tier=tier,
             tie=tie,

@@ -134,14 +134,14 @@ def list_keys(snap: Snapshot, tier: I16) -> F64:
     """``(n,)`` places in the lists when *tier* is each job's queue from now on.
 
     First those that run, then those that wait, both in the order they stood in; then new jobs;
-    then jobs from other queues. The last two in the order of submission.
+    then jobs from other queues. The last two first eligible first.
     """
     jobs, memory = snap.jobs, snap.memory
     key: F64 = memory.place + (jobs.state == PENDING) * _AHEAD_OF
     comes = (tier != memory.tier).nonzero()[0]
     if len(comes):
-        by_submission = np.lexsort((jobs.job_id[comes], memory.first_submit_s[comes]))
-        comes = comes[by_submission]
+        by_place = np.lexsort((jobs.job_id[comes], memory.queued_s[comes]))
+        comes = comes[by_place]
         group = np.where(memory.tier[comes] < 0, 2.0, 3.0)
         key[comes] = np.arange(len(comes)) + group * _AHEAD_OF
     return key

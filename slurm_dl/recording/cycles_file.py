@@ -34,12 +34,12 @@ from slurm_dl.recording.snapshot_file import check
 from slurm_dl.recording.typed_json import FormError, from_bytes, from_plain, to_bytes, to_plain
 from slurm_dl.text import shown
 
-FORMAT = 3
+FORMAT = 4
 """What is written."""
 
 OLDEST = 1
-"""What is still read: without sizes, and in the first format with the shape of a profile's speed as
-two numbers and its other names as text.
+"""What is still read: up to format 3 without places in the queue, before that without sizes, and in
+the first format with the shape of a profile's speed as two numbers and its other names as text.
 """
 
 MOST_LINE_BYTES = 256 * 2**20

@@ -22,11 +22,12 @@ from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.recording.typed_json import FormError, from_plain, to_plain
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """What is written."""
 
 OLDEST: Final = 1
-"""What is still read: without sizes, and in the first format with a mask for each job."""
+"""What is still read: up to format 3 without places in the queue, before that without sizes, and in
+the first format with a mask for each job."""
 
 
 def encode(snapshot: Snapshot) -> JsonObject:

@@ -69,6 +69,8 @@ def snapshot(
     columns["attained_gpu_s"] += ran_s * jobs.gpus
     columns["first_run_s"] = np.where(runs, jobs.start_s, columns["first_run_s"])
     row_of = jobs.row_of()
+    if "queued_s" not in (memory or {}):
+        del columns["queued_s"]  # As *first_submit_s*.
     for name, values in (memory or {}).items():
         for job_id, value in values.items():
             columns[name][row_of[JobId(job_id)]] = value

@@ -67,6 +67,7 @@ def test_an_upgrade_keeps_what_the_ledger_remembers(schema: int, tmp_path: Path)
         assert jobs.preemptions.tolist() == [1, 0]
         assert jobs.first_submit_s.tolist() == [BEGUN_S, BEGUN_S + 60]
         assert jobs.waiting_since_s.tolist() == [0.0, BEGUN_S + 60]
+        assert jobs.queued_s.tolist() == jobs.first_submit_s.tolist()
         # Of what came later it is unknown, as it is of a job that has never run.
         first_run_s = BEGUN_S + 100 if schema >= FIRST_RUN_SINCE else 0.0
         assert jobs.first_run_s.tolist() == [first_run_s, 0.0]

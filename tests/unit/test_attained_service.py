@@ -13,7 +13,7 @@ from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.ledger.clock_adjustment import cut_service
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Requeue
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -144,7 +144,7 @@ def test_a_reused_job_id_starts_from_nothing() -> None:
     service = _fold_all((T0, [build.running(1, 2, ran_s=10)]), (T0 + 30, [old]), (T0 + 1001, [new]))
 
     assert service.attained_gpu_s.tolist() == [0.0]
-    assert service.first_submit_s.tolist() == [T0 + 1000]
+    assert service.first_submit_s.tolist() == service.queued_s.tolist() == [T0 + 1000]
     assert service.over.tolist() == [False]
 
 
@@ -194,6 +194,69 @@ def test_an_idle_look_changes_no_row() -> None:
 
     assert first.changed.tolist() == [True]
     assert second.changed.tolist() == [False]
+
+
+HOLD, AFTER, BEGIN = Held.USER_OR_ADMIN, Held.DEPENDENCY, Held.BEGIN_TIME
+Seen = tuple[float, Held | float, float | None]
+"""Seconds after T0; what holds the job, or the seconds at which it began to run; EligibleTime."""
+
+
+@pytest.mark.parametrize(
+    ("looks", "queued_s"),
+    [
+        # It was submitted at -100. A limit and a reservation are waited for in the queue.
+        ([(0, Held.NO, None)], -100),
+        ([(0, Held.LIMIT, None), (30, Held.RESERVATION, None), (60, Held.NO, None)], -100),
+        ([(0, HOLD, None)], None),
+        ([(0, AFTER, None)], None),
+        ([(0, BEGIN, 50), (60, BEGIN, 70)], None),
+        ([(0, HOLD, None), (30, Held.NO, 12)], 12),
+        ([(0, AFTER, None), (30, Held.LIMIT, 12)], 12),
+        ([(0, BEGIN, 50), (60, Held.NO, 50)], 50),
+        # Nobody looked while it was let go, or Slurm does not tell when.
+        ([(0, HOLD, None), (9000, Held.NO, 500)], 500),
+        ([(0, HOLD, None), (30, Held.NO, None)], 30),
+        ([(0, Held.NO, -20)], -20),
+        ([(0, Held.NO, 500)], 0),
+        # Held again: what Slurm tells may be of before. Then it is held once more.
+        ([(0, Held.NO, -20), (30, HOLD, None), (60, Held.NO, -20)], 60),
+        ([(0, Held.NO, -20), (30, HOLD, None), (60, Held.NO, 40)], 40),
+        ([(0, Held.NO, -20), (30, HOLD, None)], None),
+        # It began between two looks.
+        ([(0, HOLD, None), (30, 20.0, 15)], 15),
+        ([(0, HOLD, None), (30, 20.0, None)], 20),
+        # A requeue, and the interval for which Slurm then keeps each job back, change nothing.
+        ([(0, Held.NO, -20), (30, 20.0, -20), (60, BEGIN, 170), (200, Held.NO, 170)], -20),
+        # A hold or a begin time of its owner's does, after a run as well.
+        ([(0, Held.NO, -20), (30, 20.0, -20), (60, HOLD, None)], None),
+        ([(0, Held.NO, -20), (30, 20.0, -20), (60, BEGIN, 5000), (5001, Held.NO, 5000)], 5001),
+        ([(0, HOLD, None), (30, 20.0, 15), (60, HOLD, None), (300, Held.NO, 290)], 300),
+    ],
+)
+def test_the_place_of_a_job_is_when_it_could_first_have_started(
+    looks: list[Seen], queued_s: float | None
+) -> None:
+    """Who submits early and holds comes no sooner; None: it has no place yet."""
+    service, restarts = AttainedService.empty(), 0
+    for at_s, how, told_s in looks:
+        restarts += service.run_start_s.any() and isinstance(how, Held)
+        more = {"restarts": restarts, "submit_s": T0 + (at_s - 5 if restarts else -100)}
+        row = (
+            build.pending(1, held=how, **more)
+            if isinstance(how, Held)
+            else build.running(1, start_s=T0 + how, **more)
+        )
+        eligible = {} if told_s is None else {JobId(1): T0 + told_s}
+        for later_s, writes in ((0, None), (1, False)):
+            begins = eligible if how is BEGIN else {}
+            now_s = T0 + at_s + later_s
+            seen = build.observed([row], now_s=now_s, eligible=eligible, begins=begins)
+            applied = build.folded(service, seen)
+            service = applied.service
+            if isinstance(how, Held) and writes is not None and not restarts:
+                assert applied.changed.tolist() == [writes]
+
+    assert service.queued_s.tolist() == [0.0 if queued_s is None else T0 + queued_s]
 
 
 def test_memory_lies_beside_the_jobs_in_their_order() -> None:

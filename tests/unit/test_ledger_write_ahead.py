@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import build
 import pytest
 
+from slurm_dl.engine.intent import rank_jobs
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.store_protocol import MemoryStore, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract, Requeuer
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.plan import MarkGone, OpenHandover, Requeue, Signal
+from slurm_dl.model.jobs import Held
+from slurm_dl.model.plan import MarkGone, OpenHandover, Requeue, SetSteer, Signal
+from slurm_dl.model.steer import Steer
+from slurm_dl.policies.fifo import Fifo
 
 NOW_S = build.NOW_S
 RUN = Run(job_id=JobId(1), restarts=0, start_s=NOW_S - 5000)
@@ -149,3 +156,42 @@ def test_what_a_store_could_not_write_is_written_by_the_next_look(tmp_path: Path
     assert [run.gpu_s for run in store.runs_of(JobId(1))] == [4 * 110.0]
     ledger.close()
     stored.close()
+
+
+def test_a_job_that_was_held_is_ranked_by_its_release_also_after_a_restart(tmp_path: Path) -> None:
+    """By Slurm's time of it, as nobody looked then. Whom we put off ourselves keeps its place."""
+    since_s = {1: NOW_S - 1000, 2: NOW_S - 500, 3: NOW_S + 50, 4: NOW_S + 90}
+    ours = Steer(
+        job_id=JobId(2),
+        kind="wait",
+        avoid=(),
+        since_s=NOW_S,
+        until_s=NOW_S + 9000,
+        not_before_s=NOW_S + 200,
+        why="",
+    )
+
+    def ranked(ledger: Ledger, at_s: float, held: Mapping[int, Held], **told: Any) -> list[int]:  # noqa: ANN401
+        rows = [
+            build.pending(i, submit_s=submit_s, held=held.get(i, Held.NO))
+            for i, submit_s in since_s.items()
+            if submit_s <= NOW_S + at_s
+        ]
+        seen = build.observed(rows, now_s=NOW_S + at_s, **told)
+        ledger.book(seen)
+        snap = ledger.snapshot(seen, frozenset({"gpu"}))
+        return [int(i) for i in snap.jobs.job_id[rank_jobs(snap, Fifo().order(snap), "never")]]
+
+    with closing(SqliteStore(tmp_path / "ledger.sqlite")) as store:
+        ledger = Ledger(store)
+        assert ranked(ledger, 0, {1: Held.USER_OR_ADMIN}) == [2, 1]
+        ledger.begin(SetSteer(steer=ours, why=""))
+        put_off = {1: Held.USER_OR_ADMIN, 2: Held.BEGIN_TIME}
+        begins = {JobId(2): NOW_S + 200}
+        assert ranked(ledger, 60, put_off, begins=begins, eligible=begins) == [2, 3, 1]
+    with closing(SqliteStore(tmp_path / "ledger.sqlite")) as store:
+        ledger = Ledger(store)
+        released = {**begins, JobId(1): NOW_S + 70}
+        held = {2: Held.BEGIN_TIME}
+        assert ranked(ledger, 100, held, begins=begins, eligible=released) == [2, 3, 1, 4]
+        assert ranked(ledger, 110, {1: Held.DEPENDENCY}) == [2, 3, 4, 1]

@@ -160,6 +160,7 @@ SEEN = {
     "excluded": "user: --exclude",
     "failed_with": "user: how its job ends; who was asked to save is requeued as if it had run on",
     "begins": "user: --begin",
+    "eligible": "user: --hold, --dependency and --begin, each of which only makes it later",
     "left_out": "user, by when it changes its own job",
 }
 """Fields of what was observed that a user has a hand in; the others are the cluster's."""
@@ -432,6 +433,7 @@ def test_names_and_restrictions_change_nobodys_place(
         {"choices": {job_id: nodes}},
         {"excluded": {job_id: nodes}},
         {"begins": {job_id: snap.now_s + 100}},
+        {"eligible": {job_id: snap.now_s - 100}},
         {"unmodelled": {job_id: "--contiguous"}},
         {"deadlines": {job_id: snap.now_s + 100_000}},
     )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.engine.intent import rank_jobs
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import JobState
 from slurm_dl.policies import registry
@@ -182,3 +183,24 @@ def test_columns_are_read_only() -> None:
     with pytest.raises(ValueError, match="read-only"):
         snap.memory.attained_gpu_s[0] = 5
     assert np.isclose(snap.jobs.gpus[0], 1)
+
+
+@pytest.mark.parametrize("name", registry.POLICIES)
+def test_who_submits_early_and_holds_comes_behind_those_that_came_meanwhile(name: str) -> None:
+    """Under every policy, also where something else decides among other jobs."""
+    came_s = {1: build.NOW_S - 100, 2: build.NOW_S - 5000, 3: build.NOW_S - 3000}
+    first_s = {**came_s, 1: build.NOW_S - 9000}
+    rows = [
+        build.running(9, 16, limit_s=20_000),
+        *(build.pending(i, 4, submit_s=first_s[i], limit_s=7200, uid=1) for i in came_s),
+    ]
+    everybody = dict.fromkeys((1, 2, 3, 9), "x")
+    texts = build.texts(user=everybody, account=everybody, name=everybody)
+    seen = build.observed(rows, held={9: dict.fromkeys(range(4), 4)}, texts=texts)
+    snap = build.snapshot(
+        seen, memory={"first_submit_s": first_s, "waiting_since_s": came_s, "queued_s": came_s}
+    )
+    policy = registry.POLICIES[name]()
+
+    ranked = rank_jobs(snap, policy.order(snap), policy.preempts)
+    assert [i for i in snap.jobs.job_id[ranked].tolist() if i != 9][-1] == 1

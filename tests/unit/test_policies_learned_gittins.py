@@ -222,6 +222,9 @@ def test_without_measurements_the_parameter_is_the_setup() -> None:
             {"use_limits": True},
             2 * (100 - 180),
         ),
+        # The same of one that has begun anew by itself.
+        (build.pending(1, 2, limit_s=300), 6000, {}, {"use_limits": True}, 2 * (300 + 180)),
+        (build.pending(1, 2, limit_s=300, restarts=1), 6000, {}, {"use_limits": True}, 2 * 580),
         # A fifth is done after 400 s: 1600 s are left, at most twice that.
         (build.pending(1), 400, {"progress": [0.2]}, {"progress_margin": 1}, 1600 + 180),
         (build.pending(1), 400, {"progress": [0.2]}, {"progress_margin": 2}, 3200 + 180),
@@ -266,6 +269,13 @@ def test_the_tier_is_the_power_of_two_and_zero_within_the_quantum() -> None:
     assert order.tier.tolist() == [13, 13, 11, 0, policy.tiers - 1]
     assert order.key.tolist() == [1, 1, 0, 0, 1]
     assert tiers_by_id(snap, dataclasses.replace(policy, min_quantum_s=0.0))[4] == 11
+    rows[3] = dataclasses.replace(rows[3], restarts=1)
+    for preemptions, tier in ((0, 11), (1, 0)):
+        memory = {"ran_s": dict.fromkeys((2, 3, 4), 2400.0), "preemptions": {4: preemptions}}
+        anew = dataclasses.replace(
+            build.snapshot(build.observed(rows), past=ALIKE, memory=memory), setup_s=snap.setup_s
+        )
+        assert tiers_by_id(anew, policy)[4] == tier
 
 
 @pytest.mark.parametrize("finished", [0, 29, 30])

@@ -26,7 +26,14 @@ T0 = build.NOW_S
 HOLD_S = 6
 EXACT = (
     *("job_id", "first_submit_s", "restarts", "run_start_s", "counted_to_s", "run_gpus"),
-    *("first_run_s", "forgiven_gpu_s", "forgiven_ran_s", "fruitless", "last_fruitless_s"),
+    *(
+        "first_run_s",
+        "queued_s",
+        "forgiven_gpu_s",
+        "forgiven_ran_s",
+        "fruitless",
+        "last_fruitless_s",
+    ),
     *("site_factor", "last_seen_s", "over", "incomplete"),
 )
 """Columns that must come out as if nothing had been missed."""
@@ -62,7 +69,8 @@ class Life:
 
     def __post_init__(self) -> None:
         self.spans = []
-        submit_s = eligible_s = self.submit_s
+        # At first it has a begin time.
+        submit_s, eligible_s = self.submit_s, self.submit_s + 3
         free_s = self.submit_s
         for wait_s, run in zip(self.waits_s, self.runs, strict=False):
             start_s = free_s + wait_s

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S, left_of
 from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
 
 NAN, INF = math.nan, math.inf
@@ -46,6 +47,33 @@ def test_each_rung_is_taken_where_those_above_say_nothing() -> None:
         Origin.DECLARED,
         Origin.PRIOR,
     ]
+
+
+@pytest.mark.parametrize(
+    ("row", "ran_s", "preemptions", "expected_s", "left_s", "origin"),
+    [
+        # Preempted by us: the limit less all that it ran, as long as that is something.
+        (build.pending(1, restarts=1, limit_s=3600), 3000, 1, NAN, 600, Origin.DECLARED),
+        (build.pending(1, restarts=1, limit_s=3600), 3600, 1, NAN, 3600, Origin.DECLARED),
+        (build.running(1, restarts=1, limit_s=3600, ran_s=9), 3700, 1, NAN, 3591, Origin.DECLARED),
+        # It never was, and Slurm ends it now.
+        (build.running(1, limit_s=3600, ran_s=3601), 3601, 0, NAN, 0, Origin.DECLARED),
+        # It has begun anew by itself.
+        (build.pending(1, restarts=1, limit_s=3600), 3000, 0, NAN, INF, Origin.PRIOR),
+        (build.pending(1, restarts=2, limit_s=3600), 3000, 1, NAN, INF, Origin.PRIOR),
+        (build.pending(1, restarts=1, limit_s=3600), 3000, 0, 9000, 6000, Origin.HISTORY),
+        (build.pending(1, restarts=1, limit_s=3600), 3000, 0, 2000, INF, Origin.PRIOR),
+    ],
+)
+def test_a_time_limit_counts_until_a_job_begins_anew_by_itself(  # noqa: PLR0917
+    row: JobRow, ran_s: float, preemptions: int, expected_s: float, left_s: float, origin: Origin
+) -> None:
+    """It is the limit of one run, and nothing is never left of a job that waits."""
+    memory = {"ran_s": {1: ran_s}, "preemptions": {1: preemptions}}
+    snap = build.snapshot(build.observed([row]), memory=memory)
+    left = left_of(snap, np.array([float(expected_s)]))
+
+    assert (left.seconds.tolist(), left.origin.tolist()) == ([left_s], [origin])
 
 
 @pytest.mark.parametrize(

@@ -510,7 +510,7 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "not JSON at all": (1, lambda _: b"\x00\xff\xfe junk\n", "not JSON"),
     "another JSON": (1, lambda _: b"[1]\n", "must be a mapping"),
     "no header": (1, lambda _: b'{"snapshot":{}}\n', "not a recording"),
-    "format": (1, lambda b: edited(b, "recording", value=99), "1 to 3 was expected (got 99)"),
+    "format": (1, lambda b: edited(b, "recording", value=99), "1 to 4 was expected (got 99)"),
     "no settings": (1, lambda b: edited(b, "setup", value={}), "setup.policy: is required"),
     "not JSON": (2, lambda b: b[:50] + b"\n", "not JSON"),
     "blank": (2, lambda _: b"\n", "not JSON"),

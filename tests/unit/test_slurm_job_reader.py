@@ -193,6 +193,9 @@ def test_begin_times_are_those_that_jobs_wait_for() -> None:
     }
     table = read(*(job(i, **PENDING | fields) for i, fields in told.items()))
     assert table.begins == {1: 501.0, 2: 499.0}
+    assert table.eligible == {1: 501.0, 2: 499.0, 4: 400.0}
+    over = {"State": "COMPLETED", "EligibleTime": "400"}
+    assert not read(job(1, **PENDING | {"EligibleTime": "100"}), job(2, **over)).eligible
 
 
 def test_running_job_is_not_held() -> None:

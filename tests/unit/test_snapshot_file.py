@@ -50,6 +50,19 @@ def test_equal_masks_are_written_once_and_come_back_to_each_job() -> None:
     assert to_plain(decode({**content, "format": 1}), Snapshot) == to_plain(snap, Snapshot)
 
 
+def test_before_the_fourth_format_the_place_was_by_submission() -> None:
+    """And a place that is told is kept."""
+    snap = choosing(3)
+    content = told(snap)
+    places = [7.0, *snap.memory.first_submit_s.tolist()[1:]]
+    content["snapshot"]["memory"]["queued_s"]["values"] = places
+
+    assert decode(content).memory.queued_s.tolist() == places
+    del content["snapshot"]["memory"]["queued_s"]
+    back = decode({**content, "format": 3}).memory
+    assert back.queued_s.tolist() == back.first_submit_s.tolist() != places
+
+
 def test_what_shares_no_mask_is_refused() -> None:
     """By its place in the file; so is what a later release may keep, that this one would drop."""
     for choices, because in (
@@ -63,8 +76,8 @@ def test_what_shares_no_mask_is_refused() -> None:
         content["snapshot"]["seen"]["choices"] = choices
         with pytest.raises(ValueError, match=because):
             decode(content)
-    for number in (0, 4, True, 1.0, "2", None):
-        with pytest.raises(ValueError, match="format 1 to 3 was expected"):
+    for number in (0, 5, True, 1.0, "2", None):
+        with pytest.raises(ValueError, match="format 1 to 4 was expected"):
             decode({**told(choosing(1)), "format": number})
 
 

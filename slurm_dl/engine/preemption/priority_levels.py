@@ -52,7 +52,7 @@ def in_levels(
         protected: Running jobs that keep their GPUs whatever their rank.
     """
     order = intent.order
-    plain = np.array_equal(order.key, snap.memory.first_submit_s)
+    plain = np.array_equal(order.key, snap.memory.queued_s)
     if preempts == "tier" or (plain and preempts == "never" and order.barred is None):
         return intent
     ranked = intent.ranked

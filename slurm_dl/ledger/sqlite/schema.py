@@ -104,6 +104,9 @@ def _missing(db: sqlite3.Connection) -> list[str]:
             for name, form in wanted.items()
             if name not in has
         ]
+        if "queued_s" in wanted.keys() - has:
+            # Before schema 10 the place in the queue was by submission.
+            statements.append("UPDATE job SET queued_s = first_submit_s")
         if set(has) & set(_GONE.get(table, ())):
             # SQLite drops columns from 3.35 on, and supported systems have older ones.
             kept = ", ".join(wanted)

@@ -91,15 +91,15 @@ class Cells:
         return _Keeping(promise)
 
     def begin(self, snap: Snapshot, stock: FreeNodes, profiles: Mapping[str, Profile], /) -> Placer:
-        """See `Scheme`. Where nobody has asked for a promise, waiting jobs come by submission."""
+        """See `Scheme`. Where nobody has asked for a promise, jobs come first eligible first."""
         jobs = snap.jobs
-        by_submission = np.lexsort([jobs.job_id, snap.memory.first_submit_s])
+        by_place = np.lexsort([jobs.job_id, snap.memory.queued_s])
         by_start = np.lexsort([jobs.job_id, jobs.start_s])
         waits = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.gpus > 0)
         opted_in = [j for j, claim in snap.seen.claims.items() if claim.contract is not None]
         queue = GuaranteeQueue(
             running=by_start[np.isin(jobs.state[by_start], _HOLDING)],
-            waiting=by_submission[waits[by_submission]],
+            waiting=by_place[waits[by_place]],
             returnable=np.isin(jobs.job_id, opted_in) & jobs.requeueable,
         )
         return self.keeping(self.promise(snap, queue)).begin(snap, stock, profiles)

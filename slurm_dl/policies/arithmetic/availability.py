@@ -31,7 +31,7 @@ _SHORTEST_S = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WaitingJobs:
-    """The jobs that wait for room, by first submission, then job id; q of them.
+    """The jobs that wait for room, first eligible first, then job id; q of them.
 
     Attributes:
         rows: ``(q,)`` their rows.
@@ -71,7 +71,7 @@ def waiting(snap: Snapshot) -> WaitingJobs:
     """The jobs of *snap* that wait for room and nothing else."""
     jobs = snap.jobs
     rows = (contenders(snap) & (jobs.state == PENDING)).nonzero()[0]
-    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.first_submit_s[rows]))]
+    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.queued_s[rows]))]
     lasts_s = _lasts_s(snap, rows)
     lasts_s[jobs.gpus[rows, None] > gpus_by_type(snap) + SLACK_GPUS] = np.nan
     return WaitingJobs(rows, jobs.gpus[rows], lasts_s, slowness=-rates_of(snap)[rows])

@@ -46,7 +46,7 @@ class Afs(SizingPolicy):
     )
     interpretation: ClassVar[str] = (
         f"{ONE_POOL}Where sizes differ by several GPUs the rule compares whole steps, each from "
-        "one size to the next. The walk goes by first submission. A restart costs nothing in the "
+        "one size to the next. The walk is first eligible first. A restart costs nothing in the "
         "rule."
     )
 

@@ -2,7 +2,7 @@
 
     gain = (time left in its size - time left in the next one) / GPUs that the next one has more
 
-Every job begins with its least size, in the order of first submission. The next size goes to the
+Every job begins with its least size, first eligible first. The next size goes to the
 largest gain, until no gain is above 0 or the GPUs are used up.
 
 Source: Peng et al., "Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters",

@@ -68,10 +68,10 @@ class SizingPolicy(abc.ABC):
 
     @abc.abstractmethod
     def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
-        """The size of each job, or `NONE`, by first submission; together at most so many GPUs."""
+        """The size of each job, or `NONE`, first eligible first; together at most so many GPUs."""
 
     def key(self, gpus: F64, /) -> F64:
-        """``(n,)`` order in which those with a size are served: by first submission.
+        """``(n,)`` order in which those with a size are served: first eligible first.
 
         Args:
             gpus: ``(n,)`` GPUs of each in its size.
@@ -80,6 +80,6 @@ class SizingPolicy(abc.ABC):
 
 
 def _by_arrival(snap: Snapshot) -> I64:
-    """``(k,)`` rows of the jobs that take part, by first submission."""
+    """``(k,)`` rows of the jobs that take part, first eligible first."""
     rows: npt.NDArray[np.int64] = contenders(snap).nonzero()[0]
-    return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.first_submit_s[rows]])]
+    return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.queued_s[rows]])]

@@ -1,6 +1,6 @@
 """What all Gavel policies have in common: who takes part, and how shares become an order.
 
-Running jobs take part, and the waiting jobs that were submitted first, up to a window; later ones
+Running jobs take part, and the waiting jobs that were eligible first, up to a window; later ones
 have no share yet. Each runs on one GPU type at a time, on all its GPUs, where it has a rate and
 where the type has that many.
 
@@ -39,7 +39,7 @@ class Entrants:
         rows: ``(k,)`` their rows in the snapshot.
         pool: The same jobs and the GPUs there are.
         rates: ``(k, t)`` their speeds, 0 where they may not run.
-        arrival: ``(k,)`` place of each by first submission, then job id; 0 is first.
+        arrival: ``(k,)`` place of each, first eligible first, then job id; 0 is first.
     """
 
     rows: I64
@@ -65,7 +65,7 @@ def entrants(snap: Snapshot, window: int) -> Entrants:
             axis=1
         )
     ]
-    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.first_submit_s[rows]))]
+    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.queued_s[rows]))]
     waits = jobs.state[rows] == PENDING
     rows = rows[~waits | (waits.cumsum() <= window)]
     by_id = jobs.job_id[rows].argsort(kind="stable")

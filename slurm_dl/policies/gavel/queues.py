@@ -41,7 +41,7 @@ class GavelFifo(Sharing):
         row="A6",
         level="W3",
         formula=(
-            "by first submission: of the types with enough free GPUs the one with the highest rate"
+            "first eligible first: of the types with enough free GPUs the one with the highest rate"
         ),
         needs=("rates",),
         fallback=_NO_RATES,
@@ -67,7 +67,7 @@ class GavelSjf(Sharing):
             "by left / best rate: of the types with enough free GPUs the one with the highest rate"
         ),
         needs=("left_s", "rates"),
-        fallback=f"Jobs of unknown length are last, by first submission. {_NO_RATES}",
+        fallback=f"Jobs of unknown length are last, first eligible first. {_NO_RATES}",
         starves="a long job, while shorter ones come",
     )
 

@@ -96,7 +96,8 @@ class Themis(Sharing):
     )
     interpretation: ClassVar[str] = (
         "The arbiter computes each app's bid, since an app values nothing but its finish. A job "
-        "is a gang of fixed size, so an app wins whole jobs, running jobs first, then the oldest. "
+        "is a gang of fixed size, so an app wins whole jobs, running jobs first, then the first "
+        "eligible. Times count from submission, as in the paper. "
         "Its speed grows with their GPUs (S = 1: placement is not priced). The product is the "
         "best by gain per GPU, exact but for gangs that do not fit. An app without GPUs counts as "
         "waiting for a lease, not as late without end. Otherwise nothing would be left to a "
@@ -289,7 +290,7 @@ def _queues(snap: Snapshot, who: Entrants, now: ThemisState) -> list[I64]:
     """By app, its entrants: those that run first, then the oldest."""
     rows = who.rows
     waits = snap.jobs.state[rows] == PENDING
-    keys = (snap.jobs.job_id[rows], snap.memory.first_submit_s[rows], waits, now.of)
+    keys = (snap.jobs.job_id[rows], snap.memory.queued_s[rows], waits, now.of)
     ordered: I64 = np.lexsort(keys)
     return np.split(ordered, np.flatnonzero(np.diff(now.of[ordered])) + 1)
 

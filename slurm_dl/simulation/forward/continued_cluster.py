@@ -187,6 +187,9 @@ class ContinuedCluster:
         came = (self._eligible_s > self._stepped_s) & (self._eligible_s <= self.now_s)
         came &= self._jobs["state"] == PENDING
         self._stirred |= self._end() or bool(came.any())
+        # What could start already keeps its place.
+        fresh = came & (self._eligible_s > self._zero_s) & (self._before_s == 0)
+        self._memory["queued_s"][fresh] = self.now_s
         self._stepped_s = self.now_s
         if self.now_s < self._decision_s():
             self._start_waiting()

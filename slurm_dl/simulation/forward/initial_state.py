@@ -182,7 +182,7 @@ def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
         for i, job in enumerate(wanted)
     }
     claims = {JobId(first + i): Claim(contract=job.contract) for i, job in enumerate(wanted)}
-    fresh: dict[str, float] = {"first_submit_s": now_s, "waiting_since_s": now_s, "tier": -1}
+    fresh = dict.fromkeys(("first_submit_s", "waiting_since_s", "queued_s"), now_s) | {"tier": -1}
     memory = Remembered(
         **{
             f.name: _longer(getattr(snap.memory, f.name), k, fresh.get(f.name, 0))

@@ -82,7 +82,7 @@ _SAME: dict[str, tuple[npt.DTypeLike, float]] = {
 }
 """Columns in which all jobs are alike here."""
 
-_ELSEWHERE = {"first_submit_s": "submit_s", "preemptions": "restarts"}
+_ELSEWHERE = {"first_submit_s": "submit_s", "queued_s": "submit_s", "preemptions": "restarts"}
 """Columns that are others by another name here: a stop is a preemption and a restart."""
 
 

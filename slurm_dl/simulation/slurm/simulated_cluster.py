@@ -270,6 +270,10 @@ class SlurmSim:
                 JobId(int(row) + FIRST_JOB_ID): self._epoch_s + float(jobs.eligible_s[row])
                 for row in rows[waits].tolist()
             },
+            eligible={
+                JobId(int(row) + FIRST_JOB_ID): self._epoch_s + float(jobs.eligible_s[row])
+                for row in rows[jobs.eligible_s[rows] > jobs.submit_s[rows]].tolist()
+            },
             reserved={
                 JobId(r + FIRST_JOB_ID): name for r, name in machine.queue.reservation.items()
             },

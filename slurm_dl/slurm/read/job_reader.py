@@ -284,6 +284,13 @@ class JobReader:
                 for job, why, begin_s in zip(job_id, held, times["EligibleTime"], strict=True)
                 if why is Held.BEGIN_TIME and begin_s > 0
             },
+            eligible={
+                job: eligible_s
+                for job, s, submit_s, eligible_s in zip(
+                    job_id, state, times["SubmitTime"], times["EligibleTime"], strict=True
+                )
+                if eligible_s > submit_s and s in MAY_START
+            },
             also_in={
                 job: several[name][1:]
                 for job, name, s in zip(job_id, raw["Partition"], state, strict=True)

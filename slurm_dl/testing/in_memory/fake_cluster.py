@@ -149,6 +149,11 @@ class FakeCluster(FakeSlurm):
                 for j in listed
                 if j.state is JobState.PENDING and j.eligible_s > self.now_s
             },
+            eligible={
+                j.job_id: j.eligible_s
+                for j in listed
+                if j.state not in _ENDED and j.eligible_s > j.submit_s
+            },
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
             cut_short=frozenset(self._cut_short),
