@@ -164,11 +164,11 @@ class PreemptionSection(Section):
     commitment: Literal["counted", "ignored"] = Field(
         default="counted",
         description=(
-            "counted: GPU time that nobody can take back counts as service under policies that "
-            "order by attained service. A job without a contract counts its GPUs times its time "
-            "limit, and one with `until` the part of it that is protected; a job that may be "
-            "preempted counts none. ignored: only GPU time that a job has received counts, so a "
-            "user gains by not opting in."
+            "GPU time that nobody can take back, under policies that order by attained service. "
+            "counted: it counts as service. A job without a contract counts its GPUs times its "
+            "time limit, one with `until` the part of it that is protected, and one that may be "
+            "preempted at any time none. ignored: only GPU time that a job has received counts, "
+            "so a user gains by not opting in. See docs/operate/incentives.md."
         ),
     )
     exempt_accounts: Annotated[tuple[AccountName, ...], Field(strict=False)] = Field(

@@ -30,23 +30,36 @@ def contracts(site: Site) -> CheckResult:
     limits = site.config.preemption
     if limits.commitment == "ignored" or not limits.enabled:
         return ok("time limits of jobs without a contract do not count as service")
-    reader = LedgerReader(site.config.paths.state_dir / LEDGER_FILE)
-    users, of = reader.without_contract()
+    ledger = site.config.paths.state_dir / LEDGER_FILE
+    if not ledger.exists():
+        return ok("there is no ledger yet, so it is not known which users opt in")
+    reader = LedgerReader(ledger)
     if broken := reader.broken_contracts():
         jobs = ", ".join(sorted(broken, key=int)[:_MOST_NAMED])
         return warning(
             f"Requeue=0 was set for jobs that ran with a contract: {jobs}",
-            "ask their users; their jobs count as jobs without a contract for "
-            f"{limits.broken_contract_s:.0f} s (preemption.broken_contract_s)",
+            "see docs/operate/incentives.md: jobs of their users count as jobs without a contract "
+            f"for {limits.broken_contract_s:.0f} s",
         )
-    if not users:
-        return ok(f"each of {of} users with GPU jobs in the last week had one with a contract")
-    named = ", ".join(f"{escaped(user)} ({n})" for user, n in list(users.items())[:_MOST_NAMED])
+    exempt = {name.lower() for name in limits.exempt_accounts}
+    counted = [row for row in reader.contract_use() if row[1] not in exempt]
+    users = {user for user, *_ in counted}
+    cannot = [
+        row for row in counted if row[0] not in {user for user, *_, opted in counted if opted}
+    ]
+    if not cannot:
+        return ok(f"each of {len(users)} users with GPU jobs in the last week had a contract")
+    named = ", ".join(f"{escaped(user)} ({jobs} jobs)" for user, _, jobs, _ in cannot[:_MOST_NAMED])
+    accounts = dict.fromkeys(escaped(account) for _, account, *_ in cannot if account)
+    names = ", ".join([*limits.exempt_accounts, *accounts])
     return warning(
-        f"{len(users)} of {of} users had no GPU job with a contract in the last week: {named}; "
-        "their jobs count their GPUs times their time limit as service, and wait longer",
-        "help them to save, see docs/use/preemption.md; or name the accounts of users who cannot "
-        "in slurm_dl.yaml: preemption: {exempt_accounts: [ACCOUNT]}",
+        f"{len(users - can)} of {len(users)} users had no GPU job with a "
+        f"contract in the last week: {named}; their jobs count their GPUs times their time limit "
+        "as service, and wait longer",
+        f"in slurm_dl.yaml: preemption: {{exempt_accounts: [{names}]}}; or help them to save, see "
+        "docs/use/preemption.md"
+        if accounts
+        else "see docs/use/preemption.md: help them to save",
     )
 
 

@@ -30,9 +30,14 @@ from slurm_dl.doctor.all_checks import CHECKS, ProblemWatch, examine
 from slurm_dl.doctor.site import Account, CheckResult, Severity, Site
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.settings import Settings
+from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.booking import entry
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report.terminal_table import Column, rich_table
 from slurm_dl.slurm.tool_runner import Slurm
@@ -115,6 +120,7 @@ def site_of(
     account: Account | str = SERVICE,
     status: Mapping[str, Any] | None = STATUS,
     files: Mapping[str, str] | None = None,
+    ledger: StoreChange | None = None,
     **said: str | None,
 ) -> Site:
     """A site whose tools print what *release* did, on a host where nothing is wrong."""
@@ -136,6 +142,10 @@ def site_of(
     for name, text in (written | dict(files or {})).items():
         (home / name).write_text(text, "utf-8")
         (home / name).chmod(0o600)
+    if ledger is not None:
+        store = SqliteStore(home / "state" / "ledger.sqlite")
+        store.save(ledger)
+        store.close()
     site = Site(
         config=home / "dl.yaml",
         settings=sets,
@@ -182,6 +192,23 @@ def sets(*values: str) -> Change:
 def status(**values: object) -> Change:
     """The daemon's answer with some *values* replaced."""
     return {"status": {**STATUS, **values}}
+
+
+def ended(**opted_in: bool) -> Change:
+    """A job of each user that is over, and whether it had a contract; one of dan's had no GPU."""
+    endings = [
+        JobEnding(
+            job_id=JobId(number), label=str(number), user=user, account=f"of_{user}",
+            uid=1000 + number,
+            state=JobState.COMPLETED, gpus=float(user != "dan"), seen_s=time.time(),
+            preemptible=may,
+        )
+        for number, (user, may) in enumerate([*opted_in.items(), ("dan", False)], start=1)
+    ]  # fmt: skip
+    return {"ledger": StoreChange(endings=endings)}
+
+
+BROKEN = [entry("broken_contract", 7, {"uid": 1, "start_s": 2.0, "at_s": 3.0})]
 
 
 def jobs_of(*models: str) -> Change:
@@ -292,6 +319,14 @@ CASES: list[Case] = [
     ("backfill passes", slurm(**PASSES, SLURM_VERSION="23.11.10"), OK, "this release never"),
     ("backfill passes", slurm(**PASSES), OK, "each minute"),
     ("backfill passes", slurm(PriorityCalcPeriod="soon"), SKIPPED, "no time limit"),
+    ("contracts", {}, OK, "there is no ledger yet"),
+    ("contracts", ended(ann=True, bob=True), OK, "each of 2 users"),
+    ("contracts", ended(ann=True, bob=True, eve=False), WARNING, "1 of 3 users"),
+    ("contracts", ended(eve=False) | sets("preemption.exempt_accounts=[OF_eve]"), OK, "each of 0"),
+    ("contracts", ended(bob=False) | sets("preemption.commitment=ignored"), OK, "do not count"),
+    ("contracts", ended(bob=False) | sets("preemption.enabled=false"), OK, "do not count"),
+    ("contracts", {"ledger": StoreChange(booked=BROKEN)}, WARNING, "ran with a contract: 7"),
+    ("contracts", {"files": {"state/ledger.sqlite": "no ledger"}}, SKIPPED, "ledger.sqlite"),
     ("preemption", {}, OK, "dlschedd preempts, Slurm does not"),
     ("preemption", sets("preemption.enabled=false"), OK, "nobody is preempted"),
     ("preemption", slurm(PreemptType="preempt/qos"), WARNING, "in gpu Slurm may stop"),

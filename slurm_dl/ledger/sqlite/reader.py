@@ -53,8 +53,8 @@ WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
 """
 
 _CONTRACTS = """
-SELECT coalesce(nullif(max(user), ''), uid), count(*) AS jobs, max(preemptible) FROM ending
-WHERE gpus > 0 GROUP BY uid ORDER BY jobs DESC, uid
+SELECT coalesce(nullif(max(user), ''), uid), account, count(*) AS jobs, max(preemptible)
+FROM ending WHERE gpus > 0 GROUP BY uid, account ORDER BY jobs DESC, uid, account
 """
 
 _OWNERS = "SELECT DISTINCT uid FROM restart WHERE job_id = ? AND requeued_s >= ?"
@@ -98,16 +98,15 @@ class LedgerReader:
         with self._reading() as db:
             return ended_since(db, since_s, now_s, most, only)
 
-    def without_contract(self) -> tuple[dict[str, int], int]:
-        """Users whose ended GPU jobs all came without a contract, and of how many users.
+    def contract_use(self) -> list[tuple[str, str, int, bool]]:
+        """Ended jobs with GPUs of the last week by user and account, most first.
 
         Returns:
-            The number of their jobs, most first, by login name or uid; and the number of users
-            with ended GPU jobs at all. Jobs of the last week are known.
+            Login name or uid; account; number of jobs; whether one of them had a contract.
         """
         with self._reading() as db:
             rows = db.execute(_CONTRACTS).fetchall()
-        return {str(user): int(jobs) for user, jobs, opted in rows if not opted}, len(rows)
+        return [(str(user), str(of), int(jobs), bool(opted)) for user, of, jobs, opted in rows]
 
     def broken_contracts(self) -> dict[str, JsonObject]:
         """Runs that were taken out of their contract, by job id."""
