@@ -126,9 +126,7 @@ def test_gpus_go_to_waiting_jobs_first_and_to_the_job_that_gains_most() -> None:
     both = snapshot_of([*rows, pending(3, 4)], held, kinds=(SLOW, SLOW, FAST), opted_in=(1, 2, 3))
     first = dataclasses.replace(
         both,
-        memory=dataclasses.replace(
-            both.memory, queued_s=np.array([NOW_S, NOW_S, NOW_S - 9e5])
-        ),
+        memory=dataclasses.replace(both.memory, queued_s=np.array([NOW_S, NOW_S, NOW_S - 9e5])),
     )
     assert moves_in(first) == {}
 
