@@ -44,9 +44,8 @@ def contracts(site: Site) -> CheckResult:
     exempt = {name.lower() for name in limits.exempt_accounts}
     counted = [row for row in reader.contract_use() if row[1] not in exempt]
     users = {user for user, *_ in counted}
-    cannot = [
-        row for row in counted if row[0] not in {user for user, *_, opted in counted if opted}
-    ]
+    can = {user for user, *_, opted_in in counted if opted_in}
+    cannot = [row for row in counted if row[0] not in can]
     if not cannot:
         return ok(f"each of {len(users)} users with GPU jobs in the last week had a contract")
     named = ", ".join(f"{escaped(user)} ({jobs} jobs)" for user, _, jobs, _ in cannot[:_MOST_NAMED])

@@ -288,8 +288,6 @@ def _note_place(
     here = (~waits & (col["queued_s"][at] == 0)).nonzero()[0]
     k, now_s = at[here], seen.now_s
     told_s = np.array([seen.eligible.get(JobId(j), 0.0) for j in col["job_id"][k].tolist()])
-    # After a requeue it is the end of the safety interval.
-    told_s *= jobs.restarts[here] == 0
     # At the look before it waited: what was so earlier was before it was held.
     since_s = np.where(told_s >= before_s[here] - _LAG_S, told_s, now_s)
     start_s = np.where(jobs.start_s[here] > 0, jobs.start_s[here], now_s)

@@ -161,15 +161,8 @@ def test_what_a_store_could_not_write_is_written_by_the_next_look(tmp_path: Path
 def test_a_job_that_was_held_is_ranked_by_its_release_also_after_a_restart(tmp_path: Path) -> None:
     """By Slurm's time of it, as nobody looked then. Whom we put off ourselves keeps its place."""
     since_s = {1: NOW_S - 1000, 2: NOW_S - 500, 3: NOW_S + 50, 4: NOW_S + 90}
-    ours = Steer(
-        job_id=JobId(2),
-        kind="wait",
-        avoid=(),
-        since_s=NOW_S,
-        until_s=NOW_S + 9000,
-        not_before_s=NOW_S + 200,
-        why="",
-    )
+    times = {"since_s": NOW_S, "until_s": NOW_S + 9000, "not_before_s": NOW_S + 200}
+    ours = Steer(job_id=JobId(2), kind="wait", avoid=(), why="", **times)
 
     def ranked(ledger: Ledger, at_s: float, held: Mapping[int, Held], **told: Any) -> list[int]:  # noqa: ANN401
         rows = [
