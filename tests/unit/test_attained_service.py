@@ -231,8 +231,8 @@ Seen = tuple[float, Held | float, float | None]
         ([(0, Held.NO, -20), (30, 20.0, -20), (60, BEGIN, 170), (200, Held.NO, 170)], -20),
         # A hold or a begin time of its owner's does, after a run as well.
         ([(0, Held.NO, -20), (30, 20.0, -20), (60, HOLD, None)], None),
-        ([(0, Held.NO, -20), (30, 20.0, -20), (60, BEGIN, 5000), (5001, Held.NO, 5000)], 5001),
-        ([(0, HOLD, None), (30, 20.0, 15), (60, HOLD, None), (300, Held.NO, 290)], 300),
+        ([(0, Held.NO, -20), (30, 20.0, -20), (60, BEGIN, 5000), (5001, Held.NO, 5000)], 5000),
+        ([(0, HOLD, None), (30, 20.0, 15), (60, HOLD, None), (300, Held.NO, 290)], 290),
     ],
 )
 def test_the_place_of_a_job_is_when_it_could_first_have_started(
