@@ -88,6 +88,12 @@ class Game(Experiment):
         (workload,) = self.workloads.values()
         return int(parse_shape(workload.cluster).nodes().gpus.max())
 
+    def check(self, cells: Sequence[Cell]) -> None:
+        """Raise `ConfigError` if no workload can be drawn, or the configuration is wrong."""
+        _ = self.settings
+        for cell in {(cell.load, cell.resample): cell for cell in cells}.values():
+            self.wanted(cell)
+
     def played(self, cell: GameCell, wanted: Workload) -> Played:
         """*wanted* with the player's jobs as the strategy has them."""
         others = [job for job in wanted.jobs if job.user != PLAYER]
@@ -206,6 +212,7 @@ class GameRow:
     loss: Spread  # Of the others
     cannot: Spread  # Loss of those honest users that cannot opt in
     unfinished: int  # Jobs that did not get to their end
+    jct_s: Mapping[str, Spread]  # Means by name in `FIGURES`; of seeds that have it
 
 
 def rows(found: Mapping[GameCell, Figures]) -> Iterator[GameRow]:
@@ -226,4 +233,8 @@ def rows(found: Mapping[GameCell, Figures]) -> Iterator[GameRow]:
             gain=Spread.of([-x for x in loss["player_jct_s"]]),
             loss=Spread.of(loss["others_jct_s"]), cannot=Spread.of(loss["cannot_jct_s"]),
             unfinished=sum(a["unfinished"] for a, _ in pairs),
+            jct_s={
+                figure: Spread.of([a[figure] for a, _ in pairs if a[figure] is not None])
+                for figure in FIGURES
+            },
         )  # fmt: skip
