@@ -103,7 +103,8 @@ class Game(Experiment):
     def simulate(self, cell: Cell, progress: Callable[[float], None] = lambda _: None) -> Simulated:
         """Run one simulation; see `Experiment`."""
         assert isinstance(cell, GameCell)  # noqa: S101 - of this experiment
-        played = self.played(cell, self.wanted(cell))
+        wanted = self.wanted(cell)
+        played = self.played(cell, wanted)
         chosen, cluster = self.ready(cell, played.trace)
         assert isinstance(cluster.costs, SlurmCosts)  # noqa: S101 - `cells` asks for it
         shape, seed, n = (
@@ -111,12 +112,13 @@ class Game(Experiment):
             cell.resample,
             len(played.trace),
         )
+        first_s = min(job.due_s for job in wanted.jobs) + cluster.costs.submit_s
         began_s = time.perf_counter()
         scenario = Scenario(
             trace=played.trace, shape=shape, costs=cluster.costs, seed=seed,
             limit_s=played.limit_s, scripts=played.scripts,
             # The same clocks whatever the strategy.
-            phases=Phases.drawn(0.0, cluster.costs, np.random.default_rng(seed)),
+            phases=Phases.drawn(first_s, cluster.costs, np.random.default_rng(seed)),
             known=TraceKnowledge(texts=True, before=played.before),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -30,7 +31,7 @@ _SHARE = click.FloatRange(0, 1, max_open=True)
 _PART = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-def _list(context: click.Context, _param: click.Parameter, value: bool) -> None:
+def _list(context: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's form
     if value:
         for name, strategy in STRATEGIES.items():
             if name not in BASES:
@@ -212,6 +213,6 @@ def _lines(rows: Sequence[GameRow], *, has_opt_outs: bool) -> Iterator[Renderabl
 
 def spread(figure: Spread) -> str:
     """A mean and the range of the seeds, per cent."""
-    if figure.mean != figure.mean:  # noqa: PLR0124 - NaN
+    if math.isnan(figure.mean):
         return NONE
     return f"{100 * figure.mean:+.1f} ({100 * figure.low:+.0f}..{100 * figure.high:+.0f})"
