@@ -9,10 +9,12 @@ when its user wants it, however it is submitted.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -168,6 +170,12 @@ class GameStore(Store):
     kept: ClassVar[type[BaseModel]] = create_model(
         "_KeptGame", __config__=ConfigDict(strict=True), **_KINDS
     )
+
+    def _digest(self, cell: Cell) -> str:
+        assert isinstance(self.experiment, Game)  # noqa: S101 - of this store
+        config = self.experiment.config
+        content = b"" if config is None else Path(config).read_bytes()
+        return hashlib.sha256(super()._digest(cell).encode() + content).hexdigest()
 
 
 def cells(

@@ -20,15 +20,24 @@ from slurm_dl.traces.format_registry import read_trace
 
 TRACE = Path(__file__).parents[2] / "traces/elasticflow/cluster10.csv"
 LAS = PolicySpec(policy="discrete_las")
-CROWD = Crowd(jobs=30, users=6, share=0.1)
+
+
+def of(jobs: int) -> Game:
+    crowd = Crowd(jobs=jobs, users=6, share=0.1)
+    return Game(workloads={"": Workload(cluster="1x8", trace=read_trace(TRACE, None))}, crowd=crowd)
 
 
 @pytest.fixture(scope="module")
 def game() -> Game:
-    return Game(workloads={"": Workload(cluster="1x8", trace=read_trace(TRACE, None))}, crowd=CROWD)
+    return of(40)
 
 
-def measured(game: Game, *strategies: str, seeds: int = 1, load: float = 2.0) -> list[GameRow]:
+@pytest.fixture(scope="module")
+def few() -> Game:
+    return of(12)
+
+
+def measured(game: Game, *strategies: str, seeds: int = 1, load: float = 1.4) -> list[GameRow]:
     return [*rows(found(game, *strategies, seeds=seeds, load=load))]
 
 
@@ -39,7 +48,7 @@ def found(game: Game, *strategies: str, seeds: int, load: float) -> Mapping[Game
 def test_early_submission_pays_and_honesty_is_the_measure(game: Game) -> None:
     """The place in the queue goes by submission; no job of the player begins before its time."""
     honest, early = measured(game, "early", seeds=2)
-    (cell,) = (c for c in cells([LAS], ["early"], [2.0], 1) if c.strategy == "early")
+    (cell,) = (c for c in cells([LAS], ["early"], [1.4], 1) if c.strategy == "early")
     records = game.simulate(cell).result.outcome.records
     begins = {j.work: j.due_s for j in game.wanted(cell).jobs if j.user == PLAYER}
     at = {int(name.partition(".")[0]): start for name, start in zip(
@@ -47,15 +56,15 @@ def test_early_submission_pays_and_honesty_is_the_measure(game: Game) -> None:
 
     assert (honest.gain.mean, honest.loss.mean) == (0.0, 0.0)
     assert (honest.gain.low, honest.gain.high) == (0.0, 0.0)
-    assert early.gain.low > 0.05
+    assert early.gain.low > 0.3
     assert early.unfinished == 0
     assert all(at[work] >= begin_s for work, begin_s in begins.items())
 
 
-def test_a_seed_gives_the_same_figures_twice(game: Game) -> None:
+def test_a_seed_gives_the_same_figures_twice(few: Game) -> None:
     one, two = (
         [{k: v for k, v in f.items() if k != "wall_s"} for f in found(
-            game, "chain-1h", seeds=1, load=2.0).values()] for _ in range(2)
+            few, "chain-1h", seeds=1, load=2.0).values()] for _ in range(2)
     )  # fmt: skip
 
     assert one == two
@@ -63,18 +72,18 @@ def test_a_seed_gives_the_same_figures_twice(game: Game) -> None:
 
 
 @pytest.mark.parametrize("strategy", sorted({*STRATEGIES} - {HONEST}))
-def test_each_strategy_does_the_work_that_was_wanted(game: Game, strategy: str) -> None:
+def test_each_strategy_does_the_work_that_was_wanted(few: Game, strategy: str) -> None:
     """Whatever becomes of its jobs, the pieces of a job do what it needs, and the crowd is left."""
     cell = GameCell(policy=LAS, costs="slurm", load=1.0, resample=2, strategy=strategy)
-    wanted = game.wanted(cell)
-    simulated = game.simulate(cell)
+    wanted = few.wanted(cell)
+    simulated = few.simulate(cell)
     records = simulated.result.outcome.records
     work = np.array([int(name.partition(".")[0]) for name in records.job_id])
     lost = np.sum([*records.lost_gpu_s.values()], axis=0)
     done_gpu_s = records.service_gpu_s - lost
     speed = {"node-by-cpus": 1.15}.get(strategy, 1.0)
 
-    assert game.figures(simulated)["unfinished"] == 0
+    assert few.figures(simulated)["unfinished"] == 0
     for job in wanted.jobs:
         held = records.gpus[work == job.work] / job.gpus
         got_s = float((done_gpu_s[work == job.work] / job.gpus / held.clip(1.0)).sum())
@@ -98,7 +107,7 @@ def test_the_command_keeps_simulations_and_tells_them(tmp_path: Path) -> None:
     stamps = [path.stat().st_mtime_ns for path in kept]
     told = json.loads(dlsim(*words, "--json", "-").stdout)
 
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "discrete_las, load 1.4; all honest: mean JCT" in done.stdout
     assert "no opt-in" in done.stdout and "cannot opt in, lose" in done.stdout
     assert len(kept) == 2
@@ -118,8 +127,8 @@ def test_the_command_keeps_simulations_and_tells_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
-        (("--strategies", "early,luck"), 2, "--strategies luck: there are no-opt-in"),
-        (("--strategies", "honest"), 2, "--strategies honest: there are"),
+        (("--strategies", "early,luck"), 2, "--strategies 'luck': there are no-opt-in"),
+        (("--strategies", "honest"), 2, "--strategies 'honest': there are"),
         (("--seeds", "0"), 2, "0 is not in the range"),
         (("--cluster", "nought"), 2, "nought"),
         (("--loads", "0"), 2, "--loads: 0 is given twice or is not from"),
@@ -130,7 +139,7 @@ def test_the_command_keeps_simulations_and_tells_them(tmp_path: Path) -> None:
 def test_what_cannot_be_played_is_refused(words: tuple[str, ...], status: int, says: str) -> None:
     done = dlsim(*SMALL, *words)
 
-    assert (done.returncode, done.stdout) == (status, "")
+    assert (done.exit_code, done.stdout) == (status, "")
     assert says in done.stderr
 
 
@@ -140,7 +149,7 @@ def test_a_cluster_too_small_is_refused(tmp_path: Path) -> None:
     columns = ("--columns", "submit_s=submit_s,duration_s=duration_s,gpus=gpus")
     done = in_process(main, "game", str(path), *columns, "--cluster", "2x4")
 
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "no job of 5 minutes to a day fits a node of 4 GPUs" in done.stderr
 
 
