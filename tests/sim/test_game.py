@@ -109,7 +109,8 @@ def test_the_command_keeps_simulations_and_tells_them(tmp_path: Path) -> None:
 
     assert done.exit_code == 0, done.stderr
     assert "discrete_las, load 1.4; all honest: mean JCT" in done.stdout
-    assert "no opt-in" in done.stdout and "cannot opt in, lose" in done.stdout
+    assert "no opt-in" in done.stdout
+    assert "cannot opt in, lose" in done.stdout
     assert len(kept) == 2
     assert [path.stat().st_mtime_ns for path in kept] == stamps
     assert told["manifest"]["command"].startswith("dlsim game ")

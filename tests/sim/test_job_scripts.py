@@ -196,7 +196,9 @@ def test_a_claimed_progress_is_what_policies_see() -> None:
     simulate_slurm(made, policy=Watches(), settings=Settings(partitions=frozenset({"gpu"})))
     snap = next(s for s in seen if s.memory.ran_s[0] > 900.0)
 
-    assert snap.progress is not None and snap.left_s is not None and snap.left_from is not None
+    assert snap.progress is not None
+    assert snap.left_s is not None
+    assert snap.left_from is not None
     assert snap.progress[0] == 0.9
     assert snap.left_s[0] == pytest.approx(snap.memory.ran_s[0] / 9)
     assert snap.left_from[:2].tolist() == [Origin.REPORTED, Origin.KNOWN]
