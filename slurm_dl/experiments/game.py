@@ -62,7 +62,7 @@ class GameCell(Cell):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Game(Experiment):
-    """What all cells share."""
+    """Shared by all cells."""
 
     crowd: Crowd = Crowd()  # noqa: RUF009 - frozen
     config: str | None = None  # A daemon's, for the limits of the engine

@@ -59,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """Who there is: see `honest`."""
+    """The users and their jobs; see `honest`."""
 
     jobs: int = 160  # Of the honest users
     users: int = 20  # The player included

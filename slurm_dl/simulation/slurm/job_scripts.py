@@ -1,4 +1,4 @@
-"""How single jobs of a simulated Slurm are written, where users do as they like.
+"""Scripts of single jobs of a simulated Slurm, whose users do as they like.
 
 `JobBehaviour` draws what the jobs of honest users are like. Here each job has a script of its own:
 what it claims and when, how it answers a signal, when it leaves by itself and which job goes on

@@ -170,7 +170,7 @@ class ScriptedSim(SlurmSim):
         return claims
 
     def _reported_s(self, row: int, script: JobScript) -> float | None:
-        """When its last checkpoint was complete, as it says; epoch seconds."""
+        """The end of its last checkpoint, as it says; epoch seconds."""
         jobs, every_s = self.machine.jobs, script.checkpoint_every_s
         if script.reports == "now":
             return self.clock()
