@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
-from pydantic import ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from slurm_dl.experiments import cluster_presets, manifest
 from slurm_dl.experiments.comparison import FIGURES
@@ -63,6 +63,7 @@ class Store:
 
     path: Path
     experiment: Experiment
+    kept: ClassVar[type[BaseModel]] = _Kept
     _names: dict[Cell, str] = field(default_factory=dict, repr=False)
     _digests: dict[_Input, str] = field(default_factory=dict, repr=False)
 
@@ -124,8 +125,8 @@ class Store:
             self._once(("policy", self.experiment.policy_of(cell)), _policy_digest),
             self._once(("profiles", ground.profiles), _file_digest),
             self._once(("rates", ground.foresight.rates), _file_digest),
-            self._once(("experiment", ""), lambda _: _digest_of(whole, Experiment)),
-            _digest_of(own, Cell),
+            self._once(("experiment", ""), lambda _: _digest_of(whole, type(whole))),
+            _digest_of(own, type(own)),
         )
         return _hash(" ".join(parts).encode())
 
@@ -153,7 +154,7 @@ class Store:
         path = self.path / "cells" / f"{self.name(cell)}.json"
         try:
             content = path.read_bytes()
-            _Kept.model_validate_json(content)
+            self.kept.model_validate_json(content)
         except FileNotFoundError:
             return None
         except OSError as err:
@@ -177,7 +178,7 @@ class Store:
         jobs = {}
         if self.experiment.workloads[cell.workload].trace is not None:  # of no file
             jobs = {key: digest for key, digest in self._digests.items() if key[0] == "jobs"}
-        if Store(self.path, self.experiment, _digests=jobs).name(cell) != name:
+        if type(self)(self.path, self.experiment, _digests=jobs).name(cell) != name:
             msg = f"{cell}: a file that it reads was changed meanwhile; its figures are not kept"
             raise ConfigError(msg)
         cells = self.path / "cells"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,6 +59,15 @@ class Past:
     def until(self, when_s: float) -> Past:
         """Those that had ended by *when_s*; the name tables stay as they are."""
         return self.part(slice(0, int(self.end_s.searchsorted(when_s, side="right"))))
+
+    def then(self, later: Past) -> Past:
+        """These jobs and *later* ones, of which the name tables are taken."""
+        columns: dict[str, Any] = {
+            f.name: np.concatenate([ours, getattr(later, f.name)])
+            for f in dataclasses.fields(self)
+            if isinstance(ours := getattr(self, f.name), np.ndarray)
+        }
+        return dataclasses.replace(later, **columns)
 
     def part(self, rows: slice) -> Past:
         """Those at *rows*; the name tables stay as they are."""

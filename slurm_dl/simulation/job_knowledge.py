@@ -41,6 +41,8 @@ class TraceKnowledge:
             *foreseen_s* are counted in steps. None: work is counted in seconds at rate 1.
         sizes: Of each job; None for one that is not elastic. None: no job is.
         texts: Whether jobs have their names, users and accounts.
+        before: Jobs that were over before, for policies that learn; users and names are indices
+            into the trace's users and models.
     """
 
     rates: F64 | None = None
@@ -49,6 +51,7 @@ class TraceKnowledge:
     steps_per_s: F64 | None = None
     sizes: tuple[JobSizes | None, ...] | None = None
     texts: bool = False
+    before: Past = NO_PAST
 
     def left_s(self, rows: I64, done_s: F64, truly_s: F64) -> F64:
         """``(len(rows),)`` seconds of work that the jobs at *rows* are thought to have left.

@@ -53,6 +53,12 @@ TABLE: Final = (
         for trace, cluster in (("itp01", "8x8"), ("itp06", "16x8"))
     ),
     Elsewhere(
+        "dlsim game traces/elasticflow/cluster10.csv --cluster 4x8",
+        "it takes minutes",
+        "tests/sim/test_game.py",
+        'in_process(main, "game"',
+    ),
+    Elsewhere(
         "systemd-sysusers",
         "there is no systemd",
         "tests/unit/test_config_etc.py",

@@ -12,6 +12,7 @@ from slurm_dl.cli.lazy_group import LazyGroup
 
 _HELP = {
     "compare": "Run TRACE under several policies and lay the figures side by side.",
+    "game": "Measure what a selfish user gains by each strategy, and what the others lose.",
     "generate": (
         "Write a trace of made jobs, with statistics of a real one, and say how well they fit."
     ),
@@ -31,7 +32,7 @@ _HELP = {
 """The line of each command in the help: the first one of its own."""
 
 _MODULES = {
-    **{name: name for name in ("generate", "history", "replay")},
+    **{name: name for name in ("game", "generate", "history", "replay")},
     **dict.fromkeys(("policies", "traces"), "listing"),
 }
 """Where a command is, if not in `experiment_commands`."""

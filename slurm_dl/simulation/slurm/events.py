@@ -30,6 +30,7 @@ class EventKind(IntEnum):
     MAIN_PASS = 14
     BACKFILL_PASS = 15
     FORGET = 16
+    LEAVES = 17
 
 
 class Event(NamedTuple):

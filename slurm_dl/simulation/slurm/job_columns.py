@@ -39,6 +39,8 @@ class JobColumns:
     """One row for each job of the trace; the columns change as time goes on.
 
     Attributes:
+        wanted_s: When its user submitted it.
+        every_s: Seconds of work between two checkpoints that it takes by itself; 0: none.
         n_nodes, share: What it asks for.
         gpus: GPUs it holds while it runs.
         need_s: Seconds of work it needs in all.
@@ -73,6 +75,8 @@ class JobColumns:
         def never() -> F64:
             return np.full(n, math.nan)
 
+        self.wanted_s = trace.submit_s
+        self.every_s = np.full(n, habits.checkpoint_every_s)
         self.n_nodes = asked.n_nodes
         self.share = asked.share
         self.gpus = (asked.n_nodes * asked.share).astype(np.float64)
@@ -94,7 +98,6 @@ class JobColumns:
         self.lost_gpu_s = {cause: np.zeros(n) for cause in LOSSES}
         self._trace = trace
         self._costs = costs
-        self._every_s = habits.checkpoint_every_s
         self._runs: list[tuple[int, float, float]] = []
 
     def begin_run(self, row: int, now_s: float) -> float:
@@ -110,7 +113,7 @@ class JobColumns:
         work_from_s = now_s + costs.launch_s + restore_s
         self.work_from_s[row] = work_from_s
         left_s = float(self.need_s[row] - self.saved_s[row])
-        return work_from_s + left_s + costs.save_s * self._checkpoints(left_s)
+        return work_from_s + left_s + costs.save_s * self._checkpoints(row, left_s)
 
     def stop_work(self, row: int, at_s: float) -> None:
         """The run gets no further from *at_s* on; nothing of it is saved by that."""
@@ -148,21 +151,24 @@ class JobColumns:
         self.saved_s[row] += kept_s
         self._runs.append((row, start_s, at_s))
 
-    def _checkpoints(self, work_s: float) -> int:
+    def _checkpoints(self, row: int, work_s: float) -> int:
         """How many checkpoints a run of *work_s* takes by itself."""
-        return max(0, math.ceil(work_s / self._every_s) - 1) if self._every_s else 0
+        every_s = float(self.every_s[row])
+        return max(0, math.ceil(work_s / every_s) - 1) if every_s else 0
 
     def _worked(self, row: int, at_s: float) -> tuple[float, float]:
         """Work the run has done by *at_s*, and how much of that its own checkpoints hold."""
         ran_s = max(0.0, at_s - float(self.work_from_s[row]))
         left_s = float(self.need_s[row] - self.saved_s[row])
-        if not self._every_s:
+        every_s, save_s = float(self.every_s[row]), self._costs.save_s
+        if not every_s:
             return min(ran_s, left_s), 0.0
-        whole = min(int(ran_s // (self._every_s + self._costs.save_s)), self._checkpoints(left_s))
-        into_s = ran_s - whole * (self._every_s + self._costs.save_s)
-        if whole < self._checkpoints(left_s):
-            into_s = min(into_s, self._every_s)
-        return min(whole * self._every_s + into_s, left_s), whole * self._every_s
+        most = self._checkpoints(row, left_s)
+        whole = min(int(ran_s // (every_s + save_s)), most)
+        into_s = ran_s - whole * (every_s + save_s)
+        if whole < most:
+            into_s = min(into_s, every_s)
+        return min(whole * every_s + into_s, left_s), whole * every_s
 
     def records(self, nodes: RunNodes | None = None) -> Records:
         """What became of each job; a job that is not over has no end.
@@ -179,7 +185,7 @@ class JobColumns:
             user=trace.user,
             users=trace.users,
             gpus=self.gpus,
-            submit_s=trace.submit_s,
+            submit_s=self.wanted_s,
             start_s=self.first_start_s,
             end_s=np.where(over, self.end_s, math.nan),
             alone_s=trace.duration_s + (costs.launch_s + costs.finish_s),

@@ -7,6 +7,7 @@ one before did not bring are left out; with them the outcome would be the same.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import numpy as np
 from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
 from slurm_dl.engine.preemption.setup_cost import setup_s
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import NO_PAST, Past
@@ -41,8 +43,10 @@ from slurm_dl.simulation.slurm.daemon_timing import (
 )
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.slurm.job_scripts import Scripts
 from slurm_dl.simulation.slurm.overheads import PRODUCTION, SlurmCosts
 from slurm_dl.simulation.slurm.scheduling_passes import Phases, next_on_grid
+from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, FIRST_JOB_ID, SlurmSim
 
 LOOKS_AFTER_START: Final = 1
@@ -50,6 +54,8 @@ LOOKS_AFTER_START: Final = 1
 
 WHOLE_SECOND_S: Final = 1.0
 """Slurm tells whole seconds: looking again within one, when nothing has changed, shows nothing."""
+
+_GROWS: Final = 1.05
 
 MOST_AT_ONE_INSTANT: Final = 100
 """Cycles at one instant; with costs of zero, each may be a consequence of the one before."""
@@ -71,6 +77,7 @@ class Scenario:
         epoch_s: Epoch seconds of the trace's zero: backfill counts minutes from there.
         known: What is known of the jobs; names and the past are added if the policy needs them.
         journal: Is told which nodes each run held; None: nobody wants to know.
+        scripts: How each job is written, in place of what *habits* draw; None: as they draw it.
     """
 
     trace: Trace
@@ -84,6 +91,7 @@ class Scenario:
     epoch_s: float = EPOCH_S
     known: TraceKnowledge = NOTHING
     journal: NodeJournal | None = None
+    scripts: Scripts | None = None
 
     def cluster(self, partition: str) -> SlurmSim:
         """The cluster before anything has happened.
@@ -91,8 +99,10 @@ class Scenario:
         Raises:
             ConfigError: A job of the trace does not fit it.
         """
+        scripts = self.scripts
+        kind = SlurmSim if scripts is None else functools.partial(ScriptedSim, scripts)
         try:
-            return SlurmSim(
+            return kind(
                 self.trace,
                 self.shape,
                 costs=self.costs,
@@ -170,6 +180,7 @@ class Simulation:
             needs=policy.about.needs,
             epoch_s=scenario.epoch_s,
             known=scenario.known,
+            scripts=scenario.scripts,
         )
         self._decisions = 0
 
@@ -285,12 +296,14 @@ class JobFacts:
         needs: tuple[str, ...],
         epoch_s: float,
         known: TraceKnowledge = NOTHING,
+        scripts: Scripts | None = None,
     ) -> None:
         self._trace, self._jobs, self._epoch_s, self._known = trace, jobs, epoch_s, known
         self._remembers = bool({"accounts", "history"} & set(needs))
         self._measures = "setup_s" in needs
         self._texts = TraceTexts(trace)
         self._past = NO_PAST
+        self._claimed = None if scripts is None else scripts.progress
 
     def __call__(self, snap: Snapshot) -> Snapshot:
         """*snap* with all that is known."""
@@ -308,6 +321,8 @@ class JobFacts:
             past=self._so_far() if self._remembers else NO_PAST,
             setup_s=setup_s(snap, {}, Preemption().checkpoint_cost_s) if self._measures else None,
         )
+        if self._claimed is not None:
+            more = _as_claimed(more, self._claimed[row])
         if not (self._remembers or known.texts):
             return more
         texts = {JobId(r + FIRST_JOB_ID): self._texts[JobId(r)] for r in row.tolist()}
@@ -324,13 +339,18 @@ class JobFacts:
         return done_s
 
     def _so_far(self) -> Past:
-        """The jobs that are over; told anew when there are more."""
-        jobs = self._jobs
+        """The jobs that are over; told anew when there are more, or a twentieth more.
+
+        With jobs from before the trace it is the latter: to learn from many takes time, and the
+        daemon does it at intervals.
+        """
+        jobs, before, told = self._jobs, self._known.before, len(self._past)
         rows = np.isin(jobs.state, (JobState.COMPLETED, JobState.FAILED)).nonzero()[0]
-        rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
-        if len(rows) == len(self._past):
+        there = len(before) + len(rows)
+        if there == told or (len(before) and told and there < told * _GROWS):
             return self._past
-        self._past = past_of(
+        rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
+        past = past_of(
             self._trace,
             rows,
             gpus=jobs.gpus[rows],
@@ -339,4 +359,24 @@ class JobFacts:
             end_s=jobs.end_s[rows] + self._epoch_s,
             ran_s=np.maximum(jobs.service_gpu_s[rows] / jobs.gpus[rows], 1e-3),
         )
+        self._past = before.then(past) if len(before) else past
         return self._past
+
+
+def _as_claimed(snap: Snapshot, claimed: F64) -> Snapshot:
+    """*snap* as the daemon sees it where jobs say what they have done, be it true or not.
+
+    Args:
+        claimed: ``(n,)`` share of its work that each says it has done; NaN: the truth.
+    """
+    left_s, left_from, done = snap.left_s, snap.left_from, snap.progress
+    assert left_s is not None and left_from is not None and done is not None  # noqa: S101, PT018 - just set
+    says = ~np.isnan(claimed)
+    origin = np.where(says, Origin.PRIOR, left_from).astype(np.int8)
+    snap = dataclasses.replace(snap, progress=np.where(says, claimed, done), left_from=origin)
+    left = left_of(snap)
+    return dataclasses.replace(
+        snap,
+        left_s=np.where(says, left.seconds, left_s),
+        left_from=np.where(says, left.origin, origin),
+    )

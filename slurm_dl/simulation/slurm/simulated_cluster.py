@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -63,6 +64,7 @@ class SlurmSim:
         seed: Of everything that is drawn.
         epoch_s: Epoch seconds of the trace's zero.
         journal: Is told which nodes each run held; None: nobody wants to know.
+        kind: Makes the machine.
 
     Attributes:
         machine: The cluster as it really is.
@@ -85,6 +87,7 @@ class SlurmSim:
         seed: int = 0,
         epoch_s: float = EPOCH_S,
         journal: NodeJournal | None = None,
+        kind: Callable[..., Machine] = Machine,
     ) -> None:
         self._costs = costs
         self._partition = partition
@@ -101,7 +104,7 @@ class SlurmSim:
             Claim(contract=contracts[OnSignal(kind)]) if may else None
             for may, kind in zip(opted_in.tolist(), on_signal.tolist(), strict=True)
         ]
-        self.machine = Machine(
+        self.machine = kind(
             JobColumns(trace, shapes(trace.gpus, self._nodes.gpus), limit_s, costs, habits),
             due_s=(trace.submit_s + costs.submit_s).tolist(),
             ending=trace.ending,

@@ -1,0 +1,192 @@
+"""A simulated Slurm whose jobs do what their scripts say."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import Run
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I64, RUNNING
+from slurm_dl.model.nodes import Allocations
+from slurm_dl.model.snapshot import Observed
+from slurm_dl.model.trace import Trace
+from slurm_dl.simulation.slurm.events import Event, EventKind
+from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.slurm.job_scripts import NOBODY, JobScript, Scripts
+from slurm_dl.simulation.slurm.machine import Machine
+from slurm_dl.simulation.slurm.scheduler import Start
+from slurm_dl.simulation.slurm.simulated_cluster import FIRST_JOB_ID, SlurmSim
+
+
+class ScriptedMachine(Machine):
+    """A machine whose jobs have timers, begin times and heirs.
+
+    Args:
+        scripts: Of all jobs.
+        due_s: When Slurm has each of those that come by themselves, seconds.
+        more: As for `Machine`; what scripts say is not taken from there.
+    """
+
+    def __init__(
+        self,
+        scripts: Scripts,
+        jobs: JobColumns,
+        *,
+        due_s: list[float],
+        **more: Any,  # noqa: ANN401 - they are the machine's
+    ) -> None:
+        self._scripts = scripts.rows
+        self._leaving: set[int] = set()
+        """Jobs that end their run by themselves."""
+        self._followers: dict[int, list[int]] = {}
+        for row, script in enumerate(scripts.rows):
+            if script.held is not None:
+                jobs.n_nodes[row], jobs.share[row] = script.held
+            if script.after != NOBODY:
+                self._followers.setdefault(script.after, []).append(row)
+        jobs.gpus = (jobs.n_nodes * jobs.share).astype(np.float64)
+        jobs.every_s = np.array(scripts.column("checkpoint_every_s"), dtype=np.float64)
+        jobs.wanted_s = jobs.wanted_s.copy()
+        more["on_signal"] = np.array(scripts.column("on_signal"), dtype=np.int8)
+        due_s = np.where(scripts.due, due_s, math.inf).tolist()
+        super().__init__(jobs, due_s=due_s, **more)
+        self.left = len(due_s) - sum(script.heir != NOBODY for script in scripts.rows)
+        self._on_event[EventKind.LEAVES] = self._leaves
+
+    def _submit(self, event: Event) -> None:
+        row = event.subject
+        super()._submit(event)
+        # Heirs come in another order than their rows.
+        self.listed.sort()
+        if self._scripts[row].begin_s > self.now_s:
+            self.put_off(row, self._scripts[row].begin_s)
+
+    def _start(self, start: Start) -> None:
+        super()._start(start)
+        row = start[0]
+        if (leaves_after_s := self._scripts[row].leaves_after_s) < math.inf:
+            self._after(leaves_after_s, EventKind.LEAVES, row)
+
+    def _leaves(self, event: Event) -> None:
+        row = event.subject
+        if math.isnan(self.jobs.stopped_s[row]):
+            self.jobs.stop_work(row, self.now_s)
+            self._leaving.add(row)
+            self._after(self._costs.save_s, EventKind.SAVED, row)
+
+    def _saved(self, event: Event) -> None:
+        row = event.subject
+        if row in self._leaving:
+            self.jobs.stored_s[row] = self.now_s
+            self._after(self._costs.ack_s, EventKind.REQUEUES_ITSELF, row)
+        else:
+            super()._saved(event)
+
+    def _back_in_queue(self, row: int) -> None:
+        script, leaves = self._scripts[row], row in self._leaving
+        self._leaving.discard(row)
+        self.jobs.preemptions[row] -= leaves
+        if script.heir == NOBODY or leaves != (script.heir_after == "leaving"):
+            super()._back_in_queue(row)
+            return
+        self.jobs.saved_s[script.heir] = self.jobs.saved_s[row]
+        self._followers[script.heir] = self._followers.pop(row, [])
+        self._comes(script.heir, script.gap_s)
+        self.left += 1
+        self.jobs.end_s[row] = self.now_s
+        self._over(row, success=False)
+
+    def _over(self, row: int, *, success: bool) -> None:
+        super()._over(row, success=success and not self._scripts[row].fails)
+        for follower in self._followers.pop(row, []):
+            self._comes(follower, self._scripts[follower].think_s)
+
+    def _comes(self, row: int, delay_s: float) -> None:
+        self.jobs.wanted_s[row] = self.now_s + delay_s
+        self._after(delay_s, EventKind.SUBMIT, row)
+
+
+class ScriptedSim(SlurmSim):
+    """See `SlurmSim`.
+
+    Args:
+        scripts: Of all jobs of the trace.
+        more: As for `SlurmSim`.
+    """
+
+    def __init__(self, scripts: Scripts, trace: Trace, *where: Any, **more: Any) -> None:  # noqa: ANN401
+        self._scripts = scripts.rows
+        self._refuses = np.array(scripts.column("requeue_refused"), dtype=np.bool_)
+        super().__init__(trace, *where, kind=functools.partial(ScriptedMachine, scripts), **more)
+        self._claim = [script.claim for script in scripts.rows]
+
+    def _lasting_columns(self, trace: Trace) -> dict[str, npt.NDArray[Any]]:
+        columns, jobs = super()._lasting_columns(trace), self.machine.jobs
+        told = {
+            "gpus": np.array([s.gpus for s in self._scripts], dtype=np.float64),
+            "cpus": np.array([s.cpus for s in self._scripts], dtype=np.float64),
+        }
+        for name, column in told.items():
+            all_of_it = columns[name]
+            columns[name] = np.where(np.isnan(column), all_of_it, column).astype(all_of_it.dtype)
+        # Seen of each node.
+        self._gpus_each = columns["gpus"] / jobs.n_nodes
+        self._cpus_each = np.maximum(columns["cpus"] // jobs.n_nodes, 1).astype(np.int32)
+        return columns
+
+    def _observed(self) -> Observed:
+        seen = super()._observed()
+        row = seen.jobs.job_id - FIRST_JOB_ID
+        may = ~(self._refuses[row] & (seen.jobs.state == RUNNING))
+        if may.all():
+            return seen
+        return dataclasses.replace(seen, jobs=dataclasses.replace(seen.jobs, requeueable=may))
+
+    def _requeue(self, run: Run) -> None:
+        if self._refuses[self._row(run.job_id)]:
+            msg = f"job {run.job_id}: Job can not be requeued"
+            raise ClusterError(msg)
+        super()._requeue(run)
+
+    def _claims(self) -> dict[JobId, Claim]:
+        claims, state = super()._claims(), self.machine.jobs.state
+        for job_id, claim in tuple(claims.items()):
+            row = int(job_id) - FIRST_JOB_ID
+            if state[row] != RUNNING:
+                continue
+            script = self._scripts[row]
+            if not script.claims_while_it_runs:
+                del claims[job_id]
+            elif (saved_s := self._reported_s(row, script)) is not None:
+                claims[job_id] = _saved(claim, int(saved_s))
+        return claims
+
+    def _reported_s(self, row: int, script: JobScript) -> float | None:
+        """The end of its last checkpoint, as it says; epoch seconds."""
+        jobs, every_s = self.machine.jobs, script.checkpoint_every_s
+        if script.reports == "now":
+            return self.clock()
+        if script.reports == "never" or not every_s:
+            return None
+        step_s, from_s = every_s + self._costs.save_s, float(jobs.work_from_s[row])
+        saves = max(0.0, self.machine.now_s - from_s) // step_s
+        return self._epoch_s + from_s + saves * step_s if saves else None
+
+    def _allocations(self, rows: I64) -> Allocations:
+        held = super()._allocations(rows)
+        real = rows[held.job]
+        return dataclasses.replace(held, gpus=self._gpus_each[real], cpus=self._cpus_each[real])
+
+
+@functools.lru_cache(maxsize=1024)
+def _saved(claim: Claim, saved_s: int) -> Claim:
+    """*claim* with a report, which is the same at most looks."""
+    return dataclasses.replace(claim, saved_s=saved_s)
