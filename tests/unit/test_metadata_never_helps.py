@@ -40,8 +40,12 @@ DEFAULT = DiscreteLas(thresholds_gpu_s=(1000.0, 10_000.0, 100_000.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
-        beneficiaries="all", max_grace_s=MAX_GRACE_S, min_quantum_s=60.0, limit_reserve_s=0.0
+        beneficiaries="all", max_grace_s=MAX_GRACE_S, min_quantum_s=60.0, limit_reserve_s=0.0,
+        commitment="ignored",
     ),
+)  # fmt: skip
+COUNTED = dataclasses.replace(
+    SETTINGS, preemption=dataclasses.replace(SETTINGS.preemption, commitment="counted")
 )
 
 # --- the fields -----------------------------------------------------------------------------
@@ -312,6 +316,36 @@ def same_order(snap: Snapshot, one: Plan, other: Plan) -> bool:
 
 
 # --- the default policy ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        (name, field)
+        for name in ("discrete_las", "las", "learned_gittins")
+        for field in CLAIM
+        if field not in TRUSTING.get(name, ())
+    ],
+)
+@settings(max_examples=12, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_where_commitment_counts_nobody_is_better_off_than_who_keeps_nothing(
+    name: str, field: str, case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """A claim may only raise what its own job keeps; `due_s` and the like still change nothing."""
+    snap, job_id = case
+    policy, opted_in = POLICIES[name](), {"contract": Contract(), "until": None}
+    told = KNOW(claiming(snap, job_id, **(opted_in | {field: data.draw(CLAIM[field])})))
+    honest = KNOW(claiming(snap, job_id, **opted_in))
+    one, other = decide(told, policy, COUNTED), decide(honest, policy, COUNTED)
+    own = snap.jobs.job_id == job_id
+
+    assert (one.tier[~own] == other.tier[~own]).all()
+    assert (one.key[~own] == other.key[~own]).all()
+    assert (one.tier[own].item(), one.key[own].item()) >= (
+        other.tier[own].item(),
+        other.key[own].item(),
+    )
 
 
 @pytest.mark.parametrize("field", CLAIM)
