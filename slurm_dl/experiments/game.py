@@ -40,7 +40,7 @@ PARTITION: Final = "gpu"
 UNSAVED_SHARE: Final = 0.5
 """As a daemon has it by default; in other simulations saves are known to succeed."""
 
-FIGURES: Final = ("player_jct_s", "others_jct_s", "cannot_jct_s")
+FIGURES: Final = ("player_jct_s", "others_jct_s", "can_jct_s", "cannot_jct_s")
 _KINDS: Final[dict[str, Any]] = {
     **dict.fromkeys(FIGURES, float | None),
     **dict.fromkeys(("unfinished", "preemptions"), int),
@@ -138,7 +138,7 @@ class Game(Experiment):
         return Simulated(cell=cell, jobs=played.trace, shape=shape, result=result)
 
     def figures(self, simulated: Simulated) -> Figures:
-        """Mean JCTs of the player, of the others, and of those of them that cannot opt in."""
+        """Mean JCTs of the player, of the others, and of those of them that opt in or cannot."""
         cell, records = simulated.cell, simulated.result.outcome.records
         assert isinstance(cell, GameCell)  # noqa: S101 - of this experiment
         wanted = self.wanted(cell)
@@ -155,8 +155,9 @@ class Game(Experiment):
             took_s = float(np.nanmax(ends_s)) - began_s
             unfinished += not records.success[rows].any()
             jct_s["player_jct_s" if job.user == PLAYER else "others_jct_s"].append(took_s)
-            if job.user != PLAYER and job.script.claim is None:
-                jct_s["cannot_jct_s"].append(took_s)
+            if job.user != PLAYER:
+                can = job.script.claim is not None
+                jct_s["can_jct_s" if can else "cannot_jct_s"].append(took_s)
         means = {name: float(np.mean(took)) if took else None for name, took in jct_s.items()}
         return {
             **means, "unfinished": unfinished,

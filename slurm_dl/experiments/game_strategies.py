@@ -210,11 +210,13 @@ BASES: Final = frozenset({HONEST, "whole-nodes"})
 
 
 def parse_strategies(words: str) -> tuple[str, ...]:
-    """Strategies from ``early,no-opt-in`` or ``all``.
+    """Strategies from ``early,no-opt-in``, ``all``, or ``honest`` alone: none.
 
     Raises:
         ConfigError: There is no such strategy.
     """
+    if words == HONEST:
+        return ()
     known = [name for name in STRATEGIES if name not in BASES]
     named = known if words == "all" else [word.strip() for word in words.split(",")]
     for name in named:
