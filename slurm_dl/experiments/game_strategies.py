@@ -210,13 +210,11 @@ BASES: Final = frozenset({HONEST, "whole-nodes"})
 
 
 def parse_strategies(words: str) -> tuple[str, ...]:
-    """Strategies from ``early,no-opt-in``, ``all``, or ``honest`` alone: none.
+    """Strategies from ``early,no-opt-in`` or ``all``.
 
     Raises:
         ConfigError: There is no such strategy.
     """
-    if words == HONEST:
-        return ()
     known = [name for name in STRATEGIES if name not in BASES]
     named = known if words == "all" else [word.strip() for word in words.split(",")]
     for name in named:

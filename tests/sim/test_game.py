@@ -137,7 +137,7 @@ def test_the_command_keeps_simulations_and_tells_them(tmp_path: Path) -> None:
         "jct_s",
     }  # fmt: skip
     assert set(row["gain"]) == {"mean", "low", "high"}
-    assert set(row["jct_s"]) == {"player_jct_s", "others_jct_s", "cannot_jct_s"}
+    assert set(row["jct_s"]) == {"player_jct_s", "others_jct_s", "can_jct_s", "cannot_jct_s"}
     assert f"{100 * row['gain']['mean']:+.1f} (" in done.stdout
 
 

@@ -1,6 +1,6 @@
 """The tables of docs/evaluate/gaming.md and docs/operate/incentives.md.
 
-``python -m tools.docs.gaming NAME before/x.json after/x.json`` writes the table NAME of gaming.md from
+``python -m tools.docs.gaming NAME before/x.json after/x.json`` writes table NAME of gaming.md from
 what ``dlsim game --json FILE`` wrote; a file is called by its folder. ``python -m tools.docs.gaming
 prices`` runs the simulations of the table of prices in incentives.md, about five minutes.
 """
@@ -16,10 +16,10 @@ from typing import Any, Final
 
 from slurm_dl.cli.dlsim.game import spread
 from slurm_dl.experiments import game, grid
-from slurm_dl.experiments.game import Game, GameCell, Spread
+from slurm_dl.experiments.game import Game, Spread
 from slurm_dl.experiments.game_strategies import BASES, STRATEGIES
 from slurm_dl.experiments.game_workload import Crowd
-from slurm_dl.experiments.grid import Figures, Workload
+from slurm_dl.experiments.grid import Workload
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.traces.format_registry import read_trace
 from tools.docs.comparison import DOCS

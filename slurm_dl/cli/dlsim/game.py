@@ -73,7 +73,7 @@ def _with(options: Sequence[option.Option]) -> option.Option:
     metavar="NAME,...",
     default="all",
     show_default=True,
-    help="What the player does; --list tells the names, and 'honest' alone plays none.",
+    help="What the player does; --list tells the names.",
 )
 @click.option(
     "--list",
