@@ -263,7 +263,7 @@ def of_shapes(
 
 
 def _kept(now: PublishedState, job: HypotheticalJob) -> JsonObject:
-    """What *job* without a contract counts for GPU time that nobody can take back from it."""
+    """GPU time that *job* without a contract counts, as nobody can take it back; and its place."""
     cycle = _cycle(now)
     if cycle.settings is None or now.policy is None:
         return {}

@@ -91,7 +91,7 @@ def preview_text(answer: JsonObject, *, no_preempt: bool) -> str:
 
 
 def _counts(no_preempt: JsonObject) -> str:
-    """What the job counts without a contract; empty if nothing, or from an earlier release."""
+    """GPU time that the job counts without a contract; empty if none, or of earlier releases."""
     if (hours := no_preempt.get("kept_gpu_h")) is None:
         return ""
     places = f"place {no_preempt['place']}, else {no_preempt['place_with_contract']}"

@@ -238,7 +238,7 @@ Seen = tuple[float, Held | float, float | None]
 def test_the_place_of_a_job_is_when_it_could_first_have_started(
     looks: list[Seen], queued_s: float | None
 ) -> None:
-    """Who submits early and holds comes no sooner; None: it has no place yet."""
+    """A job submitted early and held comes no sooner; None: it has no place yet."""
     service, restarts = AttainedService.empty(), 0
     for at_s, how, told_s in looks:
         restarts += service.run_start_s.any() and isinstance(how, Held)

@@ -195,7 +195,7 @@ SAVES = Contract(signal="USR2", target="steps", grace_s=60.0, requeued_by="job")
 def test_a_contract_holds_for_the_run_that_began_with_it(
     tmp_path: Path, before: Claim, after: Claim, holds: Claim
 ) -> None:
-    """What is easier to preempt counts at once, what is harder from the next run on."""
+    """Changes that ease a preemption count at once, others from the next run on."""
     cluster = ClaimingCluster(nodes=1, gpus=4)
     job = cluster.submit(4, work_s=10_000)
     path = tmp_path / "ledger.sqlite3"

@@ -18,7 +18,7 @@ from slurm_dl.policies.base import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitmentCost:
-    """What one waiting job counts."""
+    """GPU time that one waiting job counts in advance."""
 
     gpu_s: float  # GPU-seconds of its next run that nobody can take back
     place: int  # Its place in the policy's order, from 1
@@ -28,7 +28,7 @@ class CommitmentCost:
 def commitment_cost(
     snap: Snapshot, policy: Policy, settings: Settings, row: int
 ) -> CommitmentCost | None:
-    """What the waiting job at *row* counts; None if it counts none, or the policy goes by other."""
+    """Cost for the waiting job at *row*; None if it counts none, or the policy goes by other."""
     counted = with_commitment(snap, settings.preemption)
     if counted.committed_s is None or not counted.kept()[row] > 0:
         return None

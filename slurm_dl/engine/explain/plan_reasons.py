@@ -141,7 +141,7 @@ def _standing(cycle: Cycle, row: int) -> str:
 
 
 def _kept(cycle: Cycle, policy: Policy, row: int) -> list[str]:
-    """What a waiting job counts for GPU time that nobody could take back from it."""
+    """GPU time that a waiting job counts in advance, as nobody could take it back."""
     snap, settings = cycle.snapshot, cycle.settings
     if settings is None or snap.jobs.state[row] != JobState.PENDING:
         return []

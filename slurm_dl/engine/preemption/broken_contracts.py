@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.booking import entry, of_kind
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Book
 from slurm_dl.model.snapshot import Snapshot
 
@@ -37,20 +38,19 @@ def broke_contracts(snap: Snapshot, limits: Preemption) -> dict[int, Broken]:
 
 def note_broken(snap: Snapshot, limits: Preemption) -> list[Book]:
     """Write down the runs that were taken out of their contract; strike out what counts no more."""
-    jobs, rows = snap.jobs, snap.jobs.row_of() if snap.broken else {}
-    known = {(b.job_id, b.start_s) for b in _known(snap)}
+    jobs, known = snap.jobs, _known(snap)
+    rows = (is_in(jobs.job_id, list(snap.broken)) & snap.is_managed()).nonzero()[0]
     now = [
-        Broken(
-            job_id=job_id,
-            uid=int(jobs.uid[rows[job_id]]),
-            start_s=float(jobs.start_s[rows[job_id]]),
-            at_s=snap.now_s,
+        Broken(job_id=job_id, uid=uid, start_s=start_s, at_s=snap.now_s)
+        for job_id, uid, start_s in zip(
+            jobs.job_id[rows].tolist(), jobs.uid[rows].tolist(), jobs.start_s[rows].tolist(),
+            strict=True,
         )
-        for job_id in sorted(snap.broken)
-    ]
-    new = [b for b in now if (b.job_id, b.start_s) not in known]
+    ]  # fmt: skip
+    noted = {(b.job_id, b.start_s) for b in known}
+    new = [b for b in now if (b.job_id, b.start_s) not in noted]
     still = {b.job_id for b in now}
-    old = [b for b in _known(snap) if not _counts(b, snap, limits) and b.job_id not in still]
+    old = [b for b in known if not _counts(b, snap, limits) and b.job_id not in still]
     if not (new or old):
         return []
     entries = [entry(BROKEN, b.job_id, None) for b in old]
