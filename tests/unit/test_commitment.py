@@ -261,6 +261,33 @@ def test_a_job_without_its_contract_is_still_preempted(drops: str | None) -> Non
         assert counted.kept()[last.snapshot.jobs.row_of()[again]] == 4 * HOUR_S
 
 
+@pytest.mark.parametrize(
+    ("days", "broken_now", "struck"), [(1, [], False), (8, [], True), (8, [99], False)]
+)
+def test_a_broken_contract_is_forgotten_after_a_while(
+    days: int, broken_now: list[int], *, struck: bool
+) -> None:
+    """Its entry goes once it no longer counts and the run is over."""
+    rows = [build.running(99, 4, uid=7, requeueable=False, ran_s=build.NOW_S - 1.0)]
+    snap = dataclasses.replace(
+        build.snapshot(build.observed(rows, held={99: {0: 4.0}})),
+        booked=broken(build.NOW_S - days * 86_400),
+        broken=frozenset(map(JobId, broken_now)),
+    )
+    books = [a for a in decide(snap, DiscreteLas(), SETTINGS).actions if isinstance(a, Book)]
+
+    assert [e.body for book in books for e in book.entries] == [""] * struck
+
+
+def test_who_could_never_be_requeued_has_broken_nothing() -> None:
+    """A contract beside --no-requeue is none."""
+    cluster, ledger = ClaimingCluster(nodes=1, gpus=4), Ledger(MemoryStore())
+    cluster.submit(4, work_s=10_000, contract=Contract(), requeueable=False)
+    for _ in range(3):
+        assert not build.cycle(cluster, ledger, DiscreteLas(), SETTINGS).snapshot.broken
+        cluster.advance(5)
+
+
 class ClaimingCluster(FakeCluster):
     """A cluster whose jobs may say anything in their comments."""
 
