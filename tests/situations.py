@@ -16,7 +16,7 @@ from pasts import Known, Over, past_of
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Deadlines, Settings
+from slurm_dl.engine.settings import Deadlines, Preemption, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim
@@ -149,7 +149,9 @@ def made(policy: str, parameters: Mapping[str, Any] | None = None) -> Policy:
     return POLICY.make(policy, whole)
 
 
-SETTINGS: Final = Settings(partitions=frozenset({"gpu"}))
+SETTINGS: Final = Settings(
+    partitions=frozenset({"gpu"}), preemption=Preemption(commitment="ignored")
+)
 
 
 def order_of(

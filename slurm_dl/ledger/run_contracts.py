@@ -72,8 +72,10 @@ def with_run_contracts(seen: Observed, service: AttainedService) -> Observed:
         if contract.grace_s > grace_s:
             contract = dataclasses.replace(contract, grace_s=grace_s)
         if contract != claim.contract or claim.until != (until or None):
+            # Who took the contract out hides its saves, too, and is not spared for that.
+            saved_s = int(seen.now_s) if claim.contract is None else claim.saved_s
             held[JobId(job_id)] = dataclasses.replace(
-                claim, contract=contract, until=until or None, unreadable=False
+                claim, contract=contract, until=until or None, saved_s=saved_s, unreadable=False
             )
     return dataclasses.replace(seen, claims={**seen.claims, **held}) if held else seen
 

@@ -205,11 +205,14 @@ def test_a_contract_holds_for_the_run_that_began_with_it(
     observe(ledger, cluster)
     cluster.said[job] = after
     cluster.advance(60)
-    assert observe(ledger, cluster).seen.claim(job) == holds
+    claim = observe(ledger, cluster).seen.claim(job)
+    assert (claim.contract, claim.until, claim.unreadable) == (holds.contract, holds.until, False)
+    # Whoever hides its saves is no dearer to stop.
+    assert claim.saved_s == (None if after.contract else int(cluster.now_s))
     # Said once more, by a daemon that was started anew, it still holds.
     ledger.close()
     ledger = Ledger(SqliteStore(path))
-    assert observe(ledger, cluster).seen.claim(job) == holds
+    assert observe(ledger, cluster).seen.claim(job) == claim
     # The next run has what is said then.
     cluster.requeue(job)
     cluster.advance(1)

@@ -492,14 +492,14 @@ def test_undoing_that_is_interrupted_does_not_become_a_preemption(tmp_path: Path
     assert not cluster.jobs[two].signals
 
 
-def test_who_recants_before_being_told_is_let_go(tmp_path: Path) -> None:
-    """The daemon dies between two signals, and the second victim takes its contract back."""
+def test_who_may_not_be_requeued_any_more_is_let_go_before_it_is_told(tmp_path: Path) -> None:
+    """The daemon dies between two signals, and the second victim gets Requeue=0."""
     cluster = FakeCluster(nodes=NODES, gpus=GPUS)
     daemon, two, one, _ = _two_against_one(cluster, tmp_path / "ledger")
     _die_after_a_signal(cluster, daemon, daemon.cycle)
     [told] = [j for j in (two, one) if cluster.jobs[j].signals]
     other = two if told == one else one
-    cluster.jobs[other].contract = None
+    cluster.jobs[other].requeueable = False
     daemon = Daemon(cluster, tmp_path / "ledger")
     for _ in range(20):
         daemon.cycle()
@@ -509,14 +509,14 @@ def test_who_recants_before_being_told_is_let_go(tmp_path: Path) -> None:
     assert cluster.jobs[told].restarts == 1
 
 
-def test_a_signal_that_slurm_refused_is_not_sent_to_who_recanted(tmp_path: Path) -> None:
-    """It may have been sent, or not; without a contract it is not sent once more."""
+def test_a_signal_that_slurm_refused_is_not_sent_to_who_may_not_be_requeued(tmp_path: Path) -> None:
+    """It may have been sent, or not; with Requeue=0 it is not sent once more."""
     cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
     cluster.fail = [Signal]
     while not any(h.signalled for h in daemon.ledger.handovers):
         daemon.cycle()
         cluster.advance(1)
-    cluster.jobs[big].contract = None
+    cluster.jobs[big].requeueable = False
     for _ in range(100):
         daemon.cycle()
         cluster.advance(2)

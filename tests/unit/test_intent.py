@@ -295,7 +295,7 @@ def test_who_does_not_fit_is_waited_for_or_passed_by() -> None:
         ({"tie": np.zeros(1)}, "columns of shapes"),
         ({"promote": np.zeros((2, 1), dtype=np.bool_)}, "columns of shapes"),
         ({"start_s": np.zeros(1)}, "columns of shapes"),
-        ({"book": (entry(OWED, "", {}),)}, "the ledger's own"),
+        ({"book": (entry(OWED, "", {}),)}, "no policy's"),
     ],
 )
 def test_nonsense_is_refused(change: dict[str, object], why: str) -> None:

@@ -37,7 +37,8 @@ def _cycle(rows: list[JobRow], **more: object) -> Cycle:
         handovers=handovers,  # type: ignore[arg-type]
         steers=steers,
     )
-    plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"})))
+    limits = Preemption(commitment="ignored")
+    plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"}), preemption=limits))
     return Cycle(snap, plan, acting=False)
 
 

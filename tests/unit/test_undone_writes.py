@@ -18,10 +18,11 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import ClusterAction, OpenHandover, Reserve, SetSiteFactor, Unseal
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(
@@ -46,6 +47,9 @@ class Undoing(FakeCluster):
     """
 
     undoes: Callable[[int], int | None] = staticmethod(lambda _: None)
+
+    def _held(self, job: FakeJob) -> Held:
+        return Held.LIMIT if job.qos == "full" else super()._held(job)
 
     def _do(self, action: ClusterAction) -> None:
         super()._do(action)
@@ -120,12 +124,12 @@ def test_a_place_that_was_given_up_is_taken_back_again(tmp_path: Path) -> None:
     """A SiteFactor of 0 that is undone leaves a job in front that belongs behind."""
     cluster = Undoing(nodes=1, gpus=1)
     cluster.submit(1, work_s=1000)
-    first = cluster.submit(1, work_s=1000, hold=True)
+    first = cluster.submit(1, work_s=1000, qos="full")
     others = [cluster.submit(1, work_s=1000) for _ in range(PLACES)]
     ledger = Ledger(SqliteStore(tmp_path / "ledger"))
     life = Life(cluster, ledger)
     assert set(life.writes(life.cycle())) == set(others)
-    cluster.jobs[first].hold = False
+    cluster.jobs[first].qos = ""
     cluster.undoes = lambda value: 300 * BAND if value == 0 else None
     assert life.writes(life.cycle())[others[-1]] == 0
     cluster.undoes = lambda _: None
