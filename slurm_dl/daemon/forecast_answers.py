@@ -265,8 +265,8 @@ def of_shapes(
 def _kept(now: PublishedState, job: HypotheticalJob) -> JsonObject:
     """GPU time that *job* without a contract counts, as nobody can take it back; and its place."""
     cycle = _cycle(now)
-    if cycle.settings is None or now.policy is None:
-        return {}
+    if cycle.settings is None or now.policy is None or cycle.settings.preemption.exempt_accounts:
+        return {}  # The job's account is not known.
     snap = beginning(cycle.snapshot, [replace(job, contract=None)])
     cost = commitment_cost(snap, now.policy, cycle.settings, len(snap.jobs) - 1)
     if cost is None:

@@ -34,27 +34,26 @@ def contracts(site: Site) -> CheckResult:
     if not ledger.exists():
         return ok("there is no ledger yet, so it is not known which users opt in")
     reader = LedgerReader(ledger)
+    broke = ""
     if broken := reader.broken_contracts():
-        jobs = ", ".join(sorted(broken, key=int)[:_MOST_NAMED])
-        return warning(
-            f"Requeue=0 was set for jobs that ran with a contract: {jobs}",
-            "see docs/operate/incentives.md: jobs of their users count as jobs without a contract "
-            f"for {limits.broken_contract_s:.0f} s",
-        )
+        jobs = ", ".join(str(body.get("job_id")) for body in list(broken.values())[:_MOST_NAMED])
+        broke = f"Requeue=0 was set for jobs that ran with a contract: {jobs}; "
     exempt = {name.lower() for name in limits.exempt_accounts}
-    counted = [row for row in reader.contract_use() if row[1] not in exempt]
+    use = reader.contract_use(site.config.manage.partitions)
+    counted = [row for row in use if row[1] not in exempt]
     users = {user for user, *_ in counted}
     can = {user for user, *_, opted_in in counted if opted_in}
     cannot = [row for row in counted if row[0] not in can]
+    told = f"{broke}each of {len(users)} users with GPU jobs in the last week had a contract"
     if not cannot:
-        return ok(f"each of {len(users)} users with GPU jobs in the last week had a contract")
+        return warning(told, "see docs/operate/incentives.md") if broke else ok(told)
     named = ", ".join(f"{escaped(user)} ({jobs} jobs)" for user, _, jobs, _ in cannot[:_MOST_NAMED])
     accounts = dict.fromkeys(escaped(account) for _, account, *_ in cannot if account)
     names = ", ".join([*limits.exempt_accounts, *accounts])
     return warning(
-        f"{len(users - can)} of {len(users)} users had no GPU job with a "
-        f"contract in the last week: {named}; their jobs count their GPUs times their time limit "
-        "as service, and wait longer",
+        f"{broke}{len(users - can)} of {len(users)} users had no GPU job with a contract in the "
+        f"last week: {named}; under policies by attained service their jobs count their GPUs times "
+        "their time limit, and wait longer",
         f"in slurm_dl.yaml: preemption: {{exempt_accounts: [{names}]}}; or help them to save, see "
         "docs/use/preemption.md"
         if accounts

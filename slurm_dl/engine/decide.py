@@ -63,7 +63,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
-    snap = with_commitment(snap, settings.preemption)
+    if getattr(policy, "counts_commitment", False):
+        snap = with_commitment(snap, settings.preemption)
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)

@@ -218,11 +218,11 @@ class GameRow:
     policy: str
     load: float
     strategy: str
-    seeds: int  # Of which both simulations are there
+    seeds: int  # In whose simulations, honest and not, all jobs got to their end
     gain: Spread  # Of the player
     loss: Spread  # Of the others
     cannot: Spread  # Loss of those honest users that cannot opt in
-    unfinished: int  # Jobs that did not get to their end
+    unfinished: int  # Jobs that did not get to their end, in the simulations that are left out
     jct_s: Mapping[str, Spread]  # Means by name in `FIGURES`; of seeds that have it
 
 
@@ -234,7 +234,9 @@ def rows(found: Mapping[GameCell, Figures]) -> Iterator[GameRow]:
         seeds = [
             k[3] for k in at if k[:3] == (policy, times, name) and (policy, times, base, k[3]) in at
         ]
-        pairs = [(at[policy, times, name, s], at[policy, times, base, s]) for s in seeds]
+        every = [(at[policy, times, name, s], at[policy, times, base, s]) for s in seeds]
+        # Means without some of the jobs say nothing.
+        pairs = [(a, b) for a, b in every if not (a["unfinished"] or b["unfinished"])]
         loss = {
             figure: [a[figure] / b[figure] - 1 for a, b in pairs if a[figure] and b[figure]]
             for figure in FIGURES
@@ -243,7 +245,7 @@ def rows(found: Mapping[GameCell, Figures]) -> Iterator[GameRow]:
             policy=policy, load=times, strategy=name, seeds=len(pairs),
             gain=Spread.of([-x for x in loss["player_jct_s"]]),
             loss=Spread.of(loss["others_jct_s"]), cannot=Spread.of(loss["cannot_jct_s"]),
-            unfinished=sum(a["unfinished"] for a, _ in pairs),
+            unfinished=sum(a["unfinished"] + b["unfinished"] for a, b in every),
             jct_s={
                 figure: Spread.of([a[figure] for a, _ in pairs if a[figure] is not None])
                 for figure in FIGURES

@@ -94,8 +94,9 @@ def _counts(no_preempt: JsonObject) -> str:
     """GPU time that the job counts without a contract; empty if none, or of earlier releases."""
     if (hours := no_preempt.get("kept_gpu_h")) is None:
         return ""
-    places = f"place {no_preempt['place']}, else {no_preempt['place_with_contract']}"
-    return f"; --no-preempt counts {number(hours):g} GPU-hours at once ({places})"
+    place, other = no_preempt["place"], no_preempt["place_with_contract"]
+    places = "" if place == other else f" (place {place}, else {other})"
+    return f"; --no-preempt counts {number(hours):g} GPU-hours at once{places}"
 
 
 def _about(start: JsonObject, now_s: float, ahead_s: float) -> str:

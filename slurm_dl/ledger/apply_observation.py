@@ -116,7 +116,7 @@ def apply_observation(
     if _open_missed(col, at, jobs, booked_s):
         ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
-    note_contracts(col, at, jobs, seen)
+    note_contracts(col, at, jobs, seen, new | reborn)
     _note_place(col, at, jobs, seen, np.where(new | reborn, 0.0, merged.last_seen_s[at]))
     # Only waiting for room is waiting: no job comes forward for having been held.
     kept = (jobs.state == PENDING) & (jobs.held != NOT_HELD)

@@ -21,7 +21,7 @@ from slurm_dl.model.steer import Steer
 SLACK_S = 5.0
 """slurmctld's time is known to a second or two; an instant this far ahead is not in the future."""
 
-_INSTANTS = ("counted_to_s", "last_seen_s", "last_preempted_s", "last_fruitless_s")
+_INSTANTS = (*("counted_to_s", "last_seen_s", "last_preempted_s", "last_fruitless_s", "queued_s"),)
 
 Record = TypeVar("Record", bound=Handover | Victim | Restart | Breaker | Taken)
 

@@ -8,14 +8,15 @@ on.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.ledger.attained_service import HOLDS, AttainedService, Column
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import PENDING, Jobs
+from slurm_dl.model.jobs import F64, I32, PENDING, Bool, Jobs
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
 
@@ -24,29 +25,30 @@ NEVER_PROTECTED = 0.0
 
 
 def note_contracts(
-    col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs, seen: Observed
+    col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs, seen: Observed, new: Bool
 ) -> None:
     """Book the contracts that *seen* tells: of waiting jobs the last one, of runs the strictest.
 
     Args:
         at: ``(len(jobs),)`` rows of *jobs* in the columns *col*.
+        new: ``(len(jobs),)`` bool, jobs that are seen for the first time.
     """
-    told = [
-        (job_id, claim.contract.terms, claim.contract.grace_s, claim.until or NEVER_PROTECTED)
-        for job_id, claim in seen.claims.items()
-        if claim.contract is not None
-    ]
-    now = np.array(sorted(told), dtype=np.float64).reshape(-1, 4)
-    has = is_in(jobs.job_id, now[:, 0].astype(np.int64).tolist())
-    terms, grace_s, until = np.zeros(len(jobs), np.int32), np.zeros(len(jobs)), np.zeros(len(jobs))
-    where = np.searchsorted(now[:, 0], jobs.job_id[has])
-    terms[has], grace_s[has], until[has] = now[where, 1], now[where, 2], now[where, 3]
+    terms, grace_s, until = _told(seen.claims, jobs)
+    has, runs = terms > 0, np.isin(jobs.state, HOLDS)
+    for row in (new & runs).nonzero()[0].tolist():
+        # A task of an array has waited under the number of the array.
+        text = seen.texts.get(JobId(int(jobs.job_id[row])))
+        array, _, task = ("", "", "") if text is None else text.label.partition("_")
+        if task and array.isdecimal():
+            for found in np.flatnonzero(col["job_id"] == int(array)).tolist():
+                for name in _COLUMNS:
+                    col[name][at[row]] = col[name][found]
     had = col["run_terms"][at] > 0
-    runs = np.isin(jobs.state, HOLDS)
     # A job that Slurm may not requeue has agreed to nothing.
     anew = (jobs.state == PENDING) | (runs & ~had)
     valid = has & jobs.requeueable
-    for name, column in (("run_terms", terms), ("run_grace_s", grace_s), ("run_until", until)):
+    told: tuple[Column, ...] = (terms, grace_s, until)
+    for name, column in zip(_COLUMNS, told, strict=True):
         col[name][at[anew]] = np.where(valid, column, 0)[anew]
     both = runs & had & has
     k = at[both]
@@ -55,6 +57,34 @@ def note_contracts(
     free = (col["run_until"][k] == NEVER_PROTECTED) | (until[both] == NEVER_PROTECTED)
     later = np.maximum(col["run_until"][k], until[both])
     col["run_until"][k] = np.where(free, NEVER_PROTECTED, later)
+
+
+_COLUMNS = ("run_terms", "run_grace_s", "run_until")
+
+
+def _told(claims: Mapping[JobId, Claim], jobs: Jobs) -> tuple[I32, F64, F64]:
+    """``(n,)`` terms, grace and `until` that each of *jobs* claims; 0 without a contract.
+
+    Claims are read once for each comment, and many jobs have one comment.
+    """
+    kinds: dict[int, int] = {}
+    kind = [kinds.setdefault(id(claim), len(kinds)) for claim in claims.values()]
+    of_kind: dict[int, Claim] = dict(zip(kind, claims.values(), strict=True))
+    table = np.array(
+        [
+            (0, 0, 0) if (c := claim.contract) is None
+            else (c.terms, c.grace_s, claim.until or NEVER_PROTECTED)
+            for claim in of_kind.values()
+        ] or [(0, 0, 0)],
+        dtype=np.float64,
+    )  # fmt: skip
+    ids = np.fromiter(claims, np.int64, len(claims))
+    order = ids.argsort(kind="stable")
+    place = np.searchsorted(ids[order], jobs.job_id)
+    there = np.append(ids[order], -1)[place] == jobs.job_id
+    which = np.append(np.array(kind, dtype=np.int64)[order], 0)[place]
+    told = np.where(there[:, None], table[which], 0.0)
+    return told[:, 0].astype(np.int32), told[:, 1], told[:, 2]
 
 
 def with_run_contracts(seen: Observed, service: AttainedService) -> Observed:

@@ -80,10 +80,12 @@ class DiscreteGittins(DiscreteLas):
         sizes = self.sizes_gpu_s or past_sizes(snap.past, self.dimensions)
         if not sizes:
             return order
-        had = np.where(order.promote, 0.0, self.service(snap))
+        kept = snap.kept(self.dimensions)
+        had = np.where(order.promote, 0.0, self.service(snap) - kept)
         stretch = edges_of(self.thresholds_gpu_s)[order.tier] - had
         cost = cost_within(np.sort(np.array(sizes, dtype=np.float64)), had, stretch)
-        return dataclasses.replace(order, key=cost)
+        # What is kept is no age: a job could choose one at which the index is large.
+        return dataclasses.replace(order, key=np.maximum(cost, kept))
 
 
 def cost_within(sizes: F64, ages: F64, stretch: F64) -> F64:

@@ -59,6 +59,7 @@ class DiscreteLas:
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = True
 
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
     promote_knob: float = 0.0

@@ -72,6 +72,7 @@ class Gittins:
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = True
 
     sizes_gpu_s: tuple[float, ...] = ()
     dimensions: Literal[1, 2] = 2
@@ -90,9 +91,12 @@ class Gittins:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        service = snap.service(self.dimensions)
+        service, kept = snap.service(self.dimensions), snap.kept(self.dimensions)
         sizes = self.sizes_gpu_s or past_sizes(snap.past, self.dimensions)
-        return one_tier(_cost_of_one(sizes, service) if sizes else service)
+        if not sizes:
+            return one_tier(service)
+        # Not as an age: a job could choose one at which the index is large.
+        return one_tier(np.maximum(_cost_of_one(sizes, service - kept), kept))
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """A quantum from now while jobs run and others wait; see `Policy`."""

@@ -85,6 +85,7 @@ class Karuna:
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = True
 
     due_after_s: tuple[tuple[str, float], ...] = ()
     margin_s: float = 300.0
@@ -115,7 +116,7 @@ class Karuna:
         edges = edges_of(self.thresholds_gpu_s)
         size, key = snap.service(), memory.queued_s.copy()
         if self.knows_left:
-            service = snap.left_s * jobs.gpus
+            service = np.maximum(snap.left_s * jobs.gpus, snap.kept())
             known = np.isfinite(service)
             size = np.where(known, service, size)
             # In one queue those of unknown size come behind, first eligible first.

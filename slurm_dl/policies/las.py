@@ -41,6 +41,7 @@ class Las:
     interpretation: ClassVar[str] = "While no event happens, the order is updated every quantum."
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = True
 
     dimensions: Literal[1, 2] = 2
     quantum_s: float = 360.0

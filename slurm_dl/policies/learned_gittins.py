@@ -87,6 +87,7 @@ class LearnedGittins:
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = True
 
     setup_s: float = 180.0
     hysteresis: float = 1.5

@@ -87,7 +87,12 @@ class Anonymous:
         if deadlines is not None:
             qos = tuple(self._stand_in("qos", name) for name in deadlines.qos)
             deadlines = dataclasses.replace(deadlines, qos=qos)
-        settings = dataclasses.replace(setup.settings, placement=placement, deadlines=deadlines)
+        limits = setup.settings.preemption
+        exempt = tuple(self._stand_in("account", name) for name in limits.exempt_accounts)
+        settings = dataclasses.replace(
+            setup.settings, placement=placement, deadlines=deadlines,
+            preemption=dataclasses.replace(limits, exempt_accounts=exempt),
+        )  # fmt: skip
         parameters = {
             name: self._table("qos" if "qos" in name else "account", value, kept)
             for name, value in setup.parameters.items()

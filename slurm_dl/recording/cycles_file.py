@@ -42,6 +42,9 @@ OLDEST = 1
 the first format with the shape of a profile's speed as two numbers and its other names as text.
 """
 
+COUNTS_COMMITMENT = 4
+"""In earlier formats only received GPU time counted."""
+
 MOST_LINE_BYTES = 256 * 2**20
 """Longest line that is read; a snapshot of 100,000 jobs with its plan takes some 30 MB."""
 
@@ -294,7 +297,13 @@ class _Line:
 
 
 def _setup_of(content: Any, form: int) -> Setup:  # noqa: ANN401 - any JSON
-    return from_plain(content if form > OLDEST else _renewed(content), Setup, "setup")
+    setup = from_plain(content if form > OLDEST else _renewed(content), Setup, "setup")
+    if form >= COUNTS_COMMITMENT:
+        return setup
+    limits = dataclasses.replace(setup.settings.preemption, commitment="ignored")
+    return dataclasses.replace(
+        setup, settings=dataclasses.replace(setup.settings, preemption=limits)
+    )
 
 
 def _renewed(content: Any) -> Any:  # noqa: ANN401 - any JSON

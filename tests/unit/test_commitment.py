@@ -25,7 +25,7 @@ from slurm_dl.model.contract import SIGNALS, Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import Book, OpenHandover
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_gittins import DiscreteGittins
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -44,7 +44,7 @@ SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS, overdue=Ov
 
 def broken(at_s: float, uid: int = 7) -> tuple[Entry, ...]:
     """The user's job 99 was taken out of its contract."""
-    return (entry("broken_contract", 99, {"uid": uid, "start_s": 1.0, "at_s": at_s}),)
+    return (entry("broken_contract", uid, {"job_id": 99, "at_s": at_s}),)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,15 @@ def broken(at_s: float, uid: int = 7) -> tuple[Entry, ...]:
         (None, {"limit_s": np.inf, "gpus": 0.0}, {}, (), UNLIMITED_S),
         (Claim(contract=Contract(grace_s=5000)), {}, {}, (), 10 * HOUR_S),
         (Claim(contract=Contract()), {"requeueable": False}, {}, (), 10 * HOUR_S),
-        (Claim(contract=Contract(), until=0.5), {}, {"limit_reserve_s": 600}, (), 5 * HOUR_S - 600),
+        (Claim(contract=Contract(), until=0.5), {}, {"limit_reserve_s": 600}, (), 3 * HOUR_S - 600),
         (Claim(contract=Contract(), until=1.0), {}, {"limit_reserve_s": 600}, (), 0.0),
+        # submitit's jobs have the last fifth; without a limit no share is ever over.
+        (Claim(contract=Contract(), until=0.8), {}, {}, (), 0.0),
+        (Claim(contract=Contract(), until=0.5), {"limit_s": np.inf}, {}, (), 0.0),
         (Claim(until=1.0), {}, {}, (), 10 * HOUR_S),
+        # Damaged.
+        (Claim(contract=Contract()), {}, {}, (entry("broken_contract", 7, {"at_s": "x"}),), 0.0),
+        (Claim(contract=Contract()), {}, {}, (entry("broken_contract", "y", {}),), 0.0),
         (None, {}, {"exempt_accounts": ("cannot",)}, (), 0.0),
         (None, {}, {"exempt_accounts": ("other",)}, (), 10 * HOUR_S),
         (Claim(contract=Contract()), {}, {}, broken(build.NOW_S - 86_400), 10 * HOUR_S),
@@ -89,9 +95,9 @@ def test_a_job_commits_what_nobody_can_take_back(
         assert counted.committed_s is None
         return
     assert counted.committed_s is not None
-    assert counted.committed_s.tolist() == [expected_s]
-    assert counted.service().tolist() == [job.gpus * expected_s]
-    assert counted.service(1).tolist() == [expected_s]
+    assert counted.committed_s.tolist() == pytest.approx([expected_s])
+    assert counted.service().tolist() == pytest.approx([job.gpus * expected_s])
+    assert counted.service(1).tolist() == pytest.approx([expected_s])
 
 
 def queue(*rows: JobRow, opted_in: tuple[int, ...], **more: Any) -> Snapshot:  # noqa: ANN401
@@ -151,8 +157,7 @@ def test_why_says_what_the_choice_costs() -> None:
 
     plain, opted_in = told["discrete_las"]
     assert "48.00 GPU-hours" in plain
-    assert "place 4" in plain
-    assert "place 1" in plain
+    assert "With a contract it would count none: place 1 in place of 4" in plain
     assert "nobody can take back" not in opted_in
     assert not any("nobody can take back" in text for text in told["fifo_skip"])
 
@@ -265,21 +270,52 @@ def test_a_job_without_its_contract_is_still_preempted(drops: str | None) -> Non
 
 
 @pytest.mark.parametrize(
-    ("days", "broken_now", "struck"), [(1, [], False), (8, [], True), (8, [99], False)]
+    ("days", "broken_now", "bodies"),
+    [(0.5, [], []), (0.5, [99], []), (2, [99], ["new"]), (8, [], [""]), (8, [99], ["new"])],
 )
-def test_a_broken_contract_is_forgotten_after_a_while(
-    days: int, broken_now: list[int], *, struck: bool
+def test_a_broken_contract_counts_until_a_week_after_its_run(
+    days: float, broken_now: list[int], bodies: list[str]
 ) -> None:
-    """Its entry goes once it no longer counts and the run is over."""
-    rows = [build.running(99, 4, uid=7, requeueable=False, ran_s=build.NOW_S - 1.0)]
+    """Its entry is written anew while the run lasts; it goes once it no longer counts."""
+    rows = [
+        build.running(99, 4, uid=7, requeueable=False, ran_s=build.NOW_S - 1.0),
+        build.running(98, 0, uid=8, requeueable=False),
+        build.running(97, 4, uid=9, requeueable=False, partition=1),
+    ]
     snap = dataclasses.replace(
         build.snapshot(build.observed(rows, held={99: {0: 4.0}})),
         booked=broken(build.NOW_S - days * 86_400),
-        broken=frozenset(map(JobId, broken_now)),
+        # One has no GPU, one is not managed, and one is not listed any more.
+        broken=frozenset(map(JobId, [*broken_now, 98, 97, 96])),
     )
     books = [a for a in decide(snap, DiscreteLas(), SETTINGS).actions if isinstance(a, Book)]
+    new = [e for book in books for e in book.entries]
 
-    assert [e.body for book in books for e in book.entries] == [""] * struck
+    assert [e.body and "new" for e in new] == bodies
+    assert {e.key for e in new} <= {"7"}
+
+
+def test_a_task_of_an_array_has_the_contract_that_the_array_waited_with() -> None:
+    """It starts under a number of its own, and takes the contract out in its first second."""
+    cluster, ledger = ClaimingCluster(nodes=1, gpus=4), Ledger(MemoryStore())
+    array = cluster.submit(4, work_s=10_000, contract=SAVES, hold=True)
+    observe(ledger, cluster)
+    task = cluster.submit(4, work_s=10_000)
+    cluster.labels = {array: f"{array}_[2-9]", task: f"{array}_1"}
+    cluster.advance(1)
+    assert cluster.jobs[task].start_s
+    assert observe(ledger, cluster).seen.claim(task).contract == SAVES
+
+
+def test_no_age_of_a_job_without_a_contract_is_chosen_by_its_time_limit() -> None:
+    """Half of all jobs end at 24 h, so the index is large just before; a limit is no age."""
+    past = pasts.past_of([pasts.Over("u", "n", 1, s) for s in [600.0, 24 * HOUR_S] * 30])
+    rows = (build.pending(3, 1, limit_s=24 * HOUR_S - 60), build.pending(4, 1, limit_s=3e5))
+    for policy in (Gittins(), DiscreteGittins(thresholds_gpu_s=(1e7,))):
+        snap = with_commitment(dataclasses.replace(queue(*rows, opted_in=(4,)), past=past), LIMITS)
+        order = policy.order(snap)
+
+        assert order.key[3] < order.key[2], policy.name
 
 
 def test_who_could_never_be_requeued_has_broken_nothing() -> None:
@@ -297,8 +333,12 @@ class ClaimingCluster(FakeCluster):
     def __init__(self, **more: Any) -> None:  # noqa: ANN401
         super().__init__(**more)
         self.said: dict[JobId, Claim] = {}
+        self.labels: dict[JobId, str] = {}
 
     def observe(self) -> Any:  # noqa: ANN401
         """As `FakeCluster`, with what is said."""
         seen = super().observe()
-        return dataclasses.replace(seen, claims={**seen.claims, **self.said})
+        texts = {j: JobText(label=label) for j, label in self.labels.items()}
+        return dataclasses.replace(
+            seen, claims={**seen.claims, **self.said}, texts={**seen.texts, **texts}
+        )

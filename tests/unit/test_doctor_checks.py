@@ -208,7 +208,7 @@ def ended(**opted_in: bool) -> Change:
     return {"ledger": StoreChange(endings=endings)}
 
 
-BROKEN = [entry("broken_contract", 7, {"uid": 1, "start_s": 2.0, "at_s": 3.0})]
+BROKEN = [entry("broken_contract", 1000, {"job_id": 7, "at_s": 3.0})]
 
 
 def jobs_of(*models: str) -> Change:

@@ -208,7 +208,7 @@ def _lines(rows: Sequence[GameRow], *, has_opt_outs: bool) -> Iterator[Renderabl
         yield ""
     yield "per cent of the mean JCT with all honest: mean of the seeds (least..most)"
     if any(row.unfinished for row in rows):
-        yield "!: jobs did not get to their end"
+        yield "!: seeds are left out in which jobs did not get to their end"
 
 
 def spread(figure: Spread) -> str:

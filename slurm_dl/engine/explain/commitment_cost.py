@@ -9,8 +9,9 @@ import dataclasses
 from dataclasses import dataclass
 
 from slurm_dl.engine.intent import places, rank_jobs
+from slurm_dl.engine.preemption.broken_contracts import broke_contracts
 from slurm_dl.engine.preemption.commitment import with_commitment
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
@@ -32,6 +33,8 @@ def commitment_cost(
     counted = with_commitment(snap, settings.preemption)
     if counted.committed_s is None or not counted.kept()[row] > 0:
         return None
+    if not getattr(policy, "counts_commitment", False):
+        return None
     none = counted.committed_s.copy()
     none[row] = 0.0
     orders = []
@@ -47,19 +50,23 @@ def commitment_cost(
     )
 
 
-def commitment_text(snap: Snapshot, cost: CommitmentCost, row: int) -> str:
+def commitment_text(snap: Snapshot, cost: CommitmentCost, row: int, limits: Preemption) -> str:
     """*cost* as a sentence for ``dlqueue why``, with what would spare it."""
     claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
-    if claim.contract is None:
-        remedy = "With a contract it would count none"
-    elif not snap.jobs.requeueable[row]:
-        remedy = "If Slurm could requeue it, it would count none"
-    elif claim.until is not None:
-        remedy = "Without `until` it would count none"
+    if not snap.jobs.requeueable[row]:
+        remedy = "If Slurm could requeue it (--requeue), and with a contract,"
+    elif int(snap.jobs.uid[row]) in broke_contracts(snap, limits):
+        remedy = "If its user had not forbidden the requeue of a job with a contract,"
+    elif claim.contract is None:
+        remedy = "With a contract"
+    elif claim.contract.grace_s > limits.max_grace_s:
+        remedy = "With a grace that the site accepts"
     else:
-        remedy = "With a contract that is accepted it would count none"
-    hours = f"{cost.gpu_s / 3600:.2f} GPU-hours"
+        remedy = "Without `until`"
+    place = ""
+    if cost.place != cost.place_without:
+        place = f": place {cost.place_without} in place of {cost.place} in the policy's order"
     return (
-        f"It counts {hours} that nobody can take back from it: place {cost.place} in the policy's "
-        f"order. {remedy}: place {cost.place_without}."
+        f"It counts {cost.gpu_s / 3600:.2f} GPU-hours that nobody can take back from it. "
+        f"{remedy} it would count none{place}."
     )

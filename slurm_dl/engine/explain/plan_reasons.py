@@ -146,7 +146,7 @@ def _kept(cycle: Cycle, policy: Policy, row: int) -> list[str]:
     if settings is None or snap.jobs.state[row] != JobState.PENDING:
         return []
     cost = commitment_cost(snap, policy, settings, row)
-    return [] if cost is None else [commitment_text(snap, cost, row)]
+    return [] if cost is None else [commitment_text(snap, cost, row, settings.preemption)]
 
 
 def _ahead(cycle: Cycle, row: int, sight: Sight) -> list[str]:

@@ -6,6 +6,7 @@ changes nothing.
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -54,7 +55,8 @@ WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
 
 _CONTRACTS = """
 SELECT coalesce(nullif(max(user), ''), uid), account, count(*) AS jobs, max(preemptible)
-FROM ending WHERE gpus > 0 GROUP BY uid, account ORDER BY jobs DESC, uid, account
+FROM ending WHERE gpus > 0 AND (partition = '' OR partition IN (SELECT value FROM json_each(?)))
+GROUP BY uid, account ORDER BY jobs DESC, uid, account
 """
 
 _OWNERS = "SELECT DISTINCT uid FROM restart WHERE job_id = ? AND requeued_s >= ?"
@@ -98,18 +100,21 @@ class LedgerReader:
         with self._reading() as db:
             return ended_since(db, since_s, now_s, most, only)
 
-    def contract_use(self) -> list[tuple[str, str, int, bool]]:
+    def contract_use(self, partitions: Sequence[str]) -> list[tuple[str, str, int, bool]]:
         """Ended jobs with GPUs of the last week by user and account, most first.
+
+        Args:
+            partitions: Jobs of these, and of several at once.
 
         Returns:
             Login name or uid; account; number of jobs; whether one of them had a contract.
         """
         with self._reading() as db:
-            rows = db.execute(_CONTRACTS).fetchall()
+            rows = db.execute(_CONTRACTS, (json.dumps(partitions),)).fetchall()
         return [(str(user), str(of), int(jobs), bool(opted)) for user, of, jobs, opted in rows]
 
     def broken_contracts(self) -> dict[str, JsonObject]:
-        """Runs that were taken out of their contract, by job id."""
+        """Users who took a run out of its contract, by uid."""
         with self._reading() as db:
             return of_kind(BOOK.read(db, "WHERE kind = 'broken_contract'"), "broken_contract")
 

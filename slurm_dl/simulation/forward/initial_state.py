@@ -66,7 +66,13 @@ def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapsho
     }
     seen = dataclasses.replace(snap.seen, choices=choices, excluded={}, reserved={})
     snap = dataclasses.replace(
-        snap, seen=seen, steers={}, trimmed=frozenset(), lost_pairs=(), restarts=()
+        snap,
+        seen=seen,
+        steers={},
+        trimmed=frozenset(),
+        lost_pairs=(),
+        restarts=(),
+        broken=frozenset(),
     )
     snap = _taken(snap, _rows(snap.jobs))
     return _with(snap, wanted) if wanted else snap
