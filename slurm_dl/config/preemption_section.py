@@ -166,8 +166,8 @@ class PreemptionSection(Section):
         description=(
             "GPU time that nobody can take back, under policies that order by attained service. "
             "counted: it counts as service. A job without a contract counts its GPUs times its "
-            "time limit, one with `until` the part of it that is protected, and one that may be "
-            "preempted at any time none. ignored: only GPU time that a job has received counts, "
+            "time limit, one with `until` what that protects before the last fifth of it, and one "
+            "that may be preempted at any time none. ignored: only GPU time that a job has received counts, "
             "so a user gains by not opting in. See docs/operate/incentives.md."
         ),
     )
@@ -184,7 +184,8 @@ class PreemptionSection(Section):
         le=_MONTH_S,
         description=(
             "If a user forbids the requeue of a job that runs with a contract (Requeue=0), the "
-            "user's jobs count as jobs without a contract for this long."
+            "user's jobs count as jobs without a contract until this long after that run. 0: they "
+            "go on counting."
         ),
     )
 
