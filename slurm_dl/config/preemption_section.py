@@ -167,8 +167,8 @@ class PreemptionSection(Section):
             "GPU time that nobody can take back, under policies that order by attained service. "
             "counted: it counts as service. A job without a contract counts its GPUs times its "
             "time limit, one with `until` what that protects before the last fifth of it, and one "
-            "that may be preempted at any time none. ignored: only GPU time that a job has received counts, "
-            "so a user gains by not opting in. See docs/operate/incentives.md."
+            "that may be preempted at any time none. ignored: only GPU time that a job has "
+            "received counts, so a user gains by not opting in. See docs/operate/incentives.md."
         ),
     )
     exempt_accounts: Annotated[tuple[AccountName, ...], Field(strict=False)] = Field(
