@@ -59,7 +59,7 @@ def note_broken(snap: Snapshot, limits: Preemption) -> list[Book]:
 
 
 def _known(snap: Snapshot) -> dict[int, Broken]:
-    """What is in the book, by uid; an entry that is damaged is passed over."""
+    """Entries of the book by uid; a damaged one is passed over."""
     known = {}
     for uid, body in of_kind(snap.booked, BROKEN).items():
         job_id, at_s = body.get("job_id"), body.get("at_s")
