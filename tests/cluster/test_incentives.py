@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from schedd import Schedd, running_schedd
 
@@ -122,3 +124,27 @@ def test_a_contract_holds_while_the_job_runs(
     place.until("five more looks", lambda: place.cycles() >= looks)
     assert place.state(new) == "PENDING"
     assert "Requeue=0 was set" in place.ask("dlctl", "doctor", check=False).stdout
+
+
+def test_a_task_of_an_array_has_the_contract_that_the_array_waited_with(place: Schedd) -> None:
+    """Each task takes it out in its first line; a task starts under a job id of its own."""
+    fillers = filled(place)
+    comment = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 5}})
+    script = "trap : USR1; scontrol update JobId=$SLURM_JOB_ID Comment=; while :; do sleep 1; done"
+    argv = ["sbatch", "--parsable", "--output=/dev/null", "-N1", f"--gpus-per-node={GPUS}"]
+    argv += [f"--array=1-{NODES}", f"--comment={comment}", f"--wrap={script}"]
+    array = place.box.run(argv).stdout.strip()
+    looks = place.cycles() + 2
+    place.until("it to be seen waiting", lambda: place.cycles() >= looks)
+    place.box.run(["scancel", "--signal=KILL", *fillers], check=False)
+    place.box.run(["scancel", *fillers])
+
+    def tasks(field: str) -> list[str]:
+        text = place.box.run(["squeue", "-rh", "-j", array, "-O", f"{field}:|"]).stdout
+        return [line.strip("| ") for line in text.splitlines()]
+
+    place.until("all tasks to run", lambda: tasks("State") == ["RUNNING"] * NODES)
+    place.until("the comments to be gone", lambda: not any("sig" in c for c in tasks("Comment")))
+    new = place.toy(GPUS, 1)
+    place.until_state(new, "RUNNING", "COMPLETED")
+    assert sum(map(int, tasks("RestartCnt"))) == 1
