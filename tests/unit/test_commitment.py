@@ -35,6 +35,7 @@ from slurm_dl.policies.gittins import Gittins
 from slurm_dl.policies.karuna import Karuna
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.learned_gittins import LearnedGittins
+from slurm_dl.simulation.forward.initial_state import beginning
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 HOUR_S = 3600.0
@@ -291,6 +292,7 @@ def test_a_broken_contract_counts_until_a_week_after_its_run(
     books = [a for a in decide(snap, DiscreteLas(), SETTINGS).actions if isinstance(a, Book)]
     new = [e for book in books for e in book.entries]
 
+    assert not beginning(snap).broken
     assert [e.body and "new" for e in new] == bodies
     assert {e.key for e in new} <= {"7"}
 
