@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from slurm_dl.engine.preemption.broken_contracts import BROKEN
 from slurm_dl.json_types import Json
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import Jobs
@@ -69,7 +70,11 @@ class Anonymous:
             breakers=breakers,
             restarts=restarts,
             # Keys and bodies of a policy may name anybody.
-            booked=(),
+            booked=tuple(
+                dataclasses.replace(e, key=str(self._number("uid", int(e.key))))
+                for e in snap.booked
+                if e.kind == BROKEN and e.key.isdecimal()
+            ),
         )
 
     def setup(self, setup: Setup, snap: Snapshot) -> Setup:

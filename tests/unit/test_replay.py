@@ -29,6 +29,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Deadlines, Placement, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.booking import entry
 from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, Restart
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ConfigError
@@ -679,6 +680,10 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
         steers={steer.job_id: steer},
         breakers=(Breaker(name="cluster_share", reset_s=1.0, reset_by="user secret (0)"),),
         restarts=(told, dataclasses.replace(told, restarts=1, uid=OWNER_UNKNOWN)),
+        booked=(
+            entry("broken_contract", 999777, {"job_id": 1, "at_s": busy.now_s}),
+            entry("promise", "secret", {}),
+        ),
     )
     anonymous = Anonymous()
     path = tmp_path / "r"
@@ -698,6 +703,7 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
     assert snap.handovers[0].nodes[0] in snap.seen.nodes.name
     known, unknown = snap.restarts
     assert (known.uid in range(1000), unknown.uid) == (True, OWNER_UNKNOWN)
+    assert [e.key for e in snap.booked] == [str(known.uid)]
     [kept] = snap.steers.values()
     assert len({*kept.avoid, *kept.own, *kept.left} & {*snap.seen.nodes.name}) == 3
     decided = [decide(s, stream.policy, stream.settings) for s in (named, snap)]
@@ -727,6 +733,7 @@ def test_accounts_in_parameters_are_those_of_the_jobs(stream: Stream) -> None:
         stream.settings,
         placement=Placement(scheme=scheme, rules=(scheme,)),
         deadlines=Deadlines(qos=("secret",)),
+        preemption=dataclasses.replace(stream.settings.preemption, exempt_accounts=("vision",)),
     )
     anonymous = Anonymous()
     account = anonymous(snap).seen.texts[job_id].account
@@ -735,6 +742,7 @@ def test_accounts_in_parameters_are_those_of_the_jobs(stream: Stream) -> None:
     kept = anonymised.placement
 
     assert anonymised.deadlines == Deadlines(qos=("qos-1",))
+    assert anonymised.preemption.exempt_accounts == (account,)
     assert kept.scheme == Owned(
         cells={"account-2": {"node": 2}, account: {"node": 1}}, by_type={snap.seen.gpu_types[0]: 7}
     )
