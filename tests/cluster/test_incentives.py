@@ -7,7 +7,7 @@ import json
 import pytest
 from schedd import Schedd, running_schedd
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("two minutes; the units show each rule")]
 
 NODES, GPUS = 4, 4
 STAYS = {"min_quantum_s": 3600}
