@@ -39,6 +39,8 @@ FAST = {
         "limit_reserve_s": 0,
         "start_margin_s": 20,
         "handover_timeout_s": 180,
+        # Many jobs of these tests have neither a contract nor a time limit.
+        "commitment": "ignored",
     },
     "breakers": {"cluster_share": 0, "failed_share": 0},
     "writes": {"rate_per_s": 100, "burst": 200},

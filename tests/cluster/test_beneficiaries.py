@@ -57,7 +57,7 @@ def test_a_job_that_has_not_opted_in_displaces_nobody(place: Schedd) -> None:
     place.until_state(new, "COMPLETED")
     assert place.state(rider) == "PENDING"
 
-    place.configure(policy=TIERS, preemption={"beneficiaries": "all", "commitment": "ignored"})
+    place.configure(policy=TIERS, preemption={"beneficiaries": "all"})
     place.ask("dlctl", "reload")
     place.until_state(rider, "RUNNING")
     assert min(restarts(place, *opted)) == 1

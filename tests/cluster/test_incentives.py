@@ -10,7 +10,8 @@ from schedd import Schedd, running_schedd
 pytestmark = [pytest.mark.slurm, pytest.mark.full("two minutes; the units show each rule")]
 
 NODES, GPUS = 4, 4
-STAYS = {"min_quantum_s": 3600}
+COUNTED = {"commitment": "counted"}
+STAYS = {**COUNTED, "min_quantum_s": 3600}
 """Nobody is preempted: nodes come free only as their jobs end."""
 
 TIERS = {"parameters": {"thresholds_gpu_s": [8, 48]}}
@@ -19,7 +20,7 @@ TIERS = {"parameters": {"thresholds_gpu_s": [8, 48]}}
 PLAIN = {"parameters": {"thresholds_gpu_s": [3250, 7200]}}
 
 quiet = running_schedd(preemption=STAYS, policy=PLAIN)
-place = running_schedd(policy=TIERS)
+place = running_schedd(policy=TIERS, preemption=COUNTED)
 
 
 def filled(place: Schedd) -> list[str]:

