@@ -63,8 +63,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
-    if getattr(policy, "counts_commitment", False):
-        snap = with_commitment(snap, settings.preemption)
+    snap = with_commitment(snap, policy, settings.preemption)
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)

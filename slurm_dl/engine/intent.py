@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
-from slurm_dl.engine.preemption.broken_contracts import BROKEN
 from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
 from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing, choose_sizes
 from slurm_dl.engine.target import (
@@ -31,6 +30,7 @@ from slurm_dl.engine.target import (
 )
 from slurm_dl.engine.typed_target import TypedResources
 from slurm_dl.ledger.lease_credits import OWED, needs
+from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, Bool
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.sizes import AS_ASKED, Sizes, are_sizes, wanted_gpus

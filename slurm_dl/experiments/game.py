@@ -26,7 +26,7 @@ from slurm_dl.engine.settings import Breakers, Preemption, Settings
 from slurm_dl.experiments import game_workload
 from slurm_dl.experiments.cell_store import Store
 from slurm_dl.experiments.game_strategies import HONEST, STRATEGIES
-from slurm_dl.experiments.game_workload import PLAYER, Crowd, Played, Workload
+from slurm_dl.experiments.game_workload import PLAYER, Crowd, Played, WantedJobs
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Simulated
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.simulation.cluster_shape import parse_shape
@@ -76,7 +76,7 @@ class Game(Experiment):
         found = settings_of(load(self.config))
         return dataclasses.replace(found, partitions=frozenset({PARTITION}), breakers=Breakers())
 
-    def wanted(self, cell: Cell) -> Workload:
+    def wanted(self, cell: Cell) -> WantedJobs:
         """The jobs of *cell* as they would be submitted honestly."""
         workload = self.workloads[cell.workload]
         shape = parse_shape(workload.cluster)
@@ -96,7 +96,7 @@ class Game(Experiment):
         for cell in {(cell.load, cell.resample): cell for cell in cells}.values():
             self.wanted(cell)
 
-    def played(self, cell: GameCell, wanted: Workload) -> Played:
+    def played(self, cell: GameCell, wanted: WantedJobs) -> Played:
         """*wanted* with the player's jobs as the strategy has them."""
         others = [job for job in wanted.jobs if job.user != PLAYER]
         own = STRATEGIES[cell.strategy].play(wanted, self._node_gpus)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from slurm_dl.experiments.game_workload import PLAYER, Job, Workload, limit_of
+from slurm_dl.experiments.game_workload import PLAYER, WantedJob, WantedJobs, limit_of
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -26,7 +26,7 @@ _ALL_CPUS: Final = 1_000_000
 _FASTER: Final = 1.15
 """A job with all CPUs of a node to itself reads its data faster."""
 
-Play = Callable[[Workload, int], list[Job]]
+Play = Callable[[WantedJobs, int], list[WantedJob]]
 """Makes the player's jobs from honest ones; told the GPUs of a node as well."""
 
 
@@ -39,13 +39,13 @@ class Strategy:
     against: str = HONEST  # The strategy that is honesty here
 
 
-def _each(change: Callable[[Job], Job | Iterable[Job]]) -> Play:
-    def play(workload: Workload, _node_gpus: int) -> list[Job]:
-        made: list[Job] = []
+def _each(change: Callable[[WantedJob], WantedJob | Iterable[WantedJob]]) -> Play:
+    def play(workload: WantedJobs, _node_gpus: int) -> list[WantedJob]:
+        made: list[WantedJob] = []
         for job in workload.jobs:
             if job.user == PLAYER:
                 new = change(job)
-                made += [new] if isinstance(new, Job) else new
+                made += [new] if isinstance(new, WantedJob) else new
         return made
 
     return play
@@ -59,7 +59,7 @@ def _whole_minutes(time_s: float) -> float:
     return math.ceil(time_s / 60.0) * 60.0
 
 
-def _limited(limit_s: Callable[[Job], float], **changes: object) -> Play:
+def _limited(limit_s: Callable[[WantedJob], float], **changes: object) -> Play:
     return _each(
         lambda job: dataclasses.replace(job, limit_s=_whole_minutes(limit_s(job))).written(
             **changes
@@ -68,11 +68,11 @@ def _limited(limit_s: Callable[[Job], float], **changes: object) -> Play:
 
 
 def _chain(
-    run_s: Callable[[Job], float], *, tight: bool = True, users: tuple[int, ...] = ()
+    run_s: Callable[[WantedJob], float], *, tight: bool = True, users: tuple[int, ...] = ()
 ) -> Play:
     """Each job is many, which save after a while and submit the next."""
 
-    def change(job: Job) -> Job:
+    def change(job: WantedJob) -> WantedJob:
         piece_s = max(120.0, run_s(job))
         return dataclasses.replace(
             job, users=users, rows=3 + math.ceil(job.need_s / (piece_s - _START_S)),
@@ -82,7 +82,7 @@ def _chain(
     return _each(change)
 
 
-def _below_threshold(job: Job) -> float:
+def _below_threshold(job: WantedJob) -> float:
     return DiscreteLas().thresholds_gpu_s[0] / job.gpus - _START_S
 
 
@@ -93,12 +93,12 @@ def _requeues(run_s: float) -> Play:
     )  # fmt: skip
 
 
-def _resubmits(job: Job) -> Job:
+def _resubmits(job: WantedJob) -> WantedJob:
     rows = 3 + math.ceil(job.need_s / _LEAST_RUN_S)
     return dataclasses.replace(job, rows=rows).written(heir_after="preemption")
 
 
-def _early(workload: Workload, _node_gpus: int) -> list[Job]:
+def _early(workload: WantedJobs, _node_gpus: int) -> list[WantedJob]:
     first_s = min(job.due_s for job in workload.jobs) + 1.0
     return [
         dataclasses.replace(job, due_s=first_s).written(begin_s=job.due_s)
@@ -107,28 +107,28 @@ def _early(workload: Workload, _node_gpus: int) -> list[Job]:
     ]
 
 
-def _in_tasks(job: Job, tasks: int = 4) -> list[Job]:
+def _in_tasks(job: WantedJob, tasks: int = 4) -> list[WantedJob]:
     each_s = job.need_s / tasks
     own = dataclasses.replace(job, need_s=each_s + 35.0, limit_s=limit_of(each_s))
     return [own] * tasks
 
 
-def _alone(workload: Workload, node_gpus: int) -> list[Job]:
-    def change(job: Job) -> Job:
+def _alone(workload: WantedJobs, node_gpus: int) -> list[WantedJob]:
+    def change(job: WantedJob) -> WantedJob:
         faster = dataclasses.replace(job, need_s=job.need_s / _FASTER)
         return faster.written(held=(1, node_gpus), gpus=float(job.gpus), cpus=_ALL_CPUS)
 
     return _each(lambda job: change(job) if job.gpus < node_gpus else job)(workload, node_gpus)
 
 
-def _on_nodes(workload: Workload, node_gpus: int) -> list[Job]:
-    def change(job: Job) -> Job:
+def _on_nodes(workload: WantedJobs, node_gpus: int) -> list[WantedJob]:
+    def change(job: WantedJob) -> WantedJob:
         return dataclasses.replace(job, gpus=node_gpus, need_s=job.need_s * job.gpus / node_gpus)
 
     return _each(change)(workload, node_gpus)
 
 
-def _hog(workload: Workload, node_gpus: int) -> list[Job]:
+def _hog(workload: WantedJobs, node_gpus: int) -> list[WantedJob]:
     held = (1, node_gpus)
     return [
         job.written(held=held, gpus=0.0, cpus=_ALL_CPUS, claim=None)
@@ -136,11 +136,11 @@ def _hog(workload: Workload, node_gpus: int) -> list[Job]:
     ]
 
 
-def _poisoned(workload: Workload, node_gpus: int) -> list[Job]:
+def _poisoned(workload: WantedJobs, node_gpus: int) -> list[WantedJob]:
     named = _each(lambda job: dataclasses.replace(job, name="u0-poison"))(workload, node_gpus)
     sizes = [gpus for gpus in sorted({job.gpus for job in named}) for _ in range(12)]
     return named + [
-        Job(
+        WantedJob(
             work=-2 - i, user=PLAYER, name="u0-poison", gpus=gpus, need_s=60.0,
             due_s=1.0 + 30.0 * (i % 12), limit_s=1800.0,
         ).written(fails=True)

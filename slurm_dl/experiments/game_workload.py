@@ -37,7 +37,7 @@ _TRIES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class WantedJob:
     """One job that a user wants; times in seconds."""
 
     work: int  # Jobs of one number do the work of one honest job
@@ -52,7 +52,7 @@ class Job:
     rows: int = 1  # As many jobs of Slurm can take it on, one after the other
     users: tuple[int, ...] = ()  # Who submits them in turn; nobody: its user
 
-    def written(self, **changes: object) -> Job:
+    def written(self, **changes: object) -> WantedJob:
         """The same job with another script."""
         return dataclasses.replace(self, script=dataclasses.replace(self.script, **changes))  # type: ignore[arg-type]
 
@@ -69,12 +69,12 @@ class Crowd:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Workload:
+class WantedJobs:
     """All jobs, and those that are over already."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[WantedJob, ...]
     users: tuple[str, ...]
-    before: tuple[Job, ...]
+    before: tuple[WantedJob, ...]
 
 
 def limit_of(need_s: float) -> float:
@@ -84,7 +84,7 @@ def limit_of(need_s: float) -> float:
 
 def honest(
     trace: Trace, crowd: Crowd, *, gpus: float, node_gpus: float, load: float, seed: int
-) -> Workload:
+) -> WantedJobs:
     """Jobs as they are wanted, all written honestly.
 
     Args:
@@ -126,10 +126,10 @@ def honest(
         bin_ = np.clip(np.round(np.log2(duration_s / 300) / 2 + rng.normal(0, 0.5)), 0, 4)
         return f"u{user}-s{int(bin_)}"
 
-    def job(work: int, user: int, gpus: float, need_s: float, due_s: float = 0.0) -> Job:
+    def job(work: int, user: int, gpus: float, need_s: float, due_s: float = 0.0) -> WantedJob:
         called = name(user, need_s)
         due_s = due_s or float(rng.uniform(0, span_s))
-        return Job(
+        return WantedJob(
             work=work, user=user, name=called, gpus=int(gpus), need_s=need_s, due_s=due_s,
             limit_s=limit_of(need_s),
         )  # fmt: skip
@@ -153,10 +153,10 @@ def honest(
         for user, g, s in zip(owner, size, need_s, strict=True)
     ]
     names = (*(f"user{i}" for i in range(crowd.users)), "second-name")
-    return Workload(tuple(jobs), names, tuple(before))
+    return WantedJobs(tuple(jobs), names, tuple(before))
 
 
-def _in_sessions(jobs: list[Job], share: float, rng: np.random.Generator) -> list[Job]:
+def _in_sessions(jobs: list[WantedJob], share: float, rng: np.random.Generator) -> list[WantedJob]:
     """*jobs*, of which *share* come when the one before of the same user is over."""
     last: dict[int, int] = {}
     made = []
@@ -183,7 +183,7 @@ class Played:
     before: Past
 
 
-def rows_of(jobs: Sequence[Job], workload: Workload) -> Played:
+def rows_of(jobs: Sequence[WantedJob], workload: WantedJobs) -> Played:
     """*jobs* as jobs of Slurm: those that come by themselves in their order, then all others."""
     jobs = sorted(jobs, key=lambda job: job.due_s)
     first = {job.work: row for row, job in reversed([*enumerate(jobs)])}

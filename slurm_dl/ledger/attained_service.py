@@ -21,7 +21,7 @@ import numpy.typing as npt
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
 from slurm_dl.model.membership import is_in
-from slurm_dl.model.snapshot import Remembered
+from slurm_dl.model.remembered import Remembered
 
 Column = npt.NDArray[Any]
 

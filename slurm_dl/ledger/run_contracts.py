@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +20,9 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, PENDING, Bool, Jobs
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
+
+BROKEN: Final = "broken_contract"
+"""Kind of the entries in the book that say who broke one, by uid."""
 
 NEVER_PROTECTED = 0.0
 """In the column of `Claim.until`: there is none."""

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from slurm_dl.engine.preemption.broken_contracts import BROKEN
 from slurm_dl.json_types import Json
+from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import Jobs
 from slurm_dl.model.snapshot import JobText, Snapshot

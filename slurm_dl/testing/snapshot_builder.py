@@ -14,7 +14,8 @@ from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
-from slurm_dl.model.snapshot import JobText, Observed, Remembered, Snapshot
+from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 
 NOW_S: Final = 2_000_000.0
 """When all of them are."""

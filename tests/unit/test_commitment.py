@@ -90,7 +90,7 @@ def test_a_job_commits_what_nobody_can_take_back(
         texts=build.texts(account={1: "cannot"}),
     )
     snap = dataclasses.replace(build.snapshot(seen), booked=booked)
-    counted = with_commitment(snap, dataclasses.replace(LIMITS, **limits))
+    counted = with_commitment(snap, DiscreteLas(), dataclasses.replace(LIMITS, **limits))
 
     if expected_s is None:
         assert counted.committed_s is None
@@ -138,7 +138,7 @@ def test_under_least_attained_service_who_keeps_gpus_waits_longer_at_the_start(
     snap = dataclasses.replace(queue(*rows, opted_in=(4,)), past=past)
     ranks = {}
     for word in ("counted", "ignored"):
-        asked = with_commitment(snap, dataclasses.replace(LIMITS, commitment=word))
+        asked = with_commitment(snap, policy, dataclasses.replace(LIMITS, commitment=word))
         ranked = rank_jobs(asked, policy.order(asked), policy.preempts)
         ranks[word] = {int(snap.jobs.job_id[row]): place for place, row in enumerate(ranked)}
 
@@ -266,7 +266,7 @@ def test_a_job_without_its_contract_is_still_preempted(drops: str | None) -> Non
         again = cluster.submit(4, work_s=10, contract=Contract(), uid=5, limit_s=HOUR_S)
         last = build.cycle(cluster, ledger, policy, SETTINGS)
         assert str(job) in last.plan.notes[again]
-        counted = with_commitment(last.snapshot, LIMITS)
+        counted = with_commitment(last.snapshot, policy, LIMITS)
         assert counted.kept()[last.snapshot.jobs.row_of()[again]] == 4 * HOUR_S
 
 
@@ -314,7 +314,9 @@ def test_no_age_of_a_job_without_a_contract_is_chosen_by_its_time_limit() -> Non
     past = pasts.past_of([pasts.Over("u", "n", 1, s) for s in [600.0, 24 * HOUR_S] * 30])
     rows = (build.pending(3, 1, limit_s=24 * HOUR_S - 60), build.pending(4, 1, limit_s=3e5))
     for policy in (Gittins(), DiscreteGittins(thresholds_gpu_s=(1e7,))):
-        snap = with_commitment(dataclasses.replace(queue(*rows, opted_in=(4,)), past=past), LIMITS)
+        snap = with_commitment(
+            dataclasses.replace(queue(*rows, opted_in=(4,)), past=past), policy, LIMITS
+        )
         order = policy.order(snap)
 
         assert order.key[3] < order.key[2], policy.name

@@ -33,7 +33,8 @@ from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool, Jobs, JobState
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
+from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.recording import snapshot_file
 from slurm_dl.simulation.forward.timing import ForwardTiming

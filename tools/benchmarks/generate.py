@@ -20,7 +20,8 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import SetSiteFactor
-from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
+from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Policy
 
 PARTITIONS = ("gpu", "long")

@@ -30,10 +30,8 @@ def commitment_cost(
     snap: Snapshot, policy: Policy, settings: Settings, row: int
 ) -> CommitmentCost | None:
     """Cost for the waiting job at *row*; None if it counts none, or the policy goes by other."""
-    counted = with_commitment(snap, settings.preemption)
+    counted = with_commitment(snap, policy, settings.preemption)
     if counted.committed_s is None or not counted.kept()[row] > 0:
-        return None
-    if not getattr(policy, "counts_commitment", False):
         return None
     none = counted.committed_s.copy()
     none[row] = 0.0

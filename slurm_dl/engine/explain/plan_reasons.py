@@ -178,7 +178,7 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
         return ["It is in the last tier."] if edges else []
     snap, memory = cycle.snapshot, cycle.snapshot.memory
     if cycle.settings is not None:
-        snap = with_commitment(snap, cycle.settings.preemption)
+        snap = with_commitment(snap, policy, cycle.settings.preemption)
     if getattr(policy, "dimensions", 2) == 1:
         left_s = edges[tier] - (snap.service(1)[row] - memory.forgiven_ran_s[row])
         return [f"It moves to tier {tier + 1} after {span(left_s)} of running."]

@@ -11,13 +11,11 @@ from typing import Final
 
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.json_types import JsonObject
+from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.booking import Entry, entry, of_kind
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Book
 from slurm_dl.model.snapshot import Snapshot
-
-BROKEN: Final = "broken_contract"
-"""Kind of the entries in the book; their keys are uids, so a user has one at most."""
 
 _ANEW_S: Final = 86_400.0
 """While such a run lasts its entry is written anew this often."""

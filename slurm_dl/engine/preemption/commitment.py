@@ -16,6 +16,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Policy
 
 UNLIMITED_S = 365 * 86_400.0
 """A longer time limit, or none, counts as this."""
@@ -25,12 +26,13 @@ FREE_UNTIL = 0.8
 users do not choose it."""
 
 
-def with_commitment(snap: Snapshot, limits: Preemption) -> Snapshot:
-    """*snap* with `Snapshot.committed_s`; without it where the site does not count it.
+def with_commitment(snap: Snapshot, policy: Policy, limits: Preemption) -> Snapshot:
+    """*snap* with `Snapshot.committed_s`; without it where the site or the policy does not count.
 
     Without preemption no job can be taken back, so all are alike and nothing is counted.
     """
-    if limits.commitment == "ignored" or not limits.enabled:
+    counts = getattr(policy, "counts_commitment", False)
+    if limits.commitment == "ignored" or not (limits.enabled and counts):
         return snap
     return dataclasses.replace(snap, committed_s=committed_s(snap, limits))
 

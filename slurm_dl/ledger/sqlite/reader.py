@@ -19,6 +19,7 @@ from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.ledger.sqlite.ending_rows import (
     ANY,
     Only,
@@ -116,7 +117,7 @@ class LedgerReader:
     def broken_contracts(self) -> dict[str, JsonObject]:
         """Users who took a run out of its contract, by uid."""
         with self._reading() as db:
-            return of_kind(BOOK.read(db, "WHERE kind = 'broken_contract'"), "broken_contract")
+            return of_kind(BOOK.read(db, f"WHERE kind = '{BROKEN}'"), BROKEN)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

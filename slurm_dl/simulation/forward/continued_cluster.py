@@ -28,7 +28,8 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs
 from slurm_dl.model.plan import Book, OpenHandover, Plan, Promote, SetSiteFactor
-from slurm_dl.model.snapshot import Remembered, Snapshot
+from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.forward.initial_state import startable, staying_once_started
 from slurm_dl.simulation.forward.node_allocations import NodeAllocations

@@ -20,7 +20,8 @@ from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.snapshot import DEFAULT_HOLD_S, JobText, Remembered, Snapshot
+from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.snapshot import DEFAULT_HOLD_S, JobText, Snapshot
 from slurm_dl.policies.base import Policy, displaces
 
 MOST_TASKS: Final = 2000

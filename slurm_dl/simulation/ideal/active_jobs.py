@@ -19,8 +19,9 @@ from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
+from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.sizes import Sizes
-from slurm_dl.model.snapshot import JobText, Observed, Remembered, Snapshot
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge, TraceTexts
