@@ -39,6 +39,7 @@ class SideCar(SizingPolicy):
         ),
         needs=("left_s", "sizes"),
         fallback=FALLBACK,
+        starves="a job that asks for many GPUs, while smaller ones come",
     )
     interpretation: ClassVar[str] = (
         f"{ONE_POOL}Its rule is not published: which steps are taken is by Optimus' gain. A "
