@@ -21,7 +21,8 @@ from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.testing.snapshot_builder import NOW_S, running, snapshot, waiting

@@ -18,6 +18,7 @@ from slurm_dl.model.plan import (
     Detach,
     MarkGone,
     Requeue,
+    Reshape,
     SetSiteFactor,
     SetSteer,
     Signal,
@@ -164,7 +165,7 @@ def _subject(action: Action) -> _Subject | None:
     if not is_standalone_write(action):
         return None
     match action:
-        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim():
+        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim() | Reshape():
             return type(action), action.job_id
         case Unseal(name=name):
             return type(action), name

@@ -32,7 +32,8 @@ import numpy as np
 
 from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.jobs import F64, Jobs
-from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 
 _ORIGIN = {

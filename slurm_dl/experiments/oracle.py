@@ -21,7 +21,8 @@ from slurm_dl.experiments.elastic_jobs import drawn
 from slurm_dl.experiments.option_words import numbers, pairs
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.profile import Profile, Shape
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ANY_TYPE, ClusterShape
 from slurm_dl.simulation.job_knowledge import TraceKnowledge

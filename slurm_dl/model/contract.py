@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
+from slurm_dl.model.shape import Shape
+
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals a contract may name. KILL and STOP would defeat the checkpoint."""
 
@@ -21,6 +23,9 @@ Requeuer = Literal["daemon", "job"]
 
 OrElse = Literal["run", "cancel"]
 """Fate of a job whose deadline cannot be promised."""
+
+Batch = Literal["fixed", "gpu"]
+"""The global batch of a job in another size: it stays, or it grows with the GPUs."""
 
 
 DEFAULT_GRACE_S = 120.0
@@ -106,6 +111,9 @@ class Claim:
             far as `engine.deadlines` lets it.
         or_else: Its fate if the deadline cannot be promised; None if it says none. No effect yet.
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
+        sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
+        asked: That of *sizes* which it was submitted with; None: as its record shows.
+        batch: Its global batch in another size.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -129,6 +137,9 @@ class Claim:
     due_s: int | None = None
     or_else: OrElse | None = None
     bid: int | None = None
+    sizes: tuple[Shape, ...] = ()
+    asked: Shape | None = None
+    batch: Batch = "fixed"
     unreadable: bool = False
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.shape import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class Victim:
         ended: Exit status of its run, as a shell has it, if that failed after the signal and was
             requeued for it; else 0.
         tries: How often that requeue was tried since it last succeeded as a whole.
+        then: Its size afterwards, which room is kept for; None: it leaves, or keeps its size.
     """
 
     run: Run
@@ -62,12 +64,18 @@ class Victim:
     outcome: str = ""
     ended: int = 0
     tries: int = 0
+    then: Shape | None = None
+
+    @property
+    def gives_gpus(self) -> float:
+        """GPUs that it has fewer afterwards."""
+        return self.gpus if self.then is None else max(0.0, self.gpus - self.then.gpus)
 
 
 Purpose = Literal["preempt", "defragment", "split", "reshape"]
 """Why GPUs change hands: for jobs of a better tier; to move jobs together so that a gang fits or
 nodes are free as a whole; to part two jobs that slow each other down on one GPU; to move a job to
-free GPUs of a faster type."""
+free GPUs of a faster type, or to more of them."""
 
 
 class Seal(StrEnum):
@@ -122,9 +130,8 @@ class Handover:
     @property
     def moved(self) -> tuple[JobId, ...]:
         """The jobs that are to run on elsewhere."""
-        if self.purpose not in ("defragment", "reshape"):
-            return ()
-        return tuple(victim.run.job_id for victim in self.victims)
+        moves = self.purpose in ("defragment", "reshape")
+        return tuple(v.run.job_id for v in self.victims if moves or v.then is not None)
 
     @property
     def signalled(self) -> bool:

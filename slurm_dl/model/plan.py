@@ -18,6 +18,7 @@ from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32
 from slurm_dl.model.json_marks import OneOf
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.steer import Steer
 
 
@@ -217,6 +218,24 @@ class Trim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reshape:
+    """Give a pending job another size; the whole request is written, whatever Slurm shows.
+
+    Attributes:
+        shape: Nodes, and GPUs on each.
+        cpus: CPUs on each node; 0 leaves them as they are.
+        mem_mb: Memory on each node, MB; 0 leaves it as it is.
+    """
+
+    job_id: JobId
+    shape: Shape
+    cpus: int
+    mem_mb: int
+    why: str
+    handover_id: HandoverId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSteer:
     """Write down that a steer is over, and how it ended. Only the ledger changes.
 
@@ -241,6 +260,7 @@ ClusterAction = (
     | SetSteer
     | ClearSteer
     | Trim
+    | Reshape
 )
 """Actions that reach the cluster."""
 

@@ -8,12 +8,12 @@ The bounds of the fields hold for files: `slurm_dl.profiles.directory` checks th
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from slurm_dl.model.bounds import Bound, Spelled
+from slurm_dl.model.shape import Shape
 
 Origin = Literal["measured", "computed", "published", "declared"]
 """Where a figure is from: runs here, the model's architecture, a paper, the admin's word."""
@@ -24,7 +24,6 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"
 Label = Annotated[int, Bound(ge=0, le=2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""
 
-_SHAPE = r"([1-9][0-9]{0,4})x([1-9][0-9]{0,3})"
 _Name = Annotated[str, Spelled(NAME, "must be letters, digits and . _ + / -, 64 at most")]
 _Alias = Annotated[str, Spelled(r"[A-Za-z0-9][ -~]{0,63}", "must be 1 to 64 ASCII characters")]
 _GpuType = Annotated[str, Spelled(r"[A-Za-z0-9._+-]{0,64}", "must be letters, digits and . _ + -")]
@@ -35,50 +34,6 @@ _NotNegative = Annotated[float, Bound(ge=0, le=1e12)]
 _Share = Annotated[float, Bound(ge=0, le=1)]
 _Count = Annotated[int, Bound(ge=0, le=10**9)]
 _Batch = Annotated[int, Bound(ge=1, le=10**9)]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Shape:
-    """How a job lies on nodes: the same number of GPUs on each."""
-
-    nodes: int  # Nodes, at least 1
-    gpus_per_node: int  # GPUs on each, at least 1
-
-    def __post_init__(self) -> None:
-        if self.nodes < 1 or self.gpus_per_node < 1:
-            msg = f"a shape has at least one node and one GPU on each (got {self})"
-            raise ValueError(msg)
-
-    @property
-    def gpus(self) -> int:
-        """GPUs in all."""
-        return self.nodes * self.gpus_per_node
-
-    @classmethod
-    def of(cls, text: str) -> Shape:
-        """The shape written ``NODESxGPUS``.
-
-        Raises:
-            ValueError: It is written otherwise.
-        """
-        found = re.fullmatch(_SHAPE, text)
-        if found is None:
-            msg = "must be NODESxGPUS, such as 2x4"
-            raise ValueError(msg)
-        return cls(int(found[1]), int(found[2]))
-
-    def __str__(self) -> str:
-        return f"{self.nodes}x{self.gpus_per_node}"
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> dict[str, object]:
-        """That files have it as text; pydantic asks for it, and is not imported."""
-        return {
-            "type": "function-after",
-            "schema": {"type": "str"},
-            "function": {"type": "no-info", "function": cls.of},
-            "serialization": {"type": "to-string"},
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

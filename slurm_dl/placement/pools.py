@@ -19,7 +19,8 @@ import numpy as np
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
-from slurm_dl.model.profile import Profile, Shape
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
 from slurm_dl.placement.candidate_nodes import CandidateNodes

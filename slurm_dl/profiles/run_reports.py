@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from slurm_dl.job.untrusted_files import read_regular
-from slurm_dl.model.profile import NAME, CheckpointCost, Profile, Shape, Speed
+from slurm_dl.model.profile import NAME, CheckpointCost, Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.text import escaped
 from slurm_dl.yaml_places import LARGEST_BYTES
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from slurm_dl.cli.dlctl.command import dlctl
-from slurm_dl.model.profile import Shape
+from slurm_dl.model.shape import Shape
 from slurm_dl.profiles import load_profiles
 from slurm_dl.sandbox import Sandbox
 

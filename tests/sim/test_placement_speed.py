@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.simulation.ideal.jobs_on_nodes import profile_named
 from slurm_dl.simulation.ideal.placement_speed import (
     ContentionSpeed,

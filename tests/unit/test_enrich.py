@@ -23,7 +23,8 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.qssf import Qssf
 from slurm_dl.slurm.accounting.job_runs import NoAccountingError

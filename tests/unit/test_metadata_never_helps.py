@@ -26,6 +26,7 @@ from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
 from slurm_dl.model.plan import OpenHandover, Plan, Requeue
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.registry import POLICIES
@@ -51,6 +52,7 @@ COUNTED = dataclasses.replace(
 # --- the fields -----------------------------------------------------------------------------
 
 SIZES = st.none() | st.integers(1, 10**6)
+SHAPES = st.builds(Shape, st.integers(1, 4), st.integers(1, 8))
 CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "contract": st.none() | st.builds(Contract),
     "model": st.none() | st.sampled_from(MODELS),
@@ -71,6 +73,9 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "due_s": st.none() | st.integers(int(build.NOW_S) - 10, int(build.NOW_S) + 9000),
     "or_else": st.sampled_from([None, "run", "cancel"]),
     "bid": st.none() | st.integers(0, 10**12),
+    "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
+    "asked": st.none() | SHAPES,
+    "batch": st.sampled_from(["fixed", "gpu"]),
     "unreadable": st.booleans(),
 }
 """Each field of a claim, with what it can be set to."""

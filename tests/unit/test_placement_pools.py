@@ -23,7 +23,8 @@ from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import ForgetSteer, SetSteer
-from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.pools import Pools, Replay, speed_ups

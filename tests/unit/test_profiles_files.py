@@ -17,9 +17,9 @@ from slurm_dl.model.profile import (
     HostRate,
     Load,
     Profile,
-    Shape,
     Speed,
 )
+from slurm_dl.model.shape import Shape
 from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.profiles.directory import (
     add_profile,

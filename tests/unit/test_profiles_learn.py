@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from slurm_dl import job
 from slurm_dl.job import progress
-from slurm_dl.model.profile import CheckpointCost, Profile, Shape, Speed
+from slurm_dl.model.profile import CheckpointCost, Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.profiles import run_reports
 from slurm_dl.profiles.run_reports import Measured, Reports, learned, read_reports, votes
 

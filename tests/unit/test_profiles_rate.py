@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed, skew_of
+from slurm_dl.model.profile import Profile, ShapeRate, Speed, skew_of
+from slurm_dl.model.shape import Shape
 
 
 def speed(shape: Shape, steps_per_s: float, gpu_type: str = "") -> Speed:

@@ -13,7 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from slurm_dl.model.profile import Shape, skew_of
+from slurm_dl.model.profile import skew_of
+from slurm_dl.model.shape import Shape
 from slurm_dl.profiles import shipped_profiles
 from slurm_dl.profiles.directory import shipped_directory
 

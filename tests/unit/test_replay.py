@@ -43,11 +43,13 @@ from slurm_dl.model.plan import (
     ForgetSteer,
     LedgerAction,
     Plan,
+    Reshape,
     SetSteer,
     Trim,
     TripBreaker,
 )
-from slurm_dl.model.profile import Profile, Shape
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
@@ -66,8 +68,8 @@ FLOATS = st.floats(allow_nan=False) | st.just(math.nan)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
-NOT_LIVED = {Trim, TripBreaker, Book}
-"""No job of the streams asks for more CPUs or memory than it can do with; breakers are off.
+NOT_LIVED = {Trim, TripBreaker, Book, Reshape}
+"""No job of the streams asks for more than it can do with, or can change its size; breakers are off.
 
 No policy of ours books anything: test_book replays one that does."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))

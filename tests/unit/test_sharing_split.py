@@ -21,7 +21,8 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import OpenHandover, Requeue, Signal
-from slurm_dl.model.profile import Load, Profile, Shape, Speed
+from slurm_dl.model.profile import Load, Profile, Speed
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import Fifo

@@ -24,7 +24,8 @@ from slurm_dl.estimates.training_speed import (
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed
+from slurm_dl.model.profile import Profile, ShapeRate, Speed
+from slurm_dl.model.shape import Shape
 
 SITE = SitePriors(gpu_speed={"a100": 2.0, "v100": 1.0}, serial_share=0.1)
 

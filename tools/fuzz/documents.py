@@ -18,7 +18,7 @@ from slurm_dl.experiments.grid import Experiment, Workload, product
 from slurm_dl.experiments.policy_words import parse_policies
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.profile import Shape
+from slurm_dl.model.shape import Shape
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.profiles.directory import profile_of, read_profile, text_of
 from slurm_dl.profiles.run_reports import SPEED_FILE, STATE_FILE, read_reports

@@ -29,6 +29,7 @@ from slurm_dl.model.plan import (
     Detach,
     Requeue,
     Reserve,
+    Reshape,
     SetSiteFactor,
     SetSteer,
     Signal,
@@ -43,6 +44,7 @@ from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
 from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
+from slurm_dl.slurm.write.reshape_job import reshape
 from slurm_dl.text import escaped
 
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
@@ -105,6 +107,8 @@ class Actor:
                 unseal(self._slurm, action.name)
             case Trim():
                 trim(self._slurm, action)
+            case Reshape():
+                reshape(self._slurm, action)
             case SetSteer() | ClearSteer():
                 self._steer(action)
             case _:
