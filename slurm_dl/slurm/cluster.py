@@ -200,6 +200,7 @@ class SlurmCluster:
             self._look_at()
         self._stuck = stuck
         self._queue.learn_splits(self._holdings, table, site)
+        self._holdings.correct(table)
         self._shares.learn(table)
         self._statuses.learn(table)
         return self._put_together(table, conditions, now_s)

@@ -80,6 +80,7 @@ class SiteConfig:
         private: Words of PrivateData, in lower case: what ordinary users may not see of others.
         slurm_uid: SlurmUser's uid; None if Slurm does not say.
         accounting: There is a slurmdbd.
+        counts_gpus: Slurm accounts for GPUs, and tells of each job how many it holds.
         enforced: Words of AccountingStorageEnforce, in lower case.
         licences: Of each licence of the cluster's own how many jobs may hold, and how many are
             held; see `read_licences`.
@@ -93,6 +94,7 @@ class SiteConfig:
     private: frozenset[str] = frozenset()
     slurm_uid: int | None = None
     accounting: bool = False
+    counts_gpus: bool = False
     enforced: frozenset[str] = frozenset()
     licences: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     requeue_hold_s: float = _CRED_EXPIRE_S + 1
@@ -166,6 +168,7 @@ def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
         private=frozenset(private) - {"none", "(null)"},
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
         accounting=values.get("AccountingStorageType", "").lower().endswith("slurmdbd"),
+        counts_gpus="gres/gpu" in options(values.get("AccountingStorageTRES", "")),
         enforced=frozenset(options(values.get("AccountingStorageEnforce", ""))) - {"none"},
         licences=dict.fromkeys({values.get("Licenses", "(null)")} - {"(null)", ""}, (0.0, 0.0)),
         requeue_hold_s=requeue_hold(values)[0],

@@ -91,6 +91,10 @@ class OnSlurm:
         """See `Subject`."""
         self._box.run(["scontrol", "requeue", *only, str(job_id)])
 
+    def scontrol(self, *arguments: str) -> str:
+        """What scontrol says to *arguments*."""
+        return self._box.run(["scontrol", *arguments]).stdout
+
     def cancel_task(self, array: JobId, task: int) -> None:
         """End one task of an array, which scancel knows by this name alone (22.05.8)."""
         self._box.run(["scancel", f"{array}_{task}"])

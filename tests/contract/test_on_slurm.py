@@ -115,3 +115,20 @@ def released(subject: OnSlurm, actions: list[SetSteer]) -> list[str]:
     steers = [dataclasses.replace(action.steer, since_s=since_s) for action in actions]
     slurm = Slurm(slurm_conf=Path(subject.slurm_conf))
     return list(release_all(slurm, ["gpu"], steers=steers))
+
+
+def test_a_job_holds_what_it_was_given_not_what_it_shows(subject: OnSlurm) -> None:
+    """22.05 takes the update and shows it, and starts the job with the GPUs it asked for before."""
+    subject.empty()
+    job = subject.submit("-H", "--gpus-per-node=2", "--comment=Nodes=n1 CPU_IDs=0 Mem=0 GRES= ")
+    subject.scontrol("update", f"JobId={job}", "TresPerNode=gres/gpu:1")
+    subject.scontrol("release", str(job))
+
+    seen = subject.until(
+        lambda s: state_of(s, job) == "RUNNING" and s.jobs.gpus[s.jobs.row_of()[job]] == 2,
+        "two GPUs",
+    )
+
+    assert "gpu:1 " in subject.scontrol("show", "job", str(job)).replace("\n", " ")
+    assert list(told(subject, job)["split"].values()) == [2]
+    assert seen.held.gpus.sum() == 2

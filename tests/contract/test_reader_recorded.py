@@ -50,7 +50,7 @@ class Recorded(Slurm):
         if args[-1] == CONDITION_ARGUMENTS[-1]:
             return self.text["excluded"]
         text = self.text.get(args[1] if tool == "scontrol" else tool, "")
-        if args[:2] == ("show", "job"):
+        if args[:2] == ("show", "job") and args[-1] != "--oneliner":
             return re.findall(rf"^JobId={args[-1]} .*", text, re.MULTILINE)[0]
         if tool == "squeue" and args[0].startswith("--jobs="):
             text = self.text["arrays"]

@@ -158,8 +158,8 @@ def test_what_is_counted_of_each_type() -> None:
     snap = of.snapshot
 
     assert gpus_by_type(snap).tolist() == [2, 2]
-    # What its details tell does not add up to three: it is spread over what the node has.
-    assert snap.seen.held.by_type.tolist() == [[1.5, 0], [1.5, 1]]
+    # It asked for three, and holds what its details tell.
+    assert snap.seen.held.by_type.tolist() == [[1, 0], [1, 1]]
     assert type_held(snap.seen).tolist()[-1] == snap.seen.gpu_types.index("h100")
 
 

@@ -91,6 +91,7 @@ def table(*jobs: tuple[int, str, float], state: JobState = JobState.RUNNING) -> 
         exclusive=[False] * n,
         nodes=["" if state is JobState.PENDING else nodes for _, nodes, _ in jobs],
         even=[True] * n,
+        counted=[True] * n,
         claims={},
         texts={},
         reserved={},

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -361,10 +362,12 @@ UNEVEN = {
     "NumNodes": "2",
     "NodeList": "n[1-2]",
     "NumCPUs": "5",
-    "tres-alloc": "cpu=5,mem=7M,node=2",
+    "tres-alloc": "cpu=5,mem=7M,node=2,gres/gpu=4",
     "tres-per-node": "N/A",
     "tres-per-job": "gres:gpu:4",
 }
+COUNTED = {"tres-alloc": "cpu=1,mem=7M,node=1,gres/gpu=2"}
+"""Of a job with two GPUs on one node, at a site that accounts for them."""
 
 
 def split(holdings: Holdings, table: JobTable) -> list[float]:
@@ -381,12 +384,12 @@ def detail(job_id: int, first: int, second: int, extra: str = "") -> str:
 
 def test_uneven_split_is_learnt_once() -> None:
     """A job that asked in all is asked about once, and keeps its split while it runs."""
-    table = read(job(1), job(2) | UNEVEN)
+    table = read(job(1) | COUNTED, job(2) | UNEVEN)
     holdings = Holdings()
 
     assert holdings.unknown(table, site()) == [1]
     assert split(holdings, table) == [2, 2, 2]
-    holdings.learn(splits_in(detail(2, 3, 1), {2}), table, [1])
+    holdings.learn(splits_in(detail(2, 3, 1), {2}), table, [1], site())
     assert split(holdings, table) == [2, 3, 1]
     assert holdings.unknown(table, site()) == []
     assert split(holdings, table) == [2, 3, 1]
@@ -410,7 +413,7 @@ def test_split_that_does_not_add_up_is_not_believed(text: str) -> None:
     table = read(job(2) | UNEVEN)
     holdings = Holdings()
 
-    holdings.learn(splits_in(text, {2}), table, [0])
+    holdings.learn(splits_in(text, {2}), table, [0], site())
 
     assert split(holdings, table) == [2, 2]
     assert holdings.unknown(table, site()) == []
@@ -466,6 +469,91 @@ def test_jobs_with_forged_lines_in_the_dump_are_asked_for_alone() -> None:
 
     assert split(holdings, table) == [2, 2, 3, 1, 3, 1]
     assert [call[5:] for call in slurm.asked] == [(), ("3",), ("4",)]
+
+
+ASKED = {
+    "NumNodes": "2",
+    "NodeList": "n[1-2]",
+    "tres-alloc": "cpu=2,node=2",
+    "tres-per-node": "gres:gpu:1",
+}
+"""What a job shows on two nodes after an update that had no effect: one GPU on each."""
+
+
+@pytest.mark.parametrize(
+    ("fields", "text", "gpus"),
+    [
+        (ASKED, detail(2, 2, 2), [2, 2]),
+        (ASKED, detail(2, 1, 1), [1, 1]),
+        (ASKED | {"tres-per-node": "gres:nvme:1"}, detail(2, 2, 2), [2, 2]),
+        (ASKED | {"tres-per-node": "gres:gpu:4"}, detail(2, 1, 1), [1, 1]),
+        # What the owner adds counts where it makes the job larger, up to the node's four GPUs.
+        (ASKED, detail(2, 2, 2, "Comment=Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES="), [2, 2]),
+        (ASKED, detail(2, 2, 2, "Comment=Nodes=n9 CPU_IDs=0 Mem=0 GRES=gpu:9"), [2, 2]),
+        (ASKED, detail(2, 2, 2, "Comment=Nodes=n2 CPU_IDs=0 Mem=0 GRES=gpu:9"), [2, 4]),
+        # Nothing is known of it, or not of all of its nodes.
+        (ASKED, detail(3, 2, 2), [1, 1]),
+        (ASKED, detail(2, 2, 2).replace("Nodes=n2", "Nodes=n3"), [1, 1]),
+        # Slurm accounts for its GPUs: then its own count is the truth.
+        (ASKED | {"tres-alloc": "cpu=2,node=2,gres/gpu=2"}, detail(2, 2, 2), [1, 1]),
+    ],
+)
+def test_a_job_holds_what_its_details_tell(
+    fields: dict[str, str], text: str, gpus: list[float]
+) -> None:
+    """In the column of jobs, too."""
+    table, holdings = read(job(2) | fields), Holdings()
+    holdings.learn(splits_in(text, {2}), table, [0], site())
+    holdings.correct(table)
+    assert (split(holdings, table), table.gpus) == (gpus, [sum(gpus)])
+
+
+def test_what_a_job_that_runs_shows_later_changes_nothing() -> None:
+    """Its details were read in this run."""
+    table, holdings = read(job(2) | ASKED), Holdings()
+    holdings.learn(splits_in(detail(2, 2, 2), {2}), table, [0], site())
+    later = read(job(2) | ASKED | {"tres-per-node": "gres:gpu:3"})
+    assert holdings.unknown(later, site()) == []
+    holdings.correct(later)
+    assert (split(holdings, later), later.gpus) == ([2, 2], [4])
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts", "asked"),
+    [
+        (ASKED, False, True),
+        (ASKED, True, False),
+        (ASKED | {"tres-per-node": "N/A"}, False, True),
+        (ASKED | {"tres-per-node": "gres:shard:1"}, False, False),
+        (ASKED | PENDING, False, False),
+        (ASKED | {"State": "COMPLETING"}, False, False),
+        ({"NodeList": "n3", "tres-per-node": "N/A"}, False, False),
+        (COUNTED, False, False),
+    ],
+)
+def test_who_is_asked_for_what_he_holds(
+    fields: dict[str, str],
+    counts: bool,  # noqa: FBT001 - drawn
+    asked: bool,  # noqa: FBT001
+) -> None:
+    """Whoever runs on nodes with GPUs, once, where Slurm does not account for GPUs; no others."""
+    nodes = [node("n1"), node("n2"), node("n3", Gres="(null)")]
+    at = site(*nodes, config=dataclasses.replace(CONFIG, counts_gpus=counts))
+    table, holdings = read(job(2) | fields, at=at), Holdings()
+
+    assert bool(holdings.unknown(table, at)) == asked
+    holdings.learn({}, table, [0], at)
+    assert holdings.unknown(table, at) == []
+
+
+def test_jobs_that_give_nodes_back_hold_less() -> None:
+    """The same run on fewer nodes: what is left of the split that was learnt."""
+    holdings = Holdings()
+    holdings.learn(splits_in(detail(2, 3, 1), {2}), read(job(2) | ASKED), [0], site())
+    for change in ({"NumNodes": "1"}, {"NumNodes": "1", "State": "COMPLETING"}):
+        table = read(job(2) | ASKED | change | {"NodeList": "n2"})
+        holdings.correct(table)
+        assert (table.gpus, split(holdings, table)) == ([1], [1])
 
 
 def test_cpus_and_memory_are_split_without_loss() -> None:

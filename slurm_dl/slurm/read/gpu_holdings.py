@@ -3,6 +3,10 @@
 The queue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
 number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so. Nor
 does the queue tell which GPUs a job has that asked for any type, and runs on a node with several.
+Where Slurm does not account for gres/gpu (every site without slurmdbd), the queue has no more than
+what a job asked for, and that can be changed without effect: 22.05.8 takes ``TresPerNode=`` for a
+pending job, shows it, and starts the job with the GPUs it had asked for before. So there the
+details of every run on a node with GPUs are read once, and count.
 
 Of shares the queue has the number, and ``scontrol show node -d`` the devices with any (22.05.8
 forgets a device there once one of its two jobs has left). Only a job's details name its device. A
@@ -10,8 +14,11 @@ job keeps its devices as long as it runs, so each is asked about once, and only 
 shared at all; jobs with whole GPUs on the same nodes are asked about too, because Slurm takes the
 first device that has room.
 
-``scontrol show job -d`` is not safe from forgery (names and comments are printed raw into it), so
-details are believed only where they add up with the queue's record of the same job.
+``scontrol show job -d`` is not safe from forgery (names and comments are printed raw into it).
+Where Slurm accounts for GPUs, details are believed only where they add up with the queue's record
+of the same job. Elsewhere the truth stands in the job's own record, maybe beside what its owner
+wrote: of each node the most that is told counts, up to all GPUs of the node, so that no lie makes a
+job smaller. Who hides its details whole (by a line of a job in its name) is counted as it asked.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -57,12 +65,19 @@ class Holdings:
     def unknown(self, table: JobTable, site: ClusterReading) -> list[int]:
         """Rows of running jobs whose split over their nodes has not been learnt yet."""
         mixed = set(itertools.compress(site.nodes.name, site.nodes.is_mixed.tolist()))
+        with_gpus: set[str] = set()
+        if not site.config.counts_gpus:
+            with_gpus.update(itertools.compress(site.nodes.name, (site.nodes.gpus > 0).tolist()))
         return [
             row
-            for row, even in enumerate(table.even)
-            if not (even and (not mixed or self._types_known(table, row, mixed)))
-            and table.state[row] is JobState.RUNNING
+            for row, state in enumerate(table.state)
+            if state is JobState.RUNNING
             and run_key(table, row) not in self._splits
+            and not (
+                table.even[row]
+                and (table.counted[row] or with_gpus.isdisjoint(self._expand(table.nodes[row])))
+                and (not mixed or self._types_known(table, row, mixed))
+            )
         ]
 
     def _types_known(self, table: JobTable, row: int, mixed: set[str]) -> bool:
@@ -70,10 +85,16 @@ class Holdings:
             return True
         return mixed.isdisjoint(self._expand(table.nodes[row]))
 
-    def learn(self, told: Mapping[int, Split | None], table: JobTable, rows: Sequence[int]) -> None:
+    def learn(
+        self,
+        told: Mapping[int, Split | None],
+        table: JobTable,
+        rows: Sequence[int],
+        site: ClusterReading,
+    ) -> None:
         """Take the splits of *rows* out of what was *told*, by job id.
 
-        A job whose split does not add up is split evenly and not asked about again, but for those
+        A job whose split is not believed is split evenly and not asked about again, but for those
         that are `doubled`.
         """
         doubled = doubled_in(told, table, rows)
@@ -82,12 +103,25 @@ class Holdings:
             if run_key(table, row) in doubled:
                 continue
             split = told.get(table.job_id[row])
-            adds_up = (
-                split is not None
-                and set(split) == set(self._expand(table.nodes[row]))
+            names = self._expand(table.nodes[row])
+            if split is not None and not table.counted[row]:
+                split = _own(split, names, site)
+            elif split is not None and not (
+                set(split) == set(names)
                 and sum(gres.gpus for gres in split.values()) == table.gpus[row]
-            )
-            self._splits[run_key(table, row)] = split if adds_up else None
+            ):
+                split = None
+            self._splits[run_key(table, row)] = split
+
+    def correct(self, table: JobTable) -> None:
+        """Let the GPUs of jobs be what they hold, where Slurm does not account for them."""
+        for row, nodes in enumerate(table.nodes):
+            if not nodes or table.counted[row]:
+                continue
+            split = self._splits.get(run_key(table, row))
+            if split is not None:
+                names = self._expand(nodes)
+                table.gpus[row] = sum(split.get(name, NO_GRES).gpus for name in names)
 
     def allocations(self, table: JobTable, site: ClusterReading) -> Allocations:
         """One row for each job and node; nodes that Slurm no longer lists are passed over."""
@@ -118,7 +152,7 @@ class Holdings:
                 node.append(at)
                 gres = each if split is None else split.get(name, NO_GRES)
                 gpus.append(gres.gpus)
-                types.append([(named, gres.gpus)] if named else gres.types)
+                types.append([(named, gres.gpus)] if named and not gres.types else gres.types)
                 cpus.append(each_cpus + (i < more_cpus))
                 mem_mb.append(each_mb + (i < more_mb))
         self._splits = splits
@@ -142,7 +176,23 @@ class Holdings:
 
 def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:
     """GPUs by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
-    return gres_by_node(detail, wanted, parse_gres)
+    return gres_by_node(detail, wanted, parse_gres, lambda *told: max(told, key=_gpus))
+
+
+def _gpus(gres: Gres) -> float:
+    return gres.gpus
+
+
+def _own(split: Split, names: Collection[str], site: ClusterReading) -> Split | None:
+    """Of *split* the part on *names*, no more than each node has; None if a node is not told."""
+    own: dict[str, Gres] = {}
+    for name in names:
+        gres, at = split.get(name), site.row.get(name)
+        if gres is None:
+            return None
+        most = math.inf if at is None else float(site.nodes.gpus[at])
+        own[name] = gres if gres.gpus <= most else Gres(most)
+    return own
 
 
 def _typed(
@@ -279,7 +329,7 @@ def _believed(told: Devices | None, table: JobTable, row: int) -> Devices | None
 
 def devices_in(detail: str, wanted: Collection[int]) -> dict[int, Devices | None]:
     """Devices by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
-    return gres_by_node(detail, wanted, _indices)
+    return gres_by_node(detail, wanted, _indices, lambda _, later: later)
 
 
 @functools.lru_cache(4096)
@@ -359,7 +409,10 @@ def _first_record(detail: str, job_id: str) -> str:
 
 
 def gres_by_node(
-    detail: str, wanted: Collection[int], read: Callable[[str], _T]
+    detail: str,
+    wanted: Collection[int],
+    read: Callable[[str], _T],
+    again: Callable[[_T, _T], _T],
 ) -> dict[int, Mapping[str, _T] | None]:
     """GRES of each job in ``scontrol show job -d -o``, by node.
 
@@ -369,6 +422,8 @@ def gres_by_node(
 
     Args:
         read: Gives what is wanted of the GRES of one node, in Slurm's words.
+        again: Gives what counts of a node that is told of twice, which only its owner can bring
+            about, of the earlier and the later.
         wanted: Ids of the jobs that were asked about. Of others in the same dump it is only
             looked whether they are told twice: their lists are not spelled out.
 
@@ -383,12 +438,16 @@ def gres_by_node(
         if job_id in found:
             found[job_id] = None
             continue
-        found[job_id] = _on_nodes(detail, start, end, read) if job_id in wanted else {}
+        found[job_id] = _on_nodes(detail, start, end, read, again) if job_id in wanted else {}
     return found
 
 
 def _on_nodes(
-    detail: str, start: int, end: int, read: Callable[[str], _T]
+    detail: str,
+    start: int,
+    end: int,
+    read: Callable[[str], _T],
+    again: Callable[[_T, _T], _T],
 ) -> Mapping[str, _T] | None:
     by_node: dict[str, _T] = {}
     left = MOST_NODES
@@ -399,5 +458,7 @@ def _on_nodes(
         left -= count
         if left < 0:
             return None
-        by_node.update(dict.fromkeys(expand(nodes), read(gres)))
+        told = read(gres)
+        for name in expand(nodes):
+            by_node[name] = again(by_node[name], told) if name in by_node else told
     return by_node

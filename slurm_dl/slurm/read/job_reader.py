@@ -259,6 +259,7 @@ class JobReader:
                 for s, v in zip(state, raw["NodeList"], strict=True)
             ],
             even=[r.even for r in requests],
+            counted=[r.counted for r in requests],
             claims={
                 job: with_wckey(claim, wckey, limit)
                 for job, comment, wckey, limit in zip(

@@ -28,6 +28,7 @@ class JobTable:
         gpu_type: Name of the type; empty for any.
         nodes: Node list of each job that holds nodes; empty for the others.
         even: The GPUs are known to be spread evenly over the nodes.
+        counted: See `TresRequest.counted`.
         also_in: Further partitions of the pending jobs that name several, as indices.
         inside: Names of the reservations, not ours, of jobs that are not over.
         begins: Begin times of the pending jobs that wait for theirs, epoch seconds.
@@ -64,6 +65,7 @@ class JobTable:
     exclusive: list[bool]
     nodes: list[str]
     even: list[bool]
+    counted: list[bool]
     claims: dict[JobId, Claim]
     texts: dict[JobId, JobText]
     reserved: dict[JobId, str]

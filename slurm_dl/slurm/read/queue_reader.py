@@ -100,7 +100,7 @@ class CliQueue:
         if found is not None:  # Until it is known the job counts as spread evenly.
             detail, asked = found
             wanted = {table.job_id[row] for row in asked}
-            holdings.learn(splits_in(detail, wanted), table, asked)
+            holdings.learn(splits_in(detail, wanted), table, asked, site)
 
     def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - see `PyslurmQueue`
         """Set the SiteFactor of one job that is no array's and no gang's; False: not by this way.

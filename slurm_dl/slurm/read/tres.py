@@ -106,6 +106,8 @@ class TresRequest:
         gres: GPUs and shares in all.
         mem_mb: Memory in all, MB.
         even: The GPUs are known to be the same number on each node.
+        counted: Slurm accounts for its GPUs, or it has shares; else the GPUs are what it asks for,
+            which after an update that Slurm took and ignored is not what it was given.
         several_types: It names GPUs of more than one type.
         others: Of each other GRES what it takes of a node, by ``name`` or ``name:type``.
     """
@@ -113,6 +115,7 @@ class TresRequest:
     gres: Gres
     mem_mb: int
     even: bool
+    counted: bool = True
     several_types: bool = False
     others: tuple[tuple[str, float], ...] = ()
 
@@ -161,7 +164,8 @@ def job_request(
             name = gres_name(kind, gres_type)
             others[name] = others.get(name, 0.0) + math.ceil(count * times)
     mem_mb = round(tres.mem_mb * share)
-    return TresRequest(gres, mem_mb, even, several, tuple(others.items()))
+    counted = tres.gres.gpus > 0 or gres.shards > 0 or gres.mps > 0
+    return TresRequest(gres, mem_mb, even, counted, several, tuple(others.items()))
 
 
 def nodes_in(text: str) -> int:
