@@ -18,12 +18,16 @@ from slurm_dl.model.plan import (
     Detach,
     Requeue,
     Reserve,
+    Reshape,
     SetSiteFactor,
     SetSteer,
     Signal,
+    Trim,
     Unseal,
 )
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.steer import Steer
+from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, SlurmSim
 
@@ -44,6 +48,10 @@ def reserve(*nodes: str, handover: HandoverId = ONE, duration_s: float = 90.0) -
 
 def signal(run: Run) -> Signal:
     return Signal(handover_id=ONE, run=run, signal="USR1", target="batch", why="test")
+
+
+def reshape(job: JobId, shape: str) -> Reshape:
+    return Reshape(job_id=job, shape=Shape.of(shape), cpus=0, mem_mb=0, why="test")
 
 
 def steer(job: JobId, *avoid: str, not_before_s: float = 0.0) -> Steer:
@@ -254,3 +262,67 @@ def test_a_dead_node_is_shown_as_down_once_it_is_missed() -> None:
     assert ups[-1] == 0
     assert ups == sorted(ups, reverse=True)
     assert state(sim, FIRST) is JobState.PENDING
+
+
+TWICE_AS_FAST = JobSizes(
+    gpus=np.array([1.0, 4.0]), nodes=np.array([1.0, 2.0]), rate=np.array([1.0, 2.0])
+)
+ELASTIC = TraceKnowledge(sizes=(None, TWICE_AS_FAST))
+
+
+def behind_a_full_cluster(**costs: float) -> SlurmSim:
+    """Two nodes of two GPUs that are busy for 10 s, and a job of one GPU and 100 s that waits."""
+    jobs = [(0.0, 10.0, 4.0), (0.0, 100.0, 1.0)]
+    sim = cluster(jobs, "2x2", known=ELASTIC, costs=scenes.ideal(**costs))
+    sim.machine.advance_to(1.0)
+    return sim
+
+
+def test_a_job_changes_its_size_while_it_waits_and_works_at_its_speed() -> None:
+    """100 s on one GPU are 50 s on four; a run keeps the size it began in."""
+    sim = behind_a_full_cluster()
+    claim = sim.observe().claims[SECOND]
+    assert (claim.sizes, claim.asked) == ((Shape(1, 1), Shape(2, 2)), Shape(1, 1))
+
+    sim.apply(reshape(SECOND, "2x2"))
+
+    waits = sim.observe().jobs
+    assert (waits.n_nodes[1], waits.gpus[1], waits.cpus[1]) == (2, 4, 2)
+    sim.machine.advance_to(30.0)
+    sim.apply(reshape(SECOND, "1x1"))
+    runs = sim.observe()
+    assert runs.held.gpus[runs.held.job == 1].tolist() == [2, 2]
+    assert runs.jobs.gpus[1] == 4
+    sim.machine.advance_to_end()
+    records = sim.machine.jobs.records()
+    assert (records.runs.end_s - records.runs.start_s).tolist() == [10, 50]
+    assert records.service_gpu_s.tolist() == [40, 200]
+    assert (records.runs.gpus.tolist(), records.gpus.tolist()) == ([4, 4], [4, 1])
+
+
+def test_work_that_was_saved_in_one_size_counts_in_another() -> None:
+    """After 20 s at speed 2 a job has 60 s left to do on one GPU."""
+    sim = behind_a_full_cluster(hold_s=5.0)
+    sim.apply(reshape(SECOND, "2x2"))
+    sim.machine.advance_to(30.0)
+    before = run_of(sim, SECOND)
+    sim.apply(signal(before))
+    sim.apply(Requeue(handover_id=ONE, run=before, why="test"))
+    sim.apply(reshape(SECOND, "1x1"))
+    sim.machine.advance_to_end()
+    runs = sim.machine.jobs.records().runs
+    assert runs.gpus.tolist() == [4, 4, 1]
+    assert (runs.end_s - runs.start_s).tolist() == [10, 20, 60]
+
+
+def test_a_size_that_fits_nowhere_waits_and_a_cut_is_refused() -> None:
+    """As on Slurm nobody refuses it; the size asked for, written back, starts."""
+    sim = behind_a_full_cluster()
+    sim.apply(reshape(SECOND, "3x1"))
+    sim.machine.advance_to(300.0)
+    assert state(sim, SECOND) is JobState.PENDING
+    with pytest.raises(ClusterError, match="cuts none"):
+        sim.apply(Trim(job_id=SECOND, cpus=1, mem_mb=0, why="test"))
+    sim.apply(reshape(SECOND, "1x1"))
+    sim.machine.advance_to(301.0)
+    assert state(sim, SECOND) is JobState.RUNNING

@@ -1,0 +1,121 @@
+"""What is written to Slurm to change what a pending job asks for."""
+
+from __future__ import annotations
+
+import pytest
+from squeue_records import RUNNING, answer
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import Reshape, Trim
+from slurm_dl.model.shape import Shape
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.request_changes import change_request
+
+WAITS = RUNNING | {
+    "JobID": "7",
+    "JobArrayID": "7",
+    "State": "PENDING",
+    "NumCPUs": "4",
+    "tres-alloc": "cpu=4,mem=8G,node=1,billing=4",
+    "tres-per-node": "gres:gpu:1",
+}
+
+
+class OneJob(Slurm):
+    """Lists one record and keeps what is written."""
+
+    def __init__(self, record: dict[str, str]) -> None:
+        self._record = record
+        self.done: list[str] = []
+
+    def run(self, tool: str, *args: str) -> str:
+        """The record."""
+        if tool == "squeue":
+            return answer(args, [self._record])
+        self.done.append(" ".join(args))
+        return ""
+
+
+def written(action: Trim | Reshape, fields: dict[str, str]) -> list[str]:
+    slurm = OneJob(WAITS | fields)
+    change_request(slurm, action)
+    return slurm.done
+
+
+def size(shape: str, cpus: int = 0, mem_mb: int = 0) -> Reshape:
+    return Reshape(job_id=JobId(7), shape=Shape.of(shape), cpus=cpus, mem_mb=mem_mb, why="test")
+
+
+def trim(cpus: int, mem_mb: int = 0) -> Trim:
+    return Trim(job_id=JobId(7), cpus=cpus, mem_mb=mem_mb, why="test")
+
+
+TYPED = {"tres-per-node": "gres/gpu:a100:1,gres/nvme:2"}
+TWO_TASKS = {"NumTasks": "2"}
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "settings"),
+    [
+        (
+            size("2x2", cpus=8, mem_mb=32000),
+            {},
+            (
+                "NumNodes=2-2 Gres=gpu:2 NumTasks=2 TasksPerNode=1 "
+                "NumCPUs=16 CPUsPerTask=8 MinCPUsNode=8 MinMemoryNode=32000"
+            ),
+        ),
+        # All of it also where nothing else is to change; the type and other GRES stay.
+        (
+            size("1x1"),
+            TYPED,
+            (
+                "NumNodes=1-1 Gres=gpu:a100:1,nvme:2 NumTasks=1 TasksPerNode=1 "
+                "NumCPUs=4 CPUsPerTask=4 MinCPUsNode=4"
+            ),
+        ),
+        # squeue shows three nodes of a pending job that asks for two.
+        (
+            size("1x4"),
+            {"NumNodes": "3", "NumTasks": "4", "NumCPUs": "8", "tres-alloc": "cpu=8,node=2"},
+            (
+                "NumNodes=1-1 Gres=gpu:4 NumTasks=2 TasksPerNode=2 "
+                "NumCPUs=4 CPUsPerTask=2 MinCPUsNode=4"
+            ),
+        ),
+        (trim(2), TWO_TASKS, "NumCPUs=2 CPUsPerTask=1 MinCPUsNode=2"),
+        (trim(4, 1000), {}, "MinMemoryNode=1000"),
+        (trim(4), {}, ""),
+        (size("2x2"), {"State": "RUNNING"}, ""),
+        (trim(1), {"State": "RUNNING"}, ""),
+    ],
+)
+def test_one_update_or_none(action: Trim | Reshape, fields: dict[str, str], settings: str) -> None:
+    """The whole of a size; of a cut what is less; nothing of a job that does not wait."""
+    assert written(action, fields) == ([f"update JobId=7 {settings}"] if settings else [])
+
+
+@pytest.mark.parametrize(
+    ("action", "fields", "why"),
+    [
+        (size("1x2"), {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:1"}, "by --gpus,"),
+        (size("1x2"), {"tres-per-node": "N/A", "tres-per-task": "gres:gpu:1"}, "--gpus-per-task"),
+        (size("1x2"), {"tres-per-socket": "gres:gpu:1"}, "--gpus-per-socket"),
+        (size("1x2"), {"tres-per-node": "N/A"}, "no GPUs"),
+        (size("1x2"), {"tres-per-node": "gres:gpu:a:1,gres:gpu:b:1"}, "one kind"),
+        (size("1x2"), {"tres-per-node": "gres:gpu:1,gres:shard:1"}, "one kind"),
+        (size("1x2"), {"NumTasks": "3", "tres-alloc": "cpu=4,node=2"}, "3 tasks on 2 nodes"),
+        (size("1x2", cpus=3), TWO_TASKS, "3 CPUs a node do not go into 2 tasks"),
+        (trim(1), TWO_TASKS, "1 CPUs a node do not go into 2 tasks"),
+        (size("1x2"), {"JobArrayID": "7_[1-3]"}, "by itself"),
+        (size("1x2"), {"JobID": "8"}, "by itself"),
+        (size("1x2"), {"NumTasks": "many"}, "cannot be read"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(
+    action: Trim | Reshape, fields: dict[str, str], why: str
+) -> None:
+    """By name, and before anything is written."""
+    with pytest.raises(ClusterError, match=why):
+        written(action, fields)
