@@ -302,7 +302,7 @@ def test_a_job_changes_its_size_while_it_waits_and_works_at_its_speed() -> None:
 
 def test_work_that_was_saved_in_one_size_counts_in_another() -> None:
     """After 20 s at speed 2 a job has 60 s left to do on one GPU."""
-    sim = behind_a_full_cluster(hold_s=5.0)
+    sim = behind_a_full_cluster(cred_expire_s=4.0)
     sim.apply(reshape(SECOND, "2x2"))
     sim.machine.advance_to(30.0)
     before = run_of(sim, SECOND)
