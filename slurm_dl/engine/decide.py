@@ -78,10 +78,10 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
-    shapes = waiting_shapes(snap, target.intent, target.served, settings.window)
+    shapes, stuck = waiting_shapes(snap, target.intent, target.served, settings.window)
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
-    handovers = take(snap, wish, target, admitted)
+    handovers = take(snap, wish, target, admitted, stuck=stuck)
     sized = tuple(reshapes(shown, snap, shapes, jobs_of(snap.handovers)))
     return tell(snap, wish, placed, handovers, sized)
 
@@ -160,7 +160,6 @@ class Target:
         victims: Who may be displaced, after guarantees and leases.
         may_displace: ``(n,)`` bool, jobs for which others may be displaced.
         types: Nodes of the type of GPUs that the policy chose for a job.
-        surplus: The running jobs that should be smaller; None: no job changes its size.
     """
 
     intent: Intent
@@ -169,7 +168,6 @@ class Target:
     victims: Victims
     may_displace: Bool
     types: EligibleNodes
-    surplus: Surplus | None
 
 
 def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
@@ -202,10 +200,6 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         movable=movable(snap, victims, lending, settings.resizing),
     )
     intent = staying(snap, intent)
-    surplus = None
-    if lending is not None:
-        surplus = Surplus.of(snap, intent)
-        victims = releasing(victims, lending, snap, surplus.rows)
     line = WaitingLine(snap, intent, settings, wish.guarantee.guaranteed)
     return Target(
         intent=intent,
@@ -214,7 +208,6 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         victims=victims,
         may_displace=may_displace,
         types=nodes_of_chosen_type(snap, intent),
-        surplus=surplus,
     )
 
 
@@ -246,9 +239,19 @@ class PreemptionDecision:
     handovers: Handovers  # The hand-overs that are under way or begin
 
 
-def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> PreemptionDecision:
-    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
-    settings, tripping = admitted.settings, admitted.tripping
+def take(
+    snap: Snapshot, wish: Wish, target: Target, admitted: Admitted, *, stuck: bool
+) -> PreemptionDecision:
+    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way.
+
+    Args:
+        stuck: See `Surplus.of`.
+    """
+    settings, tripping, surplus = admitted.settings, admitted.tripping, None
+    candidates = target.victims
+    if admitted.lending is not None:
+        surplus = Surplus.of(snap, target.intent, stuck=stuck)
+        candidates = releasing(candidates, admitted.lending, snap, surplus.rows)
     higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
         snap=snap,
@@ -258,12 +261,12 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
         line=target.line,
         served=target.served,
         guaranteed=wish.guarantee.guaranteed,
-        candidates=target.victims,
+        candidates=candidates,
         may_displace=target.may_displace,
         within=within if higher is None else in_both(within, higher.within),
         higher=higher,
         types=target.types,
-        surplus=target.surplus,
+        surplus=surplus,
     )
     handovers = engine_of(settings).handovers(context)
     if handovers.opened:

@@ -77,8 +77,12 @@ def moved_rows(snap: Snapshot) -> dict[int, Shape]:
     }
 
 
-def waiting_shapes(snap: Snapshot, intent: Intent, served: Rows, most: int) -> dict[int, Shape]:
-    """Sizes in which waiting jobs are to start, by row; jobs of hand-overs keep theirs.
+def waiting_shapes(
+    snap: Snapshot, intent: Intent, served: Rows, most: int
+) -> tuple[dict[int, Shape], bool]:
+    """Sizes in which waiting jobs are to start, by row, and whether any finds no room now.
+
+    Jobs of hand-overs keep their sizes.
 
     Each has the size of the target, or the largest smaller one that has room on the nodes now where
     that has none: the target counts GPUs alone.
@@ -89,19 +93,20 @@ def waiting_shapes(snap: Snapshot, intent: Intent, served: Rows, most: int) -> d
     """
     sizes, size = snap.sizes, intent.size
     if sizes is None or size is None:
-        return {}
+        return {}, False
     target = np.zeros(len(snap.jobs), dtype=np.bool_)
     target[intent.target] = True
     busy = jobs_of(snap.handovers)
     rows = served[target[served] & (snap.jobs.state[served] == PENDING)][:most]
     room, open_ = FreeResources.free_in(snap), ~sealed_nodes(snap, snap.handovers)
-    needs, found = ResourceRequests(snap), dict[int, Shape]()
+    needs, found, stuck = ResourceRequests(snap), dict[int, Shape](), False
     for row in rows.tolist():
         if JobId(int(snap.jobs.job_id[row])) in busy:
             continue
         if size[row] < 0:
             need = needs.of(row)
             nodes = room.place(need, within=open_)
+            stuck |= nodes is None
             if nodes is not None:
                 room.take(need, nodes)
             continue
@@ -113,7 +118,9 @@ def waiting_shapes(snap: Snapshot, intent: Intent, served: Rows, most: int) -> d
                 room.take(need, nodes)
                 found[row] = shape_of(sizes, i)
                 break
-    return found
+        else:
+            stuck = True
+    return found, stuck
 
 
 def reshapes(

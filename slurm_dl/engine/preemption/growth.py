@@ -75,7 +75,7 @@ class _Growth:
             nodes = self._room.place(need, within=self._open)
             if nodes is not None:
                 self._room.take(need, nodes)
-        givers = np.array(sorted(surplus.then), dtype=np.int64)
+        givers = surplus.wanted[is_in(surplus.wanted, list(surplus.then))]
         self._givers = givers[is_in(givers, candidates.may)]
         nobody = np.zeros(len(snap.jobs), dtype=np.bool_)
         self._reluctance = reluctance(snap, self._givers, nobody, settings)

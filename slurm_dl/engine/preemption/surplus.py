@@ -25,6 +25,7 @@ from slurm_dl.model.membership import is_in
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import NO_HISTORY, size_histories
+from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import Snapshot
 
 _DAY_S = 86_400.0
@@ -66,43 +67,50 @@ def movable(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surplus:
-    """The running jobs that should be smaller.
+    """The running jobs that should be smaller, or are to be where a job finds no room otherwise.
 
     Attributes:
         then: Size of each that can keep a part of its nodes, by row.
         seats: Rows of the nodes that each of these keeps.
         over: Snapshot in which these hold nothing but what they give back.
-        rows: All that should be smaller, ascending; who can keep no part of its nodes leaves.
+        rows: All of them, ascending; who can keep no part of its nodes leaves.
+        wanted: Those that should be smaller in any case.
     """
 
     then: Mapping[int, Shape]
     seats: Mapping[int, NodeRows]
     over: Snapshot
     rows: NodeRows
+    wanted: NodeRows
 
     @classmethod
-    def of(cls, snap: Snapshot, intent: Intent) -> Surplus:
-        """Of the jobs that *intent* wants smaller."""
+    def of(cls, snap: Snapshot, intent: Intent, *, stuck: bool) -> Surplus:
+        """Of the jobs that *intent* wants smaller.
+
+        Args:
+            stuck: Whether a job that should hold GPUs finds no room: the intent counts GPUs, and
+                theirs may lie in pieces. Then every job lends what is above its least size.
+        """
+        jobs, held = snap.jobs, snap.seen.held
         rows = intent.resized(snap)
-        rows = np.sort(rows[intent.gpus(snap)[rows] < snap.jobs.gpus[rows]])
+        wanted = np.sort(rows[intent.gpus(snap)[rows] < jobs.gpus[rows]])
+        if intent.size is None or snap.sizes is None:
+            return cls({}, {}, snap, wanted, wanted)
+        size = {row: int(intent.size[row]) for row in wanted.tolist()}
+        if stuck:
+            lent = live_elastic(snap)
+            lent = lent[(jobs.state[lent] == RUNNING) & (intent.size[lent] >= 0)]
+            size = {row: snap.sizes.of(row).start for row in lent.tolist()} | size
         then, seats = dict[int, Shape](), dict[int, NodeRows]()
-        held, size, sizes = snap.seen.held, intent.size, snap.sizes
         share = np.ones(len(held))
-        for row in rows.tolist() if size is not None and sizes is not None else ():
-            assert size is not None and sizes is not None  # noqa: S101, PT018 - as above
-            if _has_other_gres(snap, row):
-                continue
-            lo, hi = np.searchsorted(held.job, [row, row + 1])
-            for i in range(int(size[row]), sizes.of(row).start - 1, -1):
-                shape = shape_of(sizes, i)
-                # Whole nodes come free if it keeps those with the least to give.
-                fit = lo + (held.gpus[lo:hi] >= shape.gpus_per_node).nonzero()[0]
-                if len(fit) >= shape.nodes:
-                    kept = fit[np.argsort(held.gpus[fit], kind="stable")[: shape.nodes]]
-                    share[kept] = 1 - shape.gpus_per_node / held.gpus[kept]
-                    then[row], seats[row] = shape, held.node[kept].astype(np.int64)
-                    break
-        return cls(then, seats, _with_share(snap, share), rows)
+        for row, largest in size.items():
+            found = _keeps(snap, snap.sizes, row, largest)
+            if found is not None:
+                then[row], kept = found
+                share[kept] = 1 - then[row].gpus_per_node / held.gpus[kept]
+                seats[row] = held.node[kept].astype(np.int64)
+        every = np.array(sorted({*wanted.tolist(), *then}), dtype=np.int64)
+        return cls(then, seats, _with_share(snap, share), every, wanted)
 
     def free(self, snap: Snapshot) -> FreeResources:
         """What is free now; nodes on which these jobs go on never become empty."""
@@ -127,6 +135,26 @@ def releasing(candidates: Victims, lending: Victims, snap: Snapshot, rows: NodeR
     rule = np.where(of_these & (lending.rule == 0), 0, candidates.rule)
     rule = np.where(of_these & (lending.rule == busy), last, rule)
     return dataclasses.replace(candidates, rule=rule)
+
+
+def _keeps(snap: Snapshot, sizes: Sizes, row: int, largest: int) -> tuple[Shape, NodeRows] | None:
+    """The largest size up to *largest* that fits into what the job holds, and where.
+
+    The second are rows of `Allocations`. None: no size does, or it is as large as the job.
+    """
+    if _has_other_gres(snap, row):
+        return None
+    held = snap.seen.held
+    lo, hi = np.searchsorted(held.job, [row, row + 1])
+    for i in range(largest, sizes.of(row).start - 1, -1):
+        shape = shape_of(sizes, i)
+        if shape.gpus >= snap.jobs.gpus[row]:
+            continue
+        # Whole nodes come free if it keeps those with the least to give.
+        fit = lo + (held.gpus[lo:hi] >= shape.gpus_per_node).nonzero()[0]
+        if len(fit) >= shape.nodes:
+            return shape, fit[np.argsort(held.gpus[fit], kind="stable")[: shape.nodes]]
+    return None
 
 
 def _with_share(snap: Snapshot, share: F64) -> Snapshot:
