@@ -38,6 +38,7 @@ from slurm_dl.engine.waiting_sizes import (
     live_elastic,
     moved_rows,
     reshapes,
+    sizes_in,
     waiting_shapes,
 )
 from slurm_dl.model.booking import changes
@@ -348,6 +349,7 @@ def tell(
         share=None if order.share is None else order.share * (rank >= 0)[:, None],
         lease_s=wish.lease_s,
         held=placed.held,
+        sizes=sizes_in(snap, intent),
     )
 
 

@@ -32,6 +32,17 @@ def shape_of(sizes: Sizes, size: int) -> Shape:
     return Shape(nodes, int(sizes.gpus[size]) // nodes)
 
 
+def sizes_in(snap: Snapshot, intent: Intent) -> dict[JobId, Shape]:
+    """Sizes that elastic jobs of the target should have."""
+    sizes, size = snap.sizes, intent.size
+    if sizes is None or size is None:
+        return {}
+    rows = intent.target[size[intent.target] >= 0]
+    return {
+        JobId(int(snap.jobs.job_id[row])): shape_of(sizes, int(size[row])) for row in rows.tolist()
+    }
+
+
 def at_shapes(snap: Snapshot, shapes: Mapping[int, Shape]) -> Snapshot:
     """*snap* in which the jobs at these rows ask for these shapes.
 
