@@ -68,12 +68,16 @@ def asked_seconds(snap: Snapshot, ran_s: F64, run_s: F64) -> tuple[F64, F64]:
 
 
 def _rate_in(sizes: Sizes, row: int, shape: Shape) -> float:
-    """Speed in *shape*; of one that is none of its sizes by the GPUs, between those next to it."""
+    """Speed in *shape*; of one that is none of its sizes by its GPUs, between those next to it.
+
+    With fewer than the least has, in proportion; with more than the largest has, as fast as that:
+    a job that names fewer sizes has not got more done.
+    """
     at = sizes.held(row, shape.gpus, shape.nodes)
     if at != AS_ASKED:
         return float(sizes.rate[at])
     own = list(sizes.of(row))
-    return float(np.interp(shape.gpus, sizes.gpus[own], sizes.rate[own]))
+    return float(np.interp(shape.gpus, [0.0, *sizes.gpus[own]], [0.0, *sizes.rate[own]]))
 
 
 def _runs(snap: Snapshot, row: int) -> bool:

@@ -284,6 +284,10 @@ HALF = speeds((S1, 10, 1), (S4, 8.5, 1))
          200, 0.5, 440, R),
         # Two GPUs are none of its sizes: 1 + 2.4 / 3 = 1.8 between 1 and 3.4.
         (build.running(1, 2, ran_s=100), SizeHistory(now=S1), 200, 0.5, 280, R),
+        # More than the largest, and fewer than the least (1 of 2 GPUs: 1 / 2).
+        (build.running(1, 8, ran_s=100), SizeHistory(now=S1), 200, 0.5, 440, R),
+        (build.running(1, 1, ran_s=100), SizeHistory(asked=S4, now=S4),
+         200, 0.5, 100 + 100 / 3.4, R),
         # No report: the limit less what it ran, in seconds of the asked size.
         (build.running(1, 4, ran_s=100, limit_s=1000, restarts=1), SizeHistory(now=S1),
          200, None, 560, Origin.DECLARED),
