@@ -76,7 +76,7 @@ def _laid(
         said = re.sub(
             r"--(gpus|nodes)=(\d+)", lambda m: _as_size(m[1], int(m[2]), gpus, nodes), str(err)
         )
-        msg = f"--sizes: {size}: {said}"
+        msg = f"--sizes: {size}: {said.replace('--nodes', 'nodes')}"
         raise ConfigError(msg) from None
     return Shape(found.nodes, found.gpus_per_node)
 

@@ -628,7 +628,6 @@ def test_what_slurm_makes_of_switches(
 @pytest.mark.parametrize(
     ("placement", "args", "expected"),
     [
-        ("settle_s: 9.5}\npolicy: {name: afs", [], ["--begin=now+10"]),
         ("scheme: best_fit, steer: true, settle_s: 9.5", [], ["--begin=now+10"]),
         ("scheme: best_fit, steer: true, settle_s: 9.5", ["-b", "now+1"], ["--begin=now+1"]),
         ("scheme: best_fit, steer: false, settle_s: 9.5", [], []),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,7 +22,7 @@ Eventually = Callable[..., object]
 
 # Each process writes down what it sees, under the name of its node and its rank there.
 SEEN = """#!/bin/sh
-{ echo "arguments=$*"; nproc; env; } > "$SLURM_DL_RUN_DIR/%s.$SLURMD_NODENAME.${SLURM_LOCALID:-0}"
+{ echo "arguments=$*"; env; } > "$SLURM_DL_RUN_DIR/%s.$SLURMD_NODENAME.${SLURM_LOCALID:-0}"
 """
 
 
@@ -65,10 +64,7 @@ class Desk:
             self.path / f"slurm-{job_id}.out"
         ).read_text()
         return {
-            path.name: dict(
-                line.split("=", 1) if "=" in line else ("nproc", line)
-                for line in path.read_text().splitlines()
-            )
+            path.name: dict(line.split("=", 1) for line in path.read_text().splitlines())
             for path in (self.path / "slurm_dl_runs" / str(job_id)).glob("t*.n*.*")
         }
 
@@ -86,7 +82,7 @@ def values(env: Mapping[str, str], *names: str) -> tuple[str | None, ...]:
 def test_each_launcher_starts_what_was_allotted(desk: Desk) -> None:
     """Asked for on one GPU, started on two nodes of two: two workers on each, four tasks, or one.
 
-    And of a job in its own size nothing is other than without sizes.
+    And the other way round; and in the size that was asked for.
     """
     slurm = Slurm(slurm_conf=Path(desk.box.env["SLURM_CONF"]))
     common = ("--gpus=a100:1", "--sizes=2,2x2", "--no-check")
@@ -100,27 +96,31 @@ def test_each_launcher_starts_what_was_allotted(desk: Desk) -> None:
     ]
     for job_id in jobs:
         reshape(slurm, Reshape(job_id=job_id, shape=Shape(2, 2), cpus=8, mem_mb=0, why="room"))
-    torchrun, srun, plain = map(desk.run, jobs)
+    wide = desk.hold("--gpus=4", "--sizes=1", "--launcher=torchrun", "--no-check", "--", "train.py")
+    reshape(slurm, Reshape(job_id=wide, shape=Shape(1, 1), cpus=4, mem_mb=0, why="less room"))
+    torchrun, srun, plain, narrow = map(desk.run, (*jobs, wide))
 
     assert sorted(torchrun) == ["torchrun.n1.0", "torchrun.n2.0"]
     for rank, name in enumerate(sorted(torchrun)):
         words = torchrun[name]["arguments"].split()
         assert {"--nnodes=2", f"--node-rank={rank}", "--nproc-per-node=2"} < set(words)
-        assert torchrun[name]["nproc"] == "8"
+        assert torchrun[name]["SLURM_CPUS_PER_TASK"] == "8"
 
+    assert not [path for path in desk.path.glob("slurm-*.out") if "srun:" in path.read_text()]
     assert sorted(srun) == ["task.n1.0", "task.n1.1", "task.n2.0", "task.n2.1"]
     assert [srun[name]["SLURM_PROCID"] for name in sorted(srun)] == ["0", "1", "2", "3"]
     for env in srun.values():
-        assert values(env, "NTASKS", "NNODES", "GPUS_ON_NODE") == ("4", "2", "2")
-        assert (env["CUDA_VISIBLE_DEVICES"], env["nproc"]) == ("0,1", "4")
+        assert values(env, "NTASKS", "NNODES", "CPUS_PER_TASK") == ("4", "2", "4")
+        assert env["CUDA_VISIBLE_DEVICES"] == "0,1"
 
     (alone,) = plain.values()
     assert values(alone, "NTASKS", "NPROCS", "NNODES") == ("2", "2", "2")
     assert values(alone, "GPUS_PER_NODE", "GPUS_ON_NODE") == ("a100:2", "2")
 
+    (one,) = narrow.values()
+    words = one["arguments"].split()
+    assert {"--nnodes=1", "--node-rank=0", "--nproc-per-node=1"} < set(words)
+
     same = desk.run(desk.hold(*common, "--launcher=srun", "--", "task"))
     (env,) = same.values()
-    assert values(env, "NTASKS", "NNODES", "GPUS_ON_NODE", "JOB_ID") == (
-        *("1", "1", "1"), env["SLURM_JOB_ID"],
-    )  # fmt: skip
-    assert env["nproc"] == "4", os.environ.get("SLURM_CONF")
+    assert values(env, "NTASKS", "NNODES", "CPUS_PER_TASK") == ("1", "1", "4")
