@@ -76,6 +76,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
     "asked": st.none() | SHAPES,
     "batch": st.sampled_from(["fixed", "gpu"]),
+    "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }
 """Each field of a claim, with what it can be set to."""

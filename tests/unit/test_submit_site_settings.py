@@ -18,8 +18,11 @@ from slurm_dl.cli.dlsubmit import command
 from slurm_dl.client_config import SOCKET_NAME, ClientConfig, read_client_config
 from slurm_dl.config.client import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
-from slurm_dl.config.tree import PathsSection
+from slurm_dl.config.tree import PathsSection, PolicySection
 from slurm_dl.placement.consolidate import Consolidate
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.elastic.afs import Afs
+from slurm_dl.policies.fifo import Fifo
 from slurm_dl.submit import model_profile
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
@@ -85,6 +88,20 @@ def test_the_key_is_read(tmp_path: Path, section: str, found: ClientConfig) -> N
     assert written == told
     (tmp_path / "client.yaml").write_text(written.text(), "utf-8")
     assert read_client_config({"SLURM_DL_CLIENT": str(tmp_path / "client.yaml")}) == told
+
+
+@pytest.mark.parametrize(("policy", "settle_s"), [(Afs(), 9.5), (Fifo(), 0.0)])
+def test_new_jobs_are_put_off_where_sizes_are_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy, settle_s: float
+) -> None:
+    """Else Slurm would start a job in the size that it asked for before the daemon has seen it."""
+    path = tmp_path / "dl.yaml"
+    settle = "daemon: {poll_s: 5}\nplacement: {settle_s: 9.5, steer: false}"
+    path.write_text(f"manage: {{partitions: [gpu]}}\n{settle}\n", "utf-8")
+    site = config.load(path)
+    monkeypatch.setattr(PolicySection, "make", lambda _: policy)
+
+    assert client_config_of(site).settle_s == settle_s
 
 
 LINES: Final[Mapping[str, tuple[dict[str, Any], bool]]] = {
