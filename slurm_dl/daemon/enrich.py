@@ -87,8 +87,9 @@ class Enricher:
         )
 
     def _setup_s(self, snap: Snapshot) -> F64 | None:
-        """Only for a policy that needs it: it looks at each job's profile."""
-        if self._policy is None or "setup_s" not in self._policy.about.needs:
+        """Only where it is needed, by the policy or for sizes: it looks at each job's profile."""
+        needed = self._policy is not None and "setup_s" in self._policy.about.needs
+        if not needed and snap.sizes is None:
             return None
         return setup_s(snap, self._profiles, self._checkpoint_cost_s)
 

@@ -5,7 +5,9 @@ The daemon and the simulator call the same function; dry run is not applying its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,8 +30,9 @@ from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacer
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
-from slurm_dl.engine.preemption.surplus import Surplus, lenders, movable, releasing
+from slurm_dl.engine.preemption.surplus import Surplus, free_and_lent, lenders, movable, releasing
 from slurm_dl.engine.settings import External, Native, Settings
+from slurm_dl.engine.size_notes import note_sizes
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.engine.waiting_sizes import (
@@ -47,6 +50,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Book, Plan, Promote, Reshape, SetSiteFactor, TripBreaker
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy, displaces
 
@@ -83,8 +87,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
     handovers = take(snap, wish, target, admitted, stuck=stuck)
-    sized = tuple(reshapes(shown, snap, shapes, jobs_of(snap.handovers)))
-    return tell(snap, wish, placed, handovers, sized)
+    return tell(snap, wish, placed, handovers, Shown(shown, shapes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -194,7 +197,9 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         skips=wish.policy.skips,
         bound=settings.overdue,
         closed=out_of_reach(least, victims.lasting, settings.preemption.handover_timeout_s),
-        roomless=without_room(soon, wish.ranked, may_displace, settings.window)
+        roomless=without_room(
+            soon, wish.ranked, may_displace, settings.window, free_and_lent(snap, lending)
+        )
         if displaces
         else None,
         resizing=settings.resizing,
@@ -281,18 +286,23 @@ def take(
     )
 
 
+class Shown(NamedTuple):
+    """Sizes of waiting jobs before this decision and after it."""
+
+    snap: Snapshot  # The snapshot with the sizes that Slurm shows
+    shapes: Mapping[int, Shape]  # Sizes in which waiting jobs are to start, by row
+
+
 def tell(
-    snap: Snapshot,
-    wish: Wish,
-    placed: Placed,
-    taken: PreemptionDecision,
-    sized: tuple[Reshape, ...] = (),
+    snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision, shown: Shown
 ) -> Plan:
     """The actions that bring this about, and the reasons."""
     jobs, settings, intent = snap.jobs, taken.settings, taken.context.intent
     how, order = settings.placement, intent.order
     rows, reserved = taken.context.rows, taken.handovers.reserved
     preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers)
+    sized = tuple(reshapes(shown.snap, snap, shown.shapes, jobs_of(snap.handovers)))
+    written = [a for a in (*sized, *preemption.steps) if isinstance(a, Reshape)]
     rank = places(taken.context.served, len(jobs))
     placed = placed.without(reserved)
     steers, holds = apart(steering(snap, rows, placed, reserved, how), placed.held)
@@ -324,6 +334,7 @@ def tell(
         *taken.tripping,
         *_bookings(snap, wish),
         *note_broken(snap, settings.preemption),
+        *note_sizes(shown.snap, written),
         *_promotions(snap, order),
         *cleared_for(snap, rows, taken.handovers.sealed_for, how),
         *sized,

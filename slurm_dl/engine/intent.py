@@ -33,6 +33,7 @@ from slurm_dl.ledger.lease_credits import OWED, needs
 from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.size_history import SIZE
 from slurm_dl.model.sizes import AS_ASKED, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
@@ -317,7 +318,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if order.size is not None and not are_sizes(order.size, sizes):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN}:
+    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE}:
         msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order

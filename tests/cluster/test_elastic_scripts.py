@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from slurm_dl.slurm.write.reshape_job import reshape
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.slurm.write.reshape_job import reshape
 
 pytestmark = pytest.mark.slurm
 

@@ -132,6 +132,14 @@ SCENES = {
         plain=(2,),
         opened=(((2,), {1: "1x2"}, "n1"),),
     ),
+    "so does one under a policy that preempts": Scene(
+        [running(1, 4), pending(2, 2)],
+        {1: {0: 4}},
+        {1: "1x1,1x2,1x4"},
+        plain=(2,),
+        opened=(((2,), {1: "1x2"}, "n1"),),
+        policy=DiscreteLas(),
+    ),
     "and within the minimum quantum": Scene(
         [running(1, 4, ran_s=5), pending(2, 2)],
         {1: {0: 4}},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -84,15 +85,14 @@ class Surplus:
     wanted: NodeRows
 
     @classmethod
-    def of(cls, snap: Snapshot, intent: Intent, *, stuck: bool) -> Surplus:
+    def of(cls, snap: Snapshot, intent: Intent, *, stuck: bool) -> Self:
         """Of the jobs that *intent* wants smaller.
 
         Args:
             stuck: Whether a job that should hold GPUs finds no room: the intent counts GPUs, and
                 theirs may lie in pieces. Then every job lends what is above its least size.
         """
-        jobs, held = snap.jobs, snap.seen.held
-        rows = intent.resized(snap)
+        jobs, rows = snap.jobs, intent.resized(snap)
         wanted = np.sort(rows[intent.gpus(snap)[rows] < jobs.gpus[rows]])
         if intent.size is None or snap.sizes is None:
             return cls({}, {}, snap, wanted, wanted)
@@ -101,10 +101,16 @@ class Surplus:
             lent = live_elastic(snap)
             lent = lent[(jobs.state[lent] == RUNNING) & (intent.size[lent] >= 0)]
             size = {row: snap.sizes.of(row).start for row in lent.tolist()} | size
+        return cls.from_sizes(snap, size, wanted)
+
+    @classmethod
+    def from_sizes(cls, snap: Snapshot, size: Mapping[int, int], wanted: NodeRows = NOBODY) -> Self:
+        """Of jobs of which each has at most the given size then, by row."""
+        held, sizes = snap.seen.held, snap.sizes
         then, seats = dict[int, Shape](), dict[int, NodeRows]()
         share = np.ones(len(held))
         for row, largest in size.items():
-            found = _keeps(snap, snap.sizes, row, largest)
+            found = None if sizes is None else _keeps(snap, sizes, row, largest)
             if found is not None:
                 then[row], kept = found
                 share[kept] = 1 - then[row].gpus_per_node / held.gpus[kept]
@@ -125,6 +131,18 @@ class Surplus:
         for row, shape in self.then.items():
             given[row] *= 1 - shape.gpus / float(snap.jobs.gpus[row])
         return given
+
+
+def free_and_lent(snap: Snapshot, lending: Victims | None) -> FreeResources:
+    """What is free now, and what elastic jobs hold beyond their least sizes and can give back."""
+    if snap.sizes is None or lending is None:
+        return FreeResources.free_in(snap)
+    rows = lending.may[is_in(lending.may, live_elastic(snap))]
+    lent = Surplus.from_sizes(snap, {row: snap.sizes.of(row).start for row in rows.tolist()})
+    room = lent.free(snap)
+    for row in lent.then:
+        room.release(lent.over, row)
+    return room
 
 
 def releasing(candidates: Victims, lending: Victims, snap: Snapshot, rows: NodeRows) -> Victims:
