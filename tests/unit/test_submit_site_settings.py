@@ -21,8 +21,8 @@ from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import PathsSection, PolicySection
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.elastic.afs import Afs
-from slurm_dl.policies.fifo import Fifo
 from slurm_dl.submit import model_profile
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
@@ -90,7 +90,7 @@ def test_the_key_is_read(tmp_path: Path, section: str, found: ClientConfig) -> N
     assert read_client_config({"SLURM_DL_CLIENT": str(tmp_path / "client.yaml")}) == told
 
 
-@pytest.mark.parametrize(("policy", "settle_s"), [(Afs(), 9.5), (Fifo(), 0.0)])
+@pytest.mark.parametrize(("policy", "settle_s"), [(Afs(), 9.5), (DiscreteLas(), 0.0)])
 def test_new_jobs_are_put_off_where_sizes_are_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: Policy, settle_s: float
 ) -> None:
