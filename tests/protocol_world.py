@@ -131,7 +131,7 @@ class World(FakeCluster):
         if not same_run or job.restarts != saved["restarts"]:
             self.doubtful.add(job.job_id)
             if job.state is JobState.RUNNING:  # Nobody knows it: its processes are ended.
-                job.runs.append((job.start_s, self.now_s))
+                job.end_run(self.now_s)
             job.done_s = job.saved_s
             job.asked_s = None
             self._ghosts.pop(job.job_id, None)
@@ -252,6 +252,7 @@ class World(FakeCluster):
             # Cancelled before it was missed.
             del self._ghosts[job.job_id]
             job.runs.append((self.now_s, self.now_s))
+            job.ran_gpu_s.append(0.0)
             job.state, job.end_s, job.nodes = state, self.now_s, ()
             return
         nodes, ran = job.nodes, job.state is JobState.RUNNING

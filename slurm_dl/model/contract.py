@@ -115,7 +115,7 @@ class Claim:
         or_else: Its fate if the deadline cannot be promised; None if it says none. No effect yet.
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
-        asked: That of *sizes* which it was submitted with; None: as its record shows.
+        asked: That of *sizes* which it was submitted with; None: the first of them.
         batch: Its global batch in another size.
         sizes_unreadable: It names sizes that are not understood, so that it has none.
         unreadable: The comment has metadata of ours that is not understood, so that the job has

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.model.completed_jobs import NO_PAST, Past
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.model.trace import Trace
 
@@ -25,6 +28,17 @@ class JobSizes:
     nodes: F64  # ``(s,)``
     rate: F64  # ``(s,)`` speed as it is foreseen, 1 in the size asked for
     asked: int = 0
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """The sizes, split evenly over their nodes."""
+        both = zip(self.nodes.tolist(), self.gpus.tolist(), strict=True)
+        return tuple(Shape(int(nodes), max(1, int(gpus // nodes))) for nodes, gpus in both)
+
+    def speed(self, shape: Shape) -> float:
+        """Speed in *shape*, or in a size with as many GPUs; 1 where there is none."""
+        like = [i for i, gpus in enumerate(self.gpus.tolist()) if gpus == shape.gpus]
+        exact = [i for i in like if self.nodes[i] == shape.nodes]
+        return next((float(self.rate[i]) for i in exact + like), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,6 +66,24 @@ class TraceKnowledge:
     sizes: tuple[JobSizes | None, ...] | None = None
     texts: bool = False
     before: Past = NO_PAST
+
+    def sizes_of(self, rows: I64) -> Sizes | None:
+        """Sizes of the elastic ones of the jobs at *rows*; None if no job of the trace is."""
+        if self.sizes is None:
+            return None
+        mine = [(at, one) for at, row in enumerate(rows.tolist()) if (one := self.sizes[row])]
+        first = np.cumsum([0, *(len(one.gpus) for _, one in mine)], dtype=np.int64)
+        k, none = int(first[-1]), np.zeros(0)
+        return Sizes(
+            row=np.array([at for at, _ in mine], dtype=np.int64),
+            first=first,
+            gpus=np.concatenate([none, *(one.gpus for _, one in mine)]),
+            nodes=np.concatenate([none, *(one.nodes for _, one in mine)]).astype(np.int32),
+            gpu_type=np.full(k, -1, dtype=np.int16),
+            rate=np.concatenate([none, *(one.rate for _, one in mine)]),
+            origin=np.full(k, Origin.KNOWN, dtype=np.int8),
+            asked=first[:-1] + np.array([one.asked for _, one in mine], dtype=np.int64),
+        )
 
     def left_s(self, rows: I64, done_s: F64, truly_s: F64) -> F64:
         """``(len(rows),)`` seconds of work that the jobs at *rows* are thought to have left.

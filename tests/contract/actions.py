@@ -18,11 +18,13 @@ from slurm_dl.model.plan import (
     Detach,
     Requeue,
     Reserve,
+    Reshape,
     SetSiteFactor,
     SetSteer,
     Signal,
     Unseal,
 )
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.steer import Steer
 
@@ -115,6 +117,10 @@ def steer(
 
 def clear(job: JobId, *own: str, lift: bool = False) -> ClearSteer:
     return ClearSteer(job_id=job, own=own, why=WHY, lift=lift)
+
+
+def size(job: JobId, shape: str, cpus: int = 0) -> Reshape:
+    return Reshape(job_id=job, shape=Shape.of(shape), cpus=cpus, mem_mb=0, why=WHY)
 
 
 def fill(subject: Subject) -> JobId:
@@ -543,6 +549,61 @@ def requeue_incomplete_of_a_completing_job_does_nothing(subject: Subject) -> Non
     assert [told(subject, job)["restarts"] for job in jobs] == [0, 0, 1]
 
 
+def pending_job_grows_and_goes_back(subject: Subject) -> None:
+    """By the node, with a type or none; requeued, it takes its old size again."""
+    for asked in ("--gpus-per-node=1", "--gres=gpu:a100:1"):
+        runs = fill(subject)
+        job = subject.submit(asked, CLAIM)
+        subject.apply(size(job, "2x2", cpus=2))
+        is_now = told(subject, job)
+        assert (is_now["state"], is_now["n_nodes"], is_now["gpus"]) == ("PENDING", 2, 4), is_now
+        subject.cancel(runs)
+
+        grown = until(subject, job, "RUNNING")
+
+        assert grown["split"] == {"n1": 2, "n2": 2}, grown
+        subject.apply(requeue(run_of(job, grown)))
+        until(subject, job, "PENDING")
+        subject.apply(size(job, "1x1", cpus=1))
+        small = until(subject, job, "RUNNING")
+        assert (small["n_nodes"], list(small["split"].values())) == (1, [1]), small
+        subject.cancel(job)
+
+
+def size_of_a_running_job_stays(subject: Subject) -> None:
+    """It is not pending: nothing is done to it, and nothing is refused."""
+    job = subject.submit("--gpus-per-node=1")
+    before = until(subject, job, "RUNNING")
+    subject.apply(size(job, "1x2"))
+    assert told(subject, job) == before
+
+
+def too_large_a_size_waits_until_it_is_taken_back(subject: Subject) -> None:
+    """More GPUs than a node has, more nodes than there are: nobody refuses, and it never starts."""
+    for too_large, held in (("1x5", "UNAVAILABLE"), ("3x1", "LIMIT")):
+        job = subject.submit("--gpus-per-node=1", "-b", "now+1hour")
+        subject.apply(size(job, too_large))
+        subject.apply(clear(job, lift=True))
+        subject.until(
+            lambda s, job=job, held=held: (  # type: ignore[misc]
+                described(s, s.jobs.row_of()[job])["held"] == held
+            ),
+            f"{too_large} to be {held}",
+        )
+        subject.apply(size(job, "1x1"))
+        assert until(subject, job, "RUNNING")["gpus"] == 1
+
+
+def size_of_gpus_that_were_not_asked_by_the_node_is_refused(subject: Subject) -> None:
+    """And the job stays as it was, and starts so."""
+    runs = fill(subject)
+    jobs = [subject.submit(*options) for options in (("--gpus=1",), ("-n1", "--gpus-per-task=1"))]
+    for job in jobs:
+        refused(subject, size(job, "1x2"))
+    subject.cancel(runs)
+    assert [until(subject, job, "RUNNING")["gpus"] for job in jobs] == [1] * len(jobs)
+
+
 ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
     check.__name__: check
     for check in (
@@ -567,6 +628,9 @@ ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
         steer_of_what_does_not_wait_is_nothing,
         cancelled_jobs_have_failed,
         job_that_cannot_meet_its_deadline_ends,
+        pending_job_grows_and_goes_back,
+        size_of_a_running_job_stays,
+        too_large_a_size_waits_until_it_is_taken_back,
     )
 }
 """By name; each wants an empty cluster of `contract.subject.SMALL`."""
@@ -576,6 +640,8 @@ ON_SLURM: Final = ACTIONS | {
     for check in (
         tasks_of_an_array_with_pending_tasks_are_signalled_once,
         requeue_incomplete_of_a_completing_job_does_nothing,
+        size_of_gpus_that_were_not_asked_by_the_node_is_refused,
     )
 }
-"""Those, and what a cluster in memory has not: arrays, and jobs that take long to end."""
+"""Those, and what a cluster in memory has not: arrays, jobs that take long to end, and GPUs that
+are asked for otherwise than by the node."""

@@ -20,7 +20,6 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.remembered import Remembered
-from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
@@ -256,28 +255,6 @@ class ActiveJobs:
         exact = self._known.foreseen_s is None
         return np.full(n, Origin.KNOWN if exact else Origin.HISTORY, dtype=np.int8)
 
-    def _sizes(self) -> Sizes | None:
-        known = self._known.sizes
-        if known is None:
-            return None
-        rows, mine = [], []
-        for row, job in enumerate(self.job_id.tolist()):
-            if (sizes := known[job]) is not None:
-                rows.append(row)
-                mine.append(sizes)
-        first = np.cumsum([0, *(len(one.gpus) for one in mine)], dtype=np.int64)
-        k, none = int(first[-1]), np.zeros(0)
-        return Sizes(
-            row=np.array(rows, dtype=np.int64),
-            first=first,
-            gpus=np.concatenate([none, *(one.gpus for one in mine)]),
-            nodes=np.concatenate([none, *(one.nodes for one in mine)]).astype(np.int32),
-            gpu_type=np.full(k, -1, dtype=np.int16),
-            rate=np.concatenate([none, *(one.rate for one in mine)]),
-            origin=np.full(k, Origin.KNOWN, dtype=np.int8),
-            asked=first[:-1] + np.array([one.asked for one in mine], dtype=np.int64),
-        )
-
     def _drop_gone(self) -> None:
         stay = self.state != COMPLETED
         n = int(stay.sum())
@@ -317,7 +294,7 @@ class ActiveJobs:
             rates=None if self._known.rates is None else seen["rates"],
             on_type=seen["on_type"],
             credit_s=seen["credit_s"],
-            sizes=self._sizes(),
+            sizes=self._known.sizes_of(self.job_id),
             past=self._past,
             booked=self._booked,
             setup_s=self._restart_s[self.job_id],

@@ -41,9 +41,10 @@ class JobColumns:
     Attributes:
         wanted_s: When its user submitted it.
         every_s: Seconds of work between two checkpoints that it takes by itself; 0: none.
-        n_nodes, share: What it asks for.
+        n_nodes, share: Nodes it asks for or holds, and GPUs on each.
         gpus: GPUs it holds while it runs.
-        need_s: Seconds of work it needs in all.
+        speed: How fast it works in that size; 1 in the size it was submitted with.
+        need_s: Seconds of work it needs in all, at speed 1.
         limit_s: Its time limit.
         submit_s: Slurm's submit time; a requeue overwrites it.
         first_submit_s: When Slurm first had it.
@@ -54,7 +55,7 @@ class JobColumns:
         restarts: Slurm's restart count.
         site_factor: Its SiteFactor.
         eligible_s: It may not start before.
-        saved_s: Work that a checkpoint holds.
+        saved_s: Work that a checkpoint holds, seconds at speed 1.
         work_from_s: When the run under way begins, or began, to work.
         stopped_s: When its work stopped.
         stored_s: When the checkpoint it was asked for was on disk.
@@ -80,6 +81,7 @@ class JobColumns:
         self.n_nodes = asked.n_nodes
         self.share = asked.share
         self.gpus = (asked.n_nodes * asked.share).astype(np.float64)
+        self.speed = np.ones(n)
         self.need_s = trace.duration_s
         self.limit_s = limit_s
         self.submit_s, self.first_submit_s = never(), never()
@@ -98,7 +100,21 @@ class JobColumns:
         self.lost_gpu_s = {cause: np.zeros(n) for cause in LOSSES}
         self._trace = trace
         self._costs = costs
-        self._runs: list[tuple[int, float, float]] = []
+        self._runs: list[tuple[int, float, float, float]] = []
+        self._asked: dict[int, float] = {}
+        """Of jobs that have changed their size, the GPUs that they were submitted with."""
+
+    def reshape(self, row: int, n_nodes: int, share: int, speed: float) -> None:
+        """Give a job that holds nothing another size."""
+        self._asked.setdefault(row, float(self.gpus[row]))
+        self.n_nodes[row], self.share[row] = n_nodes, share
+        self.gpus[row], self.speed[row] = n_nodes * share, speed
+
+    def asked_gpus(self) -> F64:
+        """``(n,)`` GPUs that each job was submitted with."""
+        gpus = self.gpus.copy()
+        gpus[[*self._asked]] = [*self._asked.values()]
+        return gpus
 
     def begin_run(self, row: int, now_s: float) -> float:
         """Start a run; when its work would be done, seconds."""
@@ -112,7 +128,7 @@ class JobColumns:
         restore_s = costs.restore_s if self.saved_s[row] > 0 else 0.0
         work_from_s = now_s + costs.launch_s + restore_s
         self.work_from_s[row] = work_from_s
-        left_s = float(self.need_s[row] - self.saved_s[row])
+        left_s = self._left_s(row)
         return work_from_s + left_s + costs.save_s * self._checkpoints(row, left_s)
 
     def stop_work(self, row: int, at_s: float) -> None:
@@ -148,8 +164,12 @@ class JobColumns:
         for cause, seconds in lost.items():
             self.lost_gpu_s[cause][row] += gpus * seconds
         self.service_gpu_s[row] += gpus * (at_s - start_s)
-        self.saved_s[row] += kept_s
-        self._runs.append((row, start_s, at_s))
+        self.saved_s[row] += kept_s * float(self.speed[row])
+        self._runs.append((row, start_s, at_s, gpus))
+
+    def _left_s(self, row: int) -> float:
+        """Seconds that its work still takes at its speed."""
+        return float((self.need_s[row] - self.saved_s[row]) / self.speed[row])
 
     def _checkpoints(self, row: int, work_s: float) -> int:
         """How many checkpoints a run of *work_s* takes by itself."""
@@ -157,9 +177,9 @@ class JobColumns:
         return max(0, math.ceil(work_s / every_s) - 1) if every_s else 0
 
     def _worked(self, row: int, at_s: float) -> tuple[float, float]:
-        """Work the run has done by *at_s*, and how much of that its own checkpoints hold."""
+        """Seconds the run has worked by *at_s*, and how many its own checkpoints hold."""
         ran_s = max(0.0, at_s - float(self.work_from_s[row]))
-        left_s = float(self.need_s[row] - self.saved_s[row])
+        left_s = self._left_s(row)
         every_s, save_s = float(self.every_s[row]), self._costs.save_s
         if not every_s:
             return min(ran_s, left_s), 0.0
@@ -178,13 +198,13 @@ class JobColumns:
         """
         trace, costs = self._trace, self._costs
         over = np.isin(self.state, (JobState.COMPLETED, JobState.FAILED))
-        runs = np.array(self._runs, dtype=np.float64).reshape(-1, 3)
+        runs = np.array(self._runs, dtype=np.float64).reshape(-1, 4)
         job: npt.NDArray[np.int32] = runs[:, 0].astype(np.int32)
         return Records(
             job_id=trace.job_id,
             user=trace.user,
             users=trace.users,
-            gpus=self.gpus,
+            gpus=self.asked_gpus(),
             submit_s=self.wanted_s,
             start_s=self.first_start_s,
             end_s=np.where(over, self.end_s, math.nan),
@@ -194,7 +214,5 @@ class JobColumns:
             preemptions=self.preemptions,
             promotions=self.promotions,
             success=self.success,
-            runs=Runs(
-                job=job, start_s=runs[:, 1], end_s=runs[:, 2], gpus=self.gpus[job], nodes=nodes
-            ),
+            runs=Runs(job=job, start_s=runs[:, 1], end_s=runs[:, 2], gpus=runs[:, 3], nodes=nodes),
         )

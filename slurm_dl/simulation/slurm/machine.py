@@ -197,6 +197,12 @@ class Machine:
         self._after(max(0.0, at_s - self.now_s), EventKind.ELIGIBLE, row)
         self._touch(asked=True)
 
+    def reshape(self, row: int, n_nodes: int, share: int, speed: float) -> None:
+        """Give a job that waits another size; one that no nodes have is taken, and never starts."""
+        self.jobs.reshape(row, n_nodes, share, speed)
+        self.queue.reshape(row)
+        self._touch(asked=True)
+
     def signal(self, row: int) -> None:
         """Ask a running job to save; a second time changes nothing."""
         if math.isnan(self.jobs.asked_s[row]):

@@ -133,6 +133,11 @@ class SimulatedQueue:
         if waits:
             self.add(row)
 
+    def reshape(self, row: int) -> None:
+        """Take over the size that a job asks for now."""
+        n_nodes, share = int(self._jobs.n_nodes[row]), int(self._jobs.share[row])
+        self._plain[row] = dataclasses.replace(self._plain[row], n_nodes=n_nodes, share=share)
+
     def release(self, reservation: str) -> None:
         """Let the jobs of a reservation that is gone be like any other."""
         self.reservation = {r: n for r, n in self.reservation.items() if n != reservation}

@@ -114,6 +114,7 @@ class Scenario:
                 seed=self.seed,
                 epoch_s=self.epoch_s,
                 journal=self.journal,
+                sizes=self.known.sizes,
             )
         except ValueError as err:
             msg = f"trace {self.trace.name} on {self.shape}: {err}; take a larger cluster"
@@ -318,6 +319,7 @@ class JobFacts:
             progress=done_s / need_s,
             due_s=None if known.due_s is None else known.due_s[row] + self._epoch_s,
             rates=None if known.rates is None else known.rates[row],
+            sizes=known.sizes_of(row),
             past=self._so_far() if self._remembers else NO_PAST,
             setup_s=setup_s(snap, {}, Preemption().checkpoint_cost_s) if self._measures else None,
         )
@@ -335,7 +337,8 @@ class JobFacts:
         runs = (jobs.state[row] == RUNNING).nonzero()[0]
         # Work that has not been stopped goes on until now.
         until_s = np.fmin(jobs.stopped_s[row[runs]], now_s)
-        done_s[runs] += np.maximum(until_s - jobs.work_from_s[row[runs]], 0.0)
+        worked_s = np.maximum(until_s - jobs.work_from_s[row[runs]], 0.0)
+        done_s[runs] += worked_s * jobs.speed[row[runs]]
         return done_s
 
     def _so_far(self) -> Past:
@@ -350,14 +353,15 @@ class JobFacts:
         if there == told or (len(before) and told and there < told * _GROWS):
             return self._past
         rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
+        gpus = jobs.asked_gpus()[rows]
         past = past_of(
             self._trace,
             rows,
-            gpus=jobs.gpus[rows],
+            gpus=gpus,
             submit_s=jobs.first_submit_s[rows] + self._epoch_s,
             start_s=jobs.first_start_s[rows] + self._epoch_s,
             end_s=jobs.end_s[rows] + self._epoch_s,
-            ran_s=np.maximum(jobs.service_gpu_s[rows] / jobs.gpus[rows], 1e-3),
+            ran_s=np.maximum(jobs.service_gpu_s[rows] / gpus, 1e-3),
         )
         self._past = before.then(past) if len(before) else past
         return self._past

@@ -16,6 +16,7 @@ from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, RUNNING
 from slurm_dl.model.nodes import Allocations
+from slurm_dl.model.plan import Reshape
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.slurm.events import Event, EventKind
@@ -141,6 +142,12 @@ class ScriptedSim(SlurmSim):
         self._gpus_each = columns["gpus"] / jobs.n_nodes
         self._cpus_each = np.maximum(columns["cpus"] // jobs.n_nodes, 1).astype(np.int32)
         return columns
+
+    def _reshape(self, row: int, action: Reshape) -> None:
+        super()._reshape(row, action)
+        self._gpus_each[row] = action.shape.gpus_per_node
+        self._cpus_each[row] = action.cpus or self._cpus_each[row]
+        self._asked["cpus"][row] = action.shape.nodes * self._cpus_each[row]
 
     def _observed(self) -> Observed:
         seen = super()._observed()

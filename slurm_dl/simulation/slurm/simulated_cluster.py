@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -27,14 +27,17 @@ from slurm_dl.model.plan import (
     Detach,
     Requeue,
     Reserve,
+    Reshape,
     SetSiteFactor,
     SetSteer,
     Signal,
+    Trim,
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.simulation.job_knowledge import JobSizes
 from slurm_dl.simulation.node_journal import NodeJournal
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures, OnSignal, shapes
 from slurm_dl.simulation.slurm.job_columns import JobColumns
@@ -49,7 +52,7 @@ EPOCH_S: Final = 1_699_999_980.0
 FIRST_JOB_ID: Final = 1
 FIRST_UID: Final = 1000
 
-_LOOK_FIRST = (Signal, Requeue, Detach, SetSteer, ClearSteer)
+_LOOK_FIRST = (Signal, Requeue, Detach, SetSteer, ClearSteer, Reshape)
 
 
 class SlurmSim:
@@ -64,6 +67,7 @@ class SlurmSim:
         seed: Of everything that is drawn.
         epoch_s: Epoch seconds of the trace's zero.
         journal: Is told which nodes each run held; None: nobody wants to know.
+        sizes: Of each job those it can have, and its speed in them; None: no job is elastic.
         kind: Makes the machine.
 
     Attributes:
@@ -87,6 +91,7 @@ class SlurmSim:
         seed: int = 0,
         epoch_s: float = EPOCH_S,
         journal: NodeJournal | None = None,
+        sizes: Sequence[JobSizes | None] | None = None,
         kind: Callable[..., Machine] = Machine,
     ) -> None:
         self._costs = costs
@@ -99,10 +104,13 @@ class SlurmSim:
             limit_s = habits.limits(trace, overhead_s=overhead_s)
         rng = np.random.default_rng(seed)
         opted_in, on_signal = habits.draw(len(trace), rng)
+        self._sizes = [None] * len(trace) if sizes is None else sizes
         contracts = {kind: habits.contract(kind) for kind in OnSignal}
         self._claim = [
-            Claim(contract=contracts[OnSignal(kind)]) if may else None
-            for may, kind in zip(opted_in.tolist(), on_signal.tolist(), strict=True)
+            _with_sizes(Claim(contract=contracts[OnSignal(kind)]) if may else None, elastic)
+            for may, kind, elastic in zip(
+                opted_in.tolist(), on_signal.tolist(), self._sizes, strict=True
+            )
         ]
         self.machine = kind(
             JobColumns(trace, shapes(trace.gpus, self._nodes.gpus), limit_s, costs, habits),
@@ -128,17 +136,17 @@ class SlurmSim:
         self._asked = self._lasting_columns(trace)
 
     def _lasting_columns(self, trace: Trace) -> dict[str, npt.NDArray[Any]]:
-        """Those columns of `Jobs`, for all jobs of the trace, that never change."""
+        """Those columns of `Jobs`, for all jobs of the trace, that only a `Reshape` changes."""
         n, jobs = len(trace), self.machine.jobs
         return {
             "job_id": np.arange(n) + FIRST_JOB_ID,
             "partition": np.zeros(n, dtype=np.int16),
             "uid": trace.user.astype(np.int64) + FIRST_UID,
             "tasks": np.ones(n, dtype=np.int32),
-            "n_nodes": jobs.n_nodes,
-            "gpus": jobs.gpus,
+            "n_nodes": jobs.n_nodes.copy(),
+            "gpus": jobs.gpus.copy(),
             "gpu_type": np.full(n, -1, dtype=np.int16),
-            "cpus": jobs.n_nodes,
+            "cpus": jobs.n_nodes.copy(),
             "mem_mb": np.zeros(n, dtype=np.int64),
             "requeueable": np.ones(n, dtype=np.bool_),
             "exclusive": np.zeros(n, dtype=np.bool_),
@@ -177,6 +185,10 @@ class SlurmSim:
                 machine.unseal(name)
             case SetSteer() | ClearSteer():
                 self._steer(action)
+            case Trim() | Reshape():
+                self._change_request(action)
+            case _:
+                assert_never(action)
 
     def _attach(self, row: int, name: str) -> None:
         if name not in self.machine.reserved:
@@ -199,6 +211,22 @@ class SlurmSim:
             self.machine.put_off(row, steer.not_before_s - self._epoch_s)
         elif action.lift:
             self.machine.put_off(row, self.machine.now_s)
+
+    def _change_request(self, action: Trim | Reshape) -> None:
+        row = self._row(action.job_id)
+        if isinstance(action, Trim):
+            msg = "the simulated Slurm counts no CPUs and no memory, and cuts none"
+            raise ClusterError(msg)
+        if self.machine.jobs.state[row] != JobState.PENDING:
+            return
+        self._reshape(row, action)
+
+    def _reshape(self, row: int, action: Reshape) -> None:
+        shape, sizes = action.shape, self._sizes[row]
+        speed = 1.0 if sizes is None else sizes.speed(shape)
+        self.machine.reshape(row, shape.nodes, shape.gpus_per_node, speed)
+        self._asked["n_nodes"][row], self._asked["gpus"][row] = shape.nodes, shape.gpus
+        self._asked["cpus"][row] = shape.nodes
 
     def _requeue(self, run: Run) -> None:
         if self.machine.jobs.state[self._row(run.job_id)] != JobState.PENDING:
@@ -314,3 +342,11 @@ class SlurmSim:
             cpus=np.ones(len(job), dtype=np.int32),
             mem_mb=np.zeros(len(job), dtype=np.int64),
         )
+
+
+def _with_sizes(claim: Claim | None, sizes: JobSizes | None) -> Claim | None:
+    """*claim* as an elastic job has it."""
+    if sizes is None:
+        return claim
+    shapes_of = sizes.shapes()
+    return dataclasses.replace(claim or Claim(), sizes=shapes_of, asked=shapes_of[sizes.asked])

@@ -38,13 +38,11 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.slurm.read.job_labels import address
-from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
-from slurm_dl.slurm.read.vocabulary import job_state
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
 from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
-from slurm_dl.slurm.write.reshape_job import reshape
+from slurm_dl.slurm.write.request_changes import change_request
 from slurm_dl.text import escaped
 
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
@@ -105,10 +103,8 @@ class Actor:
                 self._requeue(action)
             case Unseal():
                 unseal(self._slurm, action.name)
-            case Trim():
-                trim(self._slurm, action)
-            case Reshape():
-                reshape(self._slurm, action)
+            case Trim() | Reshape():
+                change_request(self._slurm, action)
             case SetSteer() | ClearSteer():
                 self._steer(action)
             case _:
@@ -264,55 +260,6 @@ def _difference(now: JobNow, run: Run) -> str:
     if now.run.start_s != run.start_s and now.state is not JobState.PENDING:
         words.append(f"start {now.run.start_s:.0f} not {run.start_s:.0f}")
     return ", ".join(words)
-
-
-_TRIMMED = ("JobID", "State", "NumNodes", "NumTasks", "NumCPUs")
-
-
-def trim(slurm: Slurm, action: Trim) -> None:
-    """Cut the pending job's CPUs and memory to less, if it still waits and still has more.
-
-    Measured on 22.05.8: for a job of a fixed number of nodes and tasks, CPUsPerTask, MinCPUsNode
-    and NumCPUs together are honoured, each alone is not (the two others keep the job where it was),
-    and so is MinMemoryNode for one that asked for memory by the node.
-
-    Raises:
-        ClusterError: Refused, silent, or the job is not of a shape that can be cut.
-    """
-    nonce = new_nonce()
-    text = slurm.run("squeue", f"--jobs={int(action.job_id)}", *queue_arguments(_TRIMMED, nonce))
-    records, _ = job_records(text, nonce, len(_TRIMMED))
-    mine = [record for record in records if record[0] == str(action.job_id)]
-    if len(mine) != 1:
-        msg = f"job {action.job_id} is not listed once by itself; its CPUs are left as they are"
-        raise ClusterError(msg)
-    _, word, *counts = mine[0]
-    try:
-        state = job_state(word)
-        nodes, tasks, cpus = (int(count) for count in counts)
-    except ValueError as err:
-        msg = f"job {action.job_id} cannot be read: {escaped(str(err))}"
-        raise ClusterError(msg) from None
-    if state is not JobState.PENDING:
-        return
-    if min(nodes, tasks) < 1:
-        msg = f"job {action.job_id} cannot be read: it has {nodes} nodes and {tasks} tasks"
-        raise ClusterError(msg)
-    settings = []
-    if action.cpus and action.cpus * nodes < cpus:
-        per_task, left = divmod(action.cpus * nodes, tasks)
-        if left or tasks % nodes:
-            msg = f"job {action.job_id}: {action.cpus} CPUs a node do not go into {tasks} tasks"
-            raise ClusterError(msg)
-        settings += [
-            f"CPUsPerTask={per_task}",
-            f"MinCPUsNode={action.cpus}",
-            f"NumCPUs={action.cpus * nodes}",
-        ]
-    if action.mem_mb:
-        settings.append(f"MinMemoryNode={action.mem_mb}")
-    if settings:
-        slurm.run("scontrol", "update", f"JobId={action.job_id}", *settings)
 
 
 _RETRIES: Final = b"transitional state, retrying"

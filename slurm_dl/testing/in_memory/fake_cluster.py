@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from typing import NoReturn
+from typing import NoReturn, assert_never
 
 import numpy as np
 
@@ -24,9 +24,11 @@ from slurm_dl.model.plan import (
     Detach,
     Requeue,
     Reserve,
+    Reshape,
     SetSiteFactor,
     SetSteer,
     Signal,
+    Trim,
     Unseal,
 )
 from slurm_dl.model.snapshot import JobText, Observed, Reservation
@@ -110,8 +112,8 @@ class FakeCluster(FakeSlurm):
                 job=np.array([i for i, _, _ in holding], dtype=np.int32),
                 node=np.array([n for _, _, n in holding], dtype=np.int32),
                 gpus=np.array([j.gpus / len(j.nodes) for _, j, _ in holding], dtype=np.float64),
-                cpus=np.ones(len(holding), dtype=np.int32),
-                mem_mb=np.zeros(len(holding), dtype=np.int64),
+                cpus=np.array([j.cpus for _, j, _ in holding], dtype=np.int32),
+                mem_mb=np.array([j.mem_mb for _, j, _ in holding], dtype=np.int64),
             ),
             partitions=("gpu",),
             gpu_types=self._gpu_types,
@@ -209,6 +211,10 @@ class FakeCluster(FakeSlurm):
                 if self._job(run.job_id).state is not JobState.PENDING:
                     state = JobState.FAILED if ended else JobState.RUNNING
                     self._requeue(self._same_run(run, state))
+            case Trim() | Reshape():
+                self._change_request(action)
+            case _:
+                assert_never(action)
 
     def _seal(self, action: Reserve | Attach | Detach | Unseal) -> None:
         match action:
@@ -223,6 +229,18 @@ class FakeCluster(FakeSlurm):
             case Unseal(name=name):
                 refuse_if(not name.startswith(RESERVATION_PREFIX), f"{name} is not ours")
                 self.reservations.pop(name, None)
+
+    def _change_request(self, action: Trim | Reshape) -> None:
+        """As Slurm: a size that no node has is taken, and never starts."""
+        job = self._job(action.job_id)
+        if job.state is not JobState.PENDING:
+            return
+        if isinstance(action, Reshape):
+            job.n_nodes, job.gpus = action.shape.nodes, float(action.shape.gpus)
+            job.cpus = action.cpus or job.cpus
+        elif action.cpus:
+            job.cpus = min(job.cpus, action.cpus)
+        job.mem_mb = action.mem_mb or job.mem_mb
 
     def _job(self, job_id: JobId) -> FakeJob:
         refuse_if(job_id not in self.jobs, f"there is no job {job_id}")
@@ -271,7 +289,8 @@ class FakeCluster(FakeSlurm):
             n_nodes=len(job.nodes) or job.n_nodes,
             gpus=job.gpus,
             gpu_type=0 if job.typed else -1,
-            cpus=job.n_nodes,
+            cpus=job.n_nodes * job.cpus,
+            mem_mb=job.n_nodes * job.mem_mb,
             submit_s=job.submit_s,
             start_s=0.0 if job.state is JobState.PENDING else job.start_s,
             end_s=job.end_s,

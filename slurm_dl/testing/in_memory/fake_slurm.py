@@ -41,6 +41,8 @@ class FakeJob:
         deadline_s: Its run is over by then, epoch seconds. It ends while it waits, unless it is
             held, once its limit would pass that.
         unmodelled: An option of sbatch of which nobody can tell which nodes it allows.
+        cpus, mem_mb: CPUs and memory (MB) on each node.
+        ran_gpu_s: GPU-seconds of each of *runs*.
     """
 
     job_id: JobId
@@ -79,6 +81,9 @@ class FakeJob:
     nodes: tuple[int, ...] = ()
     runs: list[tuple[float, float]] = field(default_factory=list)
     signals: list[float] = field(default_factory=list)
+    cpus: int = 1
+    mem_mb: int = 0
+    ran_gpu_s: list[float] = field(default_factory=list)
 
     def ways(self) -> list[int]:
         """On how many nodes it may lie, fewest first: those that split its GPUs evenly."""
@@ -88,7 +93,12 @@ class FakeJob:
     @property
     def gpu_s(self) -> float:
         """GPU-seconds over the runs that are over."""
-        return self.gpus * sum(end - start for start, end in self.runs)
+        return sum(self.ran_gpu_s)
+
+    def end_run(self, now_s: float) -> None:
+        """Note the run that ends now, in the size it had."""
+        self.runs.append((self.start_s, now_s))
+        self.ran_gpu_s.append(self.gpus * (now_s - self.start_s))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -255,6 +265,10 @@ class FakeSlurm:
             return Held.USER_OR_ADMIN
         if job.after is not None and self.jobs[job.after].state is not JobState.COMPLETED:
             return Held.DEPENDENCY
+        if job.n_nodes > len(self._names):
+            return Held.LIMIT
+        if job.gpus > job.n_nodes * self._gpus:
+            return Held.UNAVAILABLE
         return Held.BEGIN_TIME if job.eligible_s > self.now_s else Held.NO
 
     def _tick(self) -> None:
@@ -332,13 +346,13 @@ class FakeSlurm:
 
     def _end(self, job: FakeJob, state: JobState) -> None:
         if job.state is JobState.RUNNING:
-            job.runs.append((job.start_s, self.now_s))
+            job.end_run(self.now_s)
         else:
             job.start_s = 0.0
         job.state, job.end_s, job.nodes = state, self.now_s, ()
 
     def _requeue(self, job: FakeJob) -> None:
-        job.runs.append((job.start_s, self.now_s))
+        job.end_run(self.now_s)
         job.state, job.nodes, job.start_s = JobState.PENDING, (), 0.0
         job.restarts += 1
         job.submit_s = self.now_s

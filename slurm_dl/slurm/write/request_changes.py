@@ -1,0 +1,157 @@
+"""Changing what a pending job asks for: fewer CPUs and less memory, or another size.
+
+Measured on 22.05.8, 24.11.5 and 26.05.5 (tests/contract holds all three to it):
+
+- ``Gres=gpu:N`` is the one word for GPUs on each node that all three honour, for jobs submitted
+  with --gpus-per-node or --gres. Where the job named a type it must be named again. Whoever asked
+  by --gpus, --gpus-per-task or --gpus-per-socket is refused every change of its GPUs.
+- A number of nodes must be a range, ``2-2``, to grow.
+- CPUs and tasks stay when nodes and GPUs alone are changed: all of it is written.
+- CPUsPerTask, MinCPUsNode and NumCPUs together are honoured, each alone is not (the two others keep
+  the job where it was); so is MinMemoryNode, for a job that asked for memory by the node.
+- Without TasksPerNode, squeue shows one node too many of a pending job whose tasks have several
+  CPUs; a pending job's own number of nodes stands in its TRES (22.05.8).
+- More GPUs or nodes than there are are taken with exit status 0, and then the job never starts:
+  BadConstraints with priority 0, or PartitionNodeLimit. The old size, written back whole, starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import Reshape, Trim
+from slurm_dl.slurm.read.job_table import NOTHING
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
+from slurm_dl.slurm.read.tres import nodes_in, parse_gres
+from slurm_dl.slurm.read.vocabulary import job_state
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
+
+_BY_OTHERS = ("tres-per-job", "tres-per-task", "tres-per-socket")
+_OPTION = {
+    "tres-per-job": "--gpus",
+    "tres-per-task": "--gpus-per-task",
+    "tres-per-socket": "--gpus-per-socket",
+}
+_FIELDS = (
+    *("JobID", "JobArrayID", "State", "NumNodes", "NumTasks", "NumCPUs", "tres-alloc"),
+    *("tres-per-node", *_BY_OTHERS),
+)
+
+
+def change_request(slurm: Slurm, action: Trim | Reshape) -> None:
+    """Change what the job asks for, if it still waits.
+
+    Raises:
+        ClusterError: Refused, silent, or the job is not of a kind that can be changed so.
+    """
+    now = _asked_now(slurm, action.job_id)
+    if now is None:
+        return
+    settings = _trimmed(now, action) if isinstance(action, Trim) else _reshaped(now, action)
+    if settings:
+        slurm.run("scontrol", "update", f"JobId={action.job_id}", *settings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a pending job asks for.
+
+    Attributes:
+        per_node: GRES on each node, in Slurm's words.
+        others: Of the options that ask for GPUs otherwise, the one it used; empty: none.
+    """
+
+    nodes: int
+    tasks: int
+    cpus: int
+    per_node: str
+    others: str
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Tasks on each node; 0 where they are not the same number on each."""
+        return 0 if self.tasks % self.nodes else self.tasks // self.nodes
+
+
+def _asked_now(slurm: Slurm, job_id: JobId) -> _Asked | None:
+    """What the job asks for; None if it does not wait any more."""
+    nonce = new_nonce()
+    text = slurm.run("squeue", f"--jobs={int(job_id)}", *queue_arguments(_FIELDS, nonce))
+    records, _ = job_records(text, nonce, len(_FIELDS))
+    mine = [record for record in records if record[0] == str(job_id)]
+    if len(mine) != 1 or mine[0][1] != str(job_id):
+        msg = f"job {job_id} is not listed once by itself; what it asks for is left as it is"
+        raise ClusterError(msg)
+    _, _, word, *counts, alloc, per_node = mine[0][: -len(_BY_OTHERS)]
+    try:
+        state = job_state(word)
+        nodes, tasks, cpus = (int(count.partition("-")[0]) for count in counts)
+    except ValueError as err:
+        msg = f"job {job_id} cannot be read: {escaped(str(err))}"
+        raise ClusterError(msg) from None
+    if state is not JobState.PENDING:
+        return None
+    nodes = nodes_in(alloc) or nodes
+    if min(nodes, tasks) < 1:
+        msg = f"job {job_id} cannot be read: it has {nodes} nodes and {tasks} tasks"
+        raise ClusterError(msg)
+    by_others = zip(_BY_OTHERS, mine[0][-len(_BY_OTHERS) :], strict=True)
+    others = next((_OPTION[name] for name, value in by_others if value not in NOTHING), "")
+    return _Asked(nodes, tasks, cpus, "" if per_node in NOTHING else per_node, others)
+
+
+def _trimmed(now: _Asked, action: Trim) -> list[str]:
+    """Settings that leave it less; none where it has no more."""
+    settings = []
+    if action.cpus and action.cpus * now.nodes < now.cpus:
+        settings = _cpu_settings(now, f"job {action.job_id}", action.cpus, now.nodes)
+    if action.mem_mb:
+        settings.append(f"MinMemoryNode={action.mem_mb}")
+    return settings
+
+
+def _reshaped(now: _Asked, action: Reshape) -> list[str]:
+    """All settings of the size, also those that are shown already: what is shown may not be so."""
+    each, shape, job = now.tasks_per_node, action.shape, f"job {action.job_id}"
+    if not each:
+        msg = f"{job} has {now.tasks} tasks on {now.nodes} nodes; its size is left as it is"
+        raise ClusterError(msg)
+    settings = [
+        f"NumNodes={shape.nodes}-{shape.nodes}",
+        f"Gres={_gres(now, job, shape.gpus_per_node)}",
+        f"NumTasks={shape.nodes * each}",
+        f"TasksPerNode={each}",
+    ]
+    if cpus := action.cpus or now.cpus // now.nodes:
+        settings += _cpu_settings(now, job, cpus, shape.nodes)
+    if action.mem_mb:
+        settings.append(f"MinMemoryNode={action.mem_mb}")
+    return settings
+
+
+def _gres(now: _Asked, job: str, gpus: int) -> str:
+    """Its GRES on each node with *gpus* GPUs of the type it named, and whatever else it named."""
+    if now.others:
+        msg = f"{job} asks for GPUs by {now.others}, which Slurm lets nobody change"
+        raise ClusterError(msg)
+    items = [item.removeprefix("gres").lstrip("/:") for item in now.per_node.split(",")]
+    of_gpus = [item for item in items if item.partition(":")[0] == "gpu"]
+    asked = parse_gres(now.per_node)
+    if len(of_gpus) != 1 or asked.shards or asked.mps:
+        msg = f"{job} asks for {now.per_node or 'no GPUs'}, not for GPUs of one kind by the node"
+        raise ClusterError(msg)
+    kind = f"gpu:{asked.gpu_type}" if asked.gpu_type else "gpu"
+    return ",".join([f"{kind}:{gpus}", *(item for item in items if item not in of_gpus)])
+
+
+def _cpu_settings(now: _Asked, job: str, cpus: int, nodes: int) -> list[str]:
+    """Settings of *cpus* CPUs on each of *nodes* nodes."""
+    each = now.tasks_per_node
+    if not each or cpus % each:
+        msg = f"{job}: {cpus} CPUs a node do not go into {now.tasks} tasks"
+        raise ClusterError(msg)
+    return [f"NumCPUs={nodes * cpus}", f"CPUsPerTask={cpus // each}", f"MinCPUsNode={cpus}"]
