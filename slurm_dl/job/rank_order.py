@@ -221,7 +221,7 @@ def write_layout(
 
 
 def as_allotted(environ: Mapping[str, str]) -> dict[str, str]:
-    """What Slurm still says of the size that the job was submitted with, as it is now.
+    """Variables that are still of the size that the job was submitted with, as they are now.
 
     Measured on 22.05.8, for a job that was given another size while it waited: SLURM_NTASKS,
     SLURM_NPROCS and SLURM_GPUS_PER_NODE are of the submission, and srun goes by them;

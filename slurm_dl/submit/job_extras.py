@@ -131,13 +131,16 @@ def _switches(
 
 
 def _begin(request: JobRequest, known: SiteFacts, notes: list[str]) -> tuple[str, ...]:
-    settle_s = known.site.settle_s
+    site = known.site
+    # In whatever size it asks for Slurm would start it before the daemon has seen it.
+    settle_s = max(site.settle_s, site.sizes_settle_s if request.sizes else 0.0)
     theirs = given(request.sbatch, {"begin"}) is not None or "SBATCH_BEGIN" in known.kept
     managed = any(partition.name in known.site.partitions for partition in known.partitions)
     if not settle_s or theirs or not managed:
         return ()
     seconds = int(-(-settle_s // 1))
-    notes.append(f"it may start in {seconds} s: until then the scheduler looks for its nodes")
+    looked_for = "its nodes" if site.settle_s else "its size"
+    notes.append(f"it may start in {seconds} s: until then the scheduler looks for {looked_for}")
     return (f"--begin=now+{seconds}",)
 
 

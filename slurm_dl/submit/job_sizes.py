@@ -49,7 +49,7 @@ def lay_out(
 
 
 def least_of(request: JobRequest, wanted: JobShape, partitions: Sequence[GpuPartition]) -> JobShape:
-    """What the smallest share of any of its sizes asks of a node; *wanted* if it has one size."""
+    """*wanted*, as if it asked of a node what the least of its sizes does, on any type it may use."""
     if not request.sizes:
         return wanted
     types = {node.gpu_type for partition in partitions for node in partition.nodes}

@@ -631,6 +631,11 @@ def test_what_slurm_makes_of_switches(
         ("scheme: best_fit, steer: true, settle_s: 9.5", [], ["--begin=now+10"]),
         ("scheme: best_fit, steer: true, settle_s: 9.5", ["-b", "now+1"], ["--begin=now+1"]),
         ("scheme: best_fit, steer: false, settle_s: 9.5", [], []),
+        (
+            "scheme: best_fit, steer: false, settle_s: 9.5",
+            ["--sizes=2"],
+            ["--begin=now+10"],
+        ),
         ("scheme: best_fit, steer: true", [], []),
     ],
 )

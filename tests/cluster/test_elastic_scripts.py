@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from slurm_dl.slurm.write.reshape_job import reshape
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.request_changes import change_request
 
 pytestmark = pytest.mark.slurm
 
@@ -95,9 +95,13 @@ def test_each_launcher_starts_what_was_allotted(desk: Desk) -> None:
         )
     ]
     for job_id in jobs:
-        reshape(slurm, Reshape(job_id=job_id, shape=Shape(2, 2), cpus=8, mem_mb=0, why="room"))
+        change_request(
+            slurm, Reshape(job_id=job_id, shape=Shape(2, 2), cpus=8, mem_mb=0, why="room")
+        )
     wide = desk.hold("--gpus=4", "--sizes=1", "--launcher=torchrun", "--no-check", "--", "train.py")
-    reshape(slurm, Reshape(job_id=wide, shape=Shape(1, 1), cpus=4, mem_mb=0, why="less room"))
+    change_request(
+        slurm, Reshape(job_id=wide, shape=Shape(1, 1), cpus=4, mem_mb=0, why="less room")
+    )
     torchrun, srun, plain, narrow = map(desk.run, (*jobs, wide))
 
     assert sorted(torchrun) == ["torchrun.n1.0", "torchrun.n2.0"]
