@@ -45,6 +45,7 @@ class ClientConfig:
         skew_threshold: From which skew on a model's jobs wait for them.
         settle_s: How long new jobs are put off so that they are placed before Slurm starts them,
             seconds; 0 where nobody steers them.
+        sizes_settle_s: Likewise jobs of several sizes; 0 where nobody chooses among them.
         profile_dir: Directory of the site's own profiles.
         trouble: Why the file, or a line of it, is not used; empty if all is.
     """
@@ -60,6 +61,7 @@ class ClientConfig:
     locality_wait_s: float = 0.0
     skew_threshold: float = 0.4  # As `slurm_dl.placement.consolidate` has it.
     settle_s: float = 0.0
+    sizes_settle_s: float = 0.0
     profile_dir: str = "/etc/slurm_dl/profiles"
     trouble: str = ""
 

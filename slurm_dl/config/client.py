@@ -30,6 +30,9 @@ def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfi
         value = parameters.get(name, default)
         return float(value) if isinstance(value, int | float) else default
 
+    settle_s = config.placement.settle_s
+    steers = config.placement.steer or config.holds
+    resizes = config.resizing.expand or "sizes" in config.policy.make().about.needs
     return ClientConfig(
         server=tuple(servers),
         socket=str(config.paths.run_dir / SOCKET_NAME),
@@ -41,7 +44,8 @@ def client_config_of(config: Config, servers: Sequence[str] = ()) -> ClientConfi
         partitions=config.manage.partitions,
         locality_wait_s=number("locality_wait_s", 0.0),
         skew_threshold=number("skew_threshold", Consolidate().skew_threshold),
-        settle_s=config.placement.settle_s if config.placement.steer or config.holds else 0.0,
+        settle_s=settle_s if steers else 0.0,
+        sizes_settle_s=settle_s if steers or resizes else 0.0,
         profile_dir=str(config.paths.profile_dir),
     )
 

@@ -16,6 +16,7 @@ from slurm_dl.engine.settings import (
     Overdue,
     Placement,
     Preemption,
+    Resizing,
     Settings,
 )
 from slurm_dl.model.profile import Profile
@@ -78,6 +79,7 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
         preemption=limits,
         mode=native or External(),
         placement=_placement_of(config, profiles),
+        resizing=Resizing(**config.resizing.model_dump()),
         defragment=Defragment(**config.defragment.model_dump()),
         breakers=Breakers(**config.breakers.model_dump()),
     )

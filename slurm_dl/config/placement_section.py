@@ -83,8 +83,8 @@ class PlacementSection(Section):
             "Delay of the begin time that dlsubmit sets for a new job (sbatch --begin), so that "
             "the daemon places the job first. Without it Slurm starts a job that fits at once, "
             "wherever it fits. Above daemon.poll_s, better twice that. 0: new jobs are left to "
-            "Slurm until the next poll. It counts where jobs are steered, and with policies that "
-            "leave GPUs free (ranking.hold)."
+            "Slurm until the next poll. It counts where jobs are steered, with policies that "
+            "leave GPUs free (ranking.hold), and for jobs of several sizes (dlsubmit --sizes)."
         ),
     )
     window: Annotated[Whole, NumberUnit("jobs")] = Field(

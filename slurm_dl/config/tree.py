@@ -18,6 +18,7 @@ from slurm_dl.config.estimates_section import DeadlinesSection, EstimatesSection
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
 from slurm_dl.config.preemption_section import PreemptionSection
+from slurm_dl.config.resizing_section import ResizingSection
 from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,
@@ -318,6 +319,7 @@ class Config(Section):
     breakers: BreakersSection = BreakersSection()
     placement: PlacementSection = PlacementSection()
     defragment: DefragmentSection = DefragmentSection()
+    resizing: ResizingSection = ResizingSection()
     estimates: EstimatesSection = EstimatesSection()
     deadlines: DeadlinesSection = DeadlinesSection()
     forecasts: ForecastsSection = ForecastsSection()

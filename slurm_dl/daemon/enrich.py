@@ -1,7 +1,8 @@
 """Estimates about jobs, added to the ledger's snapshot before each decision.
 
-How far jobs say they are, when they are due, how long jobs like them took, how fast their models
-are on which GPUs; each with where it is from, so that a policy can tell a measurement from a guess.
+How far jobs say they are, in which sizes they can run, when they are due, how long jobs like them
+took, how fast their models are on which GPUs; each with where it is from, so that a policy can tell
+a measurement from a guess.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from slurm_dl.engine.settings import Deadlines, Preemption
 from slurm_dl.estimates.job_features import asked
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import tagged_s
+from slurm_dl.estimates.size_speeds import sizes_of
 from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.jobs import COMPLETING, F64
@@ -65,7 +67,9 @@ class Enricher:
         self._deadlines = deadlines
 
     def __call__(self, snap: Snapshot) -> Snapshot:
-        """*snap* with what is known: `left_s`, `progress`, `due_s`, `rates`, `setup_s`, `past`."""
+        """*snap* with what is known: `sizes`, `left_s`, `progress`, `due_s`, `rates`, and so on."""
+        # What history says of a job goes by the size that it was submitted with.
+        snap = dataclasses.replace(snap, sizes=sizes_of(snap, self._profiles, self._site))
         past = NO_PAST
         if self._history is not None:
             past = self._history.look(lambda fresh: self._prepare(fresh, snap))
@@ -83,8 +87,9 @@ class Enricher:
         )
 
     def _setup_s(self, snap: Snapshot) -> F64 | None:
-        """Only for a policy that needs it: it looks at each job's profile."""
-        if self._policy is None or "setup_s" not in self._policy.about.needs:
+        """Only where it is needed, by the policy or for sizes: it looks at each job's profile."""
+        needed = self._policy is not None and "setup_s" in self._policy.about.needs
+        if not needed and snap.sizes is None:
             return None
         return setup_s(snap, self._profiles, self._checkpoint_cost_s)
 

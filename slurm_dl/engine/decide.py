@@ -5,7 +5,9 @@ The daemon and the simulator call the same function; dry run is not applying its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,16 +28,29 @@ from slurm_dl.engine.preemption.broken_contracts import note_broken
 from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacers
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
-from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers, jobs_of
+from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
+from slurm_dl.engine.preemption.surplus import Surplus, free_and_lent, lenders, movable, releasing
 from slurm_dl.engine.settings import External, Native, Settings
+from slurm_dl.engine.size_notes import note_sizes
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
+from slurm_dl.engine.waiting_sizes import (
+    at_least_sizes,
+    at_shapes,
+    live_elastic,
+    moved_rows,
+    reshapes,
+    sizes_in,
+    waiting_shapes,
+)
 from slurm_dl.model.booking import changes
+from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.membership import is_in
-from slurm_dl.model.plan import Book, Plan, Promote, SetSiteFactor, TripBreaker
+from slurm_dl.model.plan import Book, Plan, Promote, Reshape, SetSiteFactor, TripBreaker
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy, displaces
 
@@ -63,13 +78,16 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
-    snap = with_commitment(snap, policy, settings.preemption)
+    shown = with_commitment(snap, policy, settings.preemption)
+    snap = at_shapes(shown, moved_rows(shown))
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
+    shapes, stuck = waiting_shapes(snap, target.intent, target.served, settings.window)
+    snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
-    handovers = take(snap, wish, target, admitted)
-    return tell(snap, wish, placed, handovers)
+    handovers = take(snap, wish, target, admitted, stuck=stuck)
+    return tell(snap, wish, placed, handovers, Shown(shown, shapes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,6 +97,7 @@ class Admitted:
     settings: Settings  # The site's settings with the limits that hold now: by leases, by breakers
     tripping: tuple[TripBreaker, ...]  # Breakers that trip now
     victims: Victims  # The managed running jobs, and which of them may be preempted
+    lending: Victims | None  # Likewise, which of them may become smaller; None: none may
     lease_s: float  # Length of the policy's leases, seconds; 0 if none
 
 
@@ -92,8 +111,15 @@ def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
         settings=settings,
         tripping=tripping,
         victims=engine_of(settings).candidates(snap),
+        lending=lenders(snap, settings.preemption) if resizes(snap, settings) else None,
         lease_s=lease_s,
     )
+
+
+def resizes(snap: Snapshot, settings: Settings) -> bool:
+    """True if running jobs may change size: there are elastic ones, and the daemon preempts."""
+    is_ours = isinstance(settings.mode, External) and settings.preemption.enabled
+    return snap.sizes is not None and is_ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,7 +138,7 @@ class Wish:
 def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     """The policy's order, with what jobs are guaranteed."""
     settings = admitted.settings
-    holds = settings.hold and bool(policy.about.idles)
+    holds = (settings.hold and bool(policy.about.idles)) or snap.sizes is not None
     soon = with_settling(snap, settings.placement, holds=holds)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
     guaranteed = guarantee(snap, order, displaces(policy), settings)
@@ -158,18 +184,26 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
     order = wish.guarantee.order
     may_displace = displacers(snap, settings.preemption, wish.guarantee.guaranteed)
     displaces = wish.guarantee.preempts != "never" and settings.preemption.enabled
+    # What finds no room in its least size finds none at all.
+    least, soon = at_least_sizes(snap), at_least_sizes(wish.soon)
+    lending = admitted.lending
+    pinned = np.concatenate([victims.staying, np.array(sorted(moved_rows(snap)), dtype=np.int64)])
     intent = serve_ranked(
         wish.soon,
         order,
         wish.ranked,
         wish.need,
-        victims.staying,
+        pinned if lending is not None else _with_elastic(snap, pinned),
         skips=wish.policy.skips,
         bound=settings.overdue,
-        closed=out_of_reach(snap, victims.lasting, settings.preemption.handover_timeout_s),
-        roomless=without_room(wish.soon, wish.ranked, may_displace, settings.window)
+        closed=out_of_reach(least, victims.lasting, settings.preemption.handover_timeout_s),
+        roomless=without_room(
+            soon, wish.ranked, may_displace, settings.window, free_and_lent(snap, lending)
+        )
         if displaces
         else None,
+        resizing=settings.resizing,
+        movable=movable(snap, victims, lending, settings.resizing),
     )
     intent = staying(snap, intent)
     line = WaitingLine(snap, intent, settings, wish.guarantee.guaranteed)
@@ -181,6 +215,12 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         may_displace=may_displace,
         types=nodes_of_chosen_type(snap, intent),
     )
+
+
+def _with_elastic(snap: Snapshot, rows: Rows) -> Rows:
+    """*rows*, and the running elastic jobs: they stay as they are."""
+    elastic = live_elastic(snap)
+    return np.union1d(rows, elastic[snap.jobs.state[elastic] != PENDING])
 
 
 def place(snap: Snapshot, wish: Wish, target: Target, settings: Settings) -> Placed:
@@ -205,9 +245,19 @@ class PreemptionDecision:
     handovers: Handovers  # The hand-overs that are under way or begin
 
 
-def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> PreemptionDecision:
-    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
-    settings, tripping = admitted.settings, admitted.tripping
+def take(
+    snap: Snapshot, wish: Wish, target: Target, admitted: Admitted, *, stuck: bool
+) -> PreemptionDecision:
+    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way.
+
+    Args:
+        stuck: See `Surplus.of`.
+    """
+    settings, tripping, surplus = admitted.settings, admitted.tripping, None
+    candidates = target.victims
+    if admitted.lending is not None:
+        surplus = Surplus.of(snap, target.intent, stuck=stuck)
+        candidates = releasing(candidates, admitted.lending, snap, surplus.rows)
     higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
         snap=snap,
@@ -217,11 +267,12 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
         line=target.line,
         served=target.served,
         guaranteed=wish.guarantee.guaranteed,
-        candidates=target.victims,
+        candidates=candidates,
         may_displace=target.may_displace,
         within=within if higher is None else in_both(within, higher.within),
         higher=higher,
         types=target.types,
+        surplus=surplus,
     )
     handovers = engine_of(settings).handovers(context)
     if handovers.opened:
@@ -235,12 +286,23 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
     )
 
 
-def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) -> Plan:
+class Shown(NamedTuple):
+    """Sizes of waiting jobs before this decision and after it."""
+
+    snap: Snapshot  # The snapshot with the sizes that Slurm shows
+    shapes: Mapping[int, Shape]  # Sizes in which waiting jobs are to start, by row
+
+
+def tell(
+    snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision, shown: Shown
+) -> Plan:
     """The actions that bring this about, and the reasons."""
     jobs, settings, intent = snap.jobs, taken.settings, taken.context.intent
     how, order = settings.placement, intent.order
     rows, reserved = taken.context.rows, taken.handovers.reserved
     preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers)
+    sized = tuple(reshapes(shown.snap, snap, shown.shapes, jobs_of(snap.handovers)))
+    written = [a for a in (*sized, *preemption.steps) if isinstance(a, Reshape)]
     rank = places(taken.context.served, len(jobs))
     placed = placed.without(reserved)
     steers, holds = apart(steering(snap, rows, placed, reserved, how), placed.held)
@@ -272,8 +334,10 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
         *taken.tripping,
         *_bookings(snap, wish),
         *note_broken(snap, settings.preemption),
+        *note_sizes(shown.snap, written),
         *_promotions(snap, order),
         *cleared_for(snap, rows, taken.handovers.sealed_for, how),
+        *sized,
         *preemption.steps,
         *steers,
         *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
@@ -296,6 +360,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
         share=None if order.share is None else order.share * (rank >= 0)[:, None],
         lease_s=wish.lease_s,
         held=placed.held,
+        sizes=sizes_in(snap, intent),
     )
 
 

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
-from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
-from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing, choose_sizes
+from slurm_dl.engine.settings import AS_SUBMITTED, NEVER_OVERDUE, Overdue, Resizing
+from slurm_dl.engine.sized_target import AS_RANKED, Movable, choose_sizes
 from slurm_dl.engine.target import (
     NOBODY,
     PartitionPool,
@@ -31,8 +31,9 @@ from slurm_dl.engine.target import (
 from slurm_dl.engine.typed_target import TypedResources
 from slurm_dl.ledger.lease_credits import OWED, needs
 from slurm_dl.ledger.run_contracts import BROKEN
-from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.size_history import SIZE
 from slurm_dl.model.sizes import AS_ASKED, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
@@ -69,6 +70,17 @@ class Intent:
     def gpus(self, snap: Snapshot) -> F64:
         """``(n,)`` GPUs that each job should hold if it is in the target."""
         return wanted_gpus(snap.jobs.gpus, snap.sizes, self.size)
+
+    def resized(self, snap: Snapshot) -> Rows:
+        """Rows of the running jobs in the target that should have another size than theirs."""
+        rows, sizes = self.target, snap.sizes
+        if self.size is None or sizes is None:
+            return NOBODY
+        rows = rows[(self.size[rows] >= 0) & (snap.jobs.state[rows] == RUNNING)]
+        size, jobs = self.size[rows], snap.jobs
+        same = (sizes.gpus[size] == jobs.gpus[rows]) & (sizes.nodes[size] == jobs.n_nodes[rows])
+        resized: Rows = rows[~same]
+        return resized
 
     def rank(self) -> I32:
         """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
@@ -133,6 +145,7 @@ def serve_ranked(
     closed: Bool | None = None,
     roomless: Bool | None = None,
     resizing: Resizing = AS_SUBMITTED,
+    movable: Movable = AS_RANKED,
 ) -> Intent:
     """Give GPUs to the jobs in their order, or by their need where it is known.
 
@@ -147,11 +160,12 @@ def serve_ranked(
         roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
             served only once they are overdue. None: nobody.
         resizing: Which sizes elastic jobs get.
+        movable: Pinned jobs that become smaller, and those that do not grow.
     """
     there = pools(snap)
     serve = partial(
         _serve, snap, order, ranked, need,
-        pinned=pinned, there=there, skips=skips, resizing=resizing,
+        pinned=pinned, there=there, skips=skips, resizing=resizing, movable=movable,
     )  # fmt: skip
     barred = _either(order.barred, closed if skips else None)
     intent = serve(barred=_either(barred, roomless))
@@ -204,6 +218,7 @@ def _serve(
     there: tuple[PartitionPool, ...],
     skips: bool,
     resizing: Resizing,
+    movable: Movable,
     first: Rows = NOBODY,
 ) -> Intent:
     """Serve the pools one after another.
@@ -232,6 +247,7 @@ def _serve(
             served, chosen = choose_sizes(
                 snap, rows, fixed, order.size,
                 skips=skips, barred=barred, pool=pool, steadiness=resizing.steadiness,
+                movable=movable,
             )  # fmt: skip
             size[served] = chosen
         elif not by_type:
@@ -302,7 +318,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if order.size is not None and not are_sizes(order.size, sizes):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN}:
+    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE}:
         msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order

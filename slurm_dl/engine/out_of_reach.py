@@ -68,7 +68,13 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
     return found
 
 
-def without_room(snap: Snapshot, ranked: Rows, may_displace: Bool, window: int) -> Bool:
+def without_room(
+    snap: Snapshot,
+    ranked: Rows,
+    may_displace: Bool,
+    window: int,
+    available: FreeResources | None = None,
+) -> Bool:
     """``(n,)`` bool: pending jobs that may displace nobody and find no room beside running jobs.
 
     In the target they would take the GPUs of jobs that they may not displace. Jobs that ask for
@@ -78,6 +84,7 @@ def without_room(snap: Snapshot, ranked: Rows, may_displace: Bool, window: int) 
         ranked: Rows of the managed live jobs, best first.
         may_displace: ``(n,)`` bool, jobs for which others may be preempted.
         window: Most of these jobs that are placed; those behind count as without room.
+        available: Room that there is, which is used up; None: what is free now.
     """
     jobs = snap.jobs
     found: Bool = np.zeros(len(jobs), dtype=np.bool_)
@@ -87,7 +94,7 @@ def without_room(snap: Snapshot, ranked: Rows, may_displace: Bool, window: int) 
     if not len(rows):
         return found
     found[rows] = True
-    available, needs = FreeResources.free_in(snap), ResourceRequests(snap)
+    available, needs = available or FreeResources.free_in(snap), ResourceRequests(snap)
     open_ = snap.seen.nodes.up & ~sealed_nodes(snap, snap.handovers)
     rows = rows[jobs.gpus[rows] <= float(available.gpus[open_].sum()) + SLACK_GPUS]
     no_room: set[tuple[object, ...]] = set()

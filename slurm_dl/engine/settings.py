@@ -164,6 +164,29 @@ class Deadlines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resizing:
+    """Sizes of elastic jobs: where they change, and what a change has to save.
+
+    Attributes:
+        expand: Under policies that choose no sizes, too: each gets its least size in their order,
+            and what is left over goes to the jobs that gain most by it.
+        steadiness: See `engine.sized_target.steady`.
+        max_per_day: Most changes of a job's size within a day after which it may still grow; 0: any
+            number.
+        cooldown_s: A job does not grow for this long after its size changed, seconds.
+    """
+
+    expand: bool = False
+    steadiness: float = 0.0
+    max_per_day: int = 0
+    cooldown_s: float = 0.0
+
+
+AS_SUBMITTED = Resizing()
+"""Elastic jobs change size only where the policy says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where waiting jobs should go, and whether they are made to.
 
@@ -217,6 +240,7 @@ class Settings:
         breakers: When to stop taking GPUs back altogether.
         overdue: When a job has waited for so long that it comes first.
         deadlines: Bounds on the deadlines of jobs; None: none counts.
+        resizing: Sizes of elastic jobs.
         equals: Who decides between jobs that the policy does not tell apart otherwise than by the
             time since which they could start: that time, or the site's own priority weights.
         hold: Whether jobs that the policy bars are put off.
@@ -234,6 +258,7 @@ class Settings:
     breakers: Breakers = Breakers()
     overdue: Overdue = Overdue()
     deadlines: Deadlines | None = Deadlines()
+    resizing: Resizing = AS_SUBMITTED
     equals: Literal["submission", "site"] = "submission"
     hold: bool = True
     lease_window: float = 0.25

@@ -8,34 +8,33 @@ of the jobs, and no running job changes its own for less than its restart costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from slurm_dl.engine.target import EVERYTHING, SLACK_GPUS, PartitionPool, Rows, to_serve
+from slurm_dl.engine.target import EVERYTHING, NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
 from slurm_dl.model.jobs import I32, PENDING, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.sizing import by_gain, jobs_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resizing:
-    """Sizes of elastic jobs: where they change, and what a change has to save.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Movable:
+    """Running elastic jobs beside the rules of preemption.
 
     Attributes:
-        expand: Under policies that choose no sizes, too: each gets its least size in their order,
-            and what is left over goes to the jobs that gain most by it.
-        steadiness: See `steady`.
+        giving: Rows of jobs that are pinned, and give back what is above their least size.
+        may_grow: ``(n,)`` bool, jobs that may grow now; None: all.
     """
 
-    expand: bool = False
-    steadiness: float = 0.0
+    giving: Rows = field(default_factory=lambda: NOBODY)
+    may_grow: Bool | None = None
 
 
-AS_SUBMITTED = Resizing()
-"""Elastic jobs change size only where the policy says so."""
+AS_RANKED = Movable()
 
 
 def choose_sizes(
@@ -48,6 +47,7 @@ def choose_sizes(
     barred: Bool | None = None,
     pool: PartitionPool = EVERYTHING[0],
     steadiness: float = 0.0,
+    movable: Movable = AS_RANKED,
 ) -> tuple[Rows, I32]:
     """The jobs of one pool that would hold GPUs, in the order they are served, and their sizes.
 
@@ -62,6 +62,7 @@ def choose_sizes(
         barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
         pool: Whose GPUs are shared out.
         steadiness: See `steady`.
+        movable: Pinned jobs that become smaller, and those that do not grow.
 
     Returns:
         ``(k,)`` rows, and ``(k,)`` indices into `Snapshot.sizes`, or `AS_ASKED`.
@@ -69,28 +70,81 @@ def choose_sizes(
     jobs, sizes = snap.jobs, snap.sizes
     assert sizes is not None  # noqa: S101 - callers ask first
     pinned = pinned[jobs.gpus[pinned] > 0]
-    rows = to_serve(snap, ranked, pinned, barred)
-    all_gpus = pool.gpus(snap)
-    free_gpus = all_gpus - float(jobs.gpus[pinned].sum()) + SLACK_GPUS
-    served, chosen = pinned.tolist(), [AS_ASKED] * len(pinned)
-    wants = _least(sizes, len(jobs)) if size is None else size
+    stays = pinned[~is_in(pinned, movable.giving)]
+    free = _FreeGpus(snap, pool)
+    for row in stays.tolist():
+        free.take(row, float(jobs.gpus[row]))
+    least = _least(sizes, len(jobs))
+    # These keep their least sizes, whoever comes before them.
+    kept = {row: int(least[row]) for row in pinned[is_in(pinned, movable.giving)].tolist()}
+    for row, i in kept.items():
+        free.take(row, float(sizes.gpus[i]))
+    rows = to_serve(snap, ranked, stays, barred)
+    wants = least if size is None else _bounded(snap, sizes, size, movable.may_grow)
+    served, chosen = stays.tolist(), [AS_ASKED] * len(stays)
     for row, asked in zip(rows.tolist(), wants[rows].tolist(), strict=True):
-        if asked == NOT_NOW:
+        if row in kept:
+            free.take(row, -float(sizes.gpus[kept[row]]))
+        elif asked == NOT_NOW:
             continue
-        got, gpus = _largest(sizes, row, asked, float(jobs.gpus[row]), free_gpus)
-        if got == NOT_NOW:
+        got = free.largest(sizes, row, asked)
+        if got == NOT_NOW and row not in kept:
             if not skips:
                 break
             continue
-        free_gpus -= gpus
+        got = kept.pop(row, got) if got == NOT_NOW else got
+        kept.pop(row, None)
+        free.take(row, float(jobs.gpus[row] if got == AS_ASKED else sizes.gpus[got]))
         served.append(row)
         chosen.append(got)
+    served += kept.keys()
+    chosen += kept.values()
     target, found = np.array(served, dtype=np.int64), np.array(chosen, dtype=np.int32)
     if size is None:
-        found[len(pinned) :] = _grown(snap, target[len(pinned) :], found[len(pinned) :], free_gpus)
+        more = target[len(stays) :], found[len(stays) :]
+        found[len(stays) :] = _grown(snap, *more, free.total, movable.may_grow)
     if steadiness > 0:
-        found = steady(snap, target, found, steadiness=steadiness, all_gpus=all_gpus)
+        gpus = pool.gpus(snap)
+        found = steady(snap, target, found, steadiness=steadiness, all_gpus=gpus)
     return target, found
+
+
+class _FreeGpus:
+    """GPUs that are left: in all and, where jobs ask for types, of each."""
+
+    def __init__(self, snap: Snapshot, pool: PartitionPool) -> None:
+        self._holds, self._type = snap.jobs.gpus, snap.jobs.gpu_type
+        self.total = pool.gpus(snap) + SLACK_GPUS
+        kinds = len(snap.seen.gpu_types)
+        typed = kinds > 1 and bool((self._type >= 0).any())
+        there = snap.seen.nodes.totals(pool.usable(snap), kinds)[1:].tolist() if typed else []
+        self._of_type: list[float] = [gpus + SLACK_GPUS for gpus in there]
+
+    def take(self, row: int, gpus: float) -> None:
+        """Give them to the job at *row*."""
+        self.total -= gpus
+        if self._of_type and self._type[row] >= 0:
+            self._of_type[self._type[row]] -= gpus
+
+    def largest(self, sizes: Sizes, row: int, asked: int) -> int:
+        """The largest size of the job up to *asked* that fits; `NOT_NOW`: none."""
+        typed = self._of_type and self._type[row] >= 0
+        most = min(self.total, self._of_type[self._type[row]]) if typed else self.total
+        if asked == AS_ASKED:
+            return AS_ASKED if self._holds[row] <= most else NOT_NOW
+        smaller = range(max(asked, sizes.of(row).start), sizes.of(row).start - 1, -1)
+        return next((i for i in smaller if sizes.gpus[i] <= most), NOT_NOW)
+
+
+def _bounded(snap: Snapshot, sizes: Sizes, size: I32, may_grow: Bool | None) -> I32:
+    """*size*, in which running jobs that may not grow have no more than they hold."""
+    if may_grow is None:
+        return size
+    jobs, bounded = snap.jobs, size.copy()
+    for row in ((size >= 0) & (jobs.state != PENDING) & ~may_grow).nonzero()[0].tolist():
+        smaller = [i for i in sizes.of(row) if sizes.gpus[i] <= jobs.gpus[row] and i <= size[row]]
+        bounded[row] = max(smaller, default=sizes.of(row).start)
+    return bounded
 
 
 def _least(sizes: Sizes, n: int) -> I32:
@@ -100,29 +154,26 @@ def _least(sizes: Sizes, n: int) -> I32:
     return least
 
 
-def _grown(snap: Snapshot, rows: Rows, chosen: I32, free_gpus: float) -> I32:
+def _grown(snap: Snapshot, rows: Rows, chosen: I32, free_gpus: float, may_grow: Bool | None) -> I32:
     """``(k,)`` sizes of the jobs at *rows* from *chosen* on, if they get what is left over."""
     jobs, places = jobs_at(snap, rows)
+    if may_grow is not None:
+        grow = may_grow[rows] | (snap.jobs.state[rows] == PENDING)
+        jobs = [
+            job if grows else job._replace(gpus=job.gpus[: job.held + 1])
+            for job, grows in zip(jobs, grow.tolist(), strict=True)
+        ]
     gpus = wanted_gpus(snap.jobs.gpus[rows], snap.sizes, chosen)
-    begin = [job.gpus.index(held) for job, held in zip(jobs, gpus.tolist(), strict=True)]
+    begin = [
+        job.gpus.index(least) if least in job.gpus else 0
+        for job, least in zip(jobs, gpus.tolist(), strict=True)
+    ]
     ends = by_gain(jobs, begin, free_gpus)
     more = [
         mine[end] if end > at else old
         for mine, at, end, old in zip(places, begin, ends, chosen.tolist(), strict=True)
     ]
     return np.array(more, dtype=np.int32)
-
-
-def _largest(
-    sizes: Sizes, row: int, asked: int, holds: float, free_gpus: float
-) -> tuple[int, float]:
-    """The largest size up to *asked* that fits, and its GPUs; `NOT_NOW`: none."""
-    if asked == AS_ASKED:
-        return (AS_ASKED, holds) if holds <= free_gpus else (NOT_NOW, 0.0)
-    for i in range(asked, sizes.of(row).start - 1, -1):
-        if sizes.gpus[i] <= free_gpus:
-            return i, float(sizes.gpus[i])
-    return NOT_NOW, 0.0
 
 
 def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_gpus: float) -> I32:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.jobs import F64, I64, Jobs
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -25,6 +25,16 @@ class JobFeatures:
         return len(self.gpus)
 
 
+def as_submitted(snap: Snapshot) -> Jobs:
+    """The jobs with the nodes and GPUs that they were submitted with, in whatever size they are."""
+    jobs, sizes = snap.jobs, snap.sizes
+    if sizes is None:
+        return jobs
+    gpus, n_nodes = jobs.gpus.copy(), jobs.n_nodes.copy()
+    gpus[sizes.row], n_nodes[sizes.row] = sizes.gpus[sizes.asked], sizes.nodes[sizes.asked]
+    return replace(jobs, gpus=gpus, n_nodes=n_nodes)
+
+
 def asked(snap: Snapshot, rows: I64) -> JobFeatures:
     """The jobs at *rows*; a user id as text, and no name, where the cluster tells no more."""
     texts = snap.seen.texts
@@ -36,7 +46,7 @@ def asked(snap: Snapshot, rows: I64) -> JobFeatures:
             str(uid) if text is None else text.user for text, uid in zip(found, uids, strict=True)
         ),
         name=tuple("" if text is None else text.name for text in found),
-        gpus=snap.jobs.gpus[rows],
+        gpus=as_submitted(snap).gpus[rows],
         submit_s=snap.memory.first_submit_s[rows],
     )
 

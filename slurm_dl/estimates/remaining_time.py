@@ -11,6 +11,9 @@ In this order, each job by itself:
    way, as work was lost in between.
 5. Nothing: inf.
 
+Of a job that changes size all of these are seconds in the size that it was submitted with: what it
+ran in another one counts as the speed there (`asked_seconds`), t as well as what it ran.
+
 A job that was requeued by another than the daemon has no time limit here. It may requeue itself at
 the end of each, so the limit says nothing of how long it will run.
 """
@@ -21,6 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.estimates.spent_by_size import asked_seconds
 from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
@@ -68,21 +72,22 @@ def left_of(
     has_limit = np.isfinite(limit_s)
     runs = (jobs.state > PENDING) & (jobs.state < COMPLETING) & (jobs.start_s > 0)
     run_s = np.where(runs, np.maximum(snap.now_s - jobs.start_s, 0.0), 0.0)
-    counted_s = np.where((ran_s >= limit_s) & (jobs.restarts > 0), run_s, ran_s)
+    work_s, run_s = asked_seconds(snap, ran_s, run_s)
+    counted_s = np.where((work_s >= limit_s) & (jobs.restarts > 0), run_s, work_s)
     seconds[has_limit] = np.maximum(limit_s - counted_s, 0.0)[has_limit]
     origin[has_limit] = Origin.DECLARED
     if expected_s is not None:
         until_s = np.minimum(expected_s, limit_s)
         # NaN is below nothing.
-        young = (ran_s < until_s) & np.isfinite(until_s)
+        young = (work_s < until_s) & np.isfinite(until_s)
         # A limit below what is expected is all that was said.
         young &= (expected_s <= limit_s) | ~has_limit
-        seconds[young] = (until_s - ran_s)[young]
+        seconds[young] = (until_s - work_s)[young]
         origin[young] = Origin.HISTORY
     if snap.progress is not None:
         done = np.minimum(snap.progress, 1.0)
         tells = (done >= max(least_progress, np.finfo(np.float64).tiny)) & (ran_s >= least_run_s)
-        seconds[tells] = ran_s[tells] * (1.0 - done[tells]) / done[tells]
+        seconds[tells] = work_s[tells] * (1.0 - done[tells]) / done[tells]
         origin[tells] = Origin.REPORTED
     if snap.left_from is not None:
         known = snap.left_from == Origin.KNOWN

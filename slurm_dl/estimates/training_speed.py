@@ -30,6 +30,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from slurm_dl.estimates.job_features import as_submitted
 from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.jobs import F64, Jobs
 from slurm_dl.model.profile import Profile, Speed
@@ -216,7 +217,8 @@ def rates_of_jobs(
     prior = np.array([site.of_type(kind) for kind in kinds])
     rates = np.tile(prior, (len(snap.jobs), 1))
     origin = np.full(len(snap.jobs), Origin.PRIOR, dtype=np.int8)
-    row_of = snap.jobs.row_of() if snap.seen.claims else {}
+    jobs = as_submitted(snap)
+    row_of = jobs.row_of() if snap.seen.claims else {}
     known: dict[tuple[str, Shape, float], tuple[F64, Origin]] = {}
     tells = bool((prior != prior[0]).any())
     for job_id, claim in snap.seen.claims.items():
@@ -224,7 +226,7 @@ def rates_of_jobs(
         profile = None if claim.model is None else profiles.get(claim.model)
         if row is None or profile is None or not profile.speeds:
             continue
-        shape, gpus = shape_of(snap.jobs, row), float(snap.jobs.gpus[row])
+        shape, gpus = shape_of(jobs, row), float(jobs.gpus[row])
         key = profile.name, shape, gpus
         if key not in known:
             known[key] = _row(profile, shape, gpus, kinds, site)

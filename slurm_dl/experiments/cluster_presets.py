@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
-from slurm_dl.engine.sized_target import Resizing
+from slurm_dl.engine.settings import Resizing
 from slurm_dl.error_text import unknown_key
 from slurm_dl.experiments.option_words import numbers
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup

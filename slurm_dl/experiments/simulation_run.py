@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_dl.config.parameters import POLICY
-from slurm_dl.engine.settings import Placement, Preemption, Settings
-from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
+from slurm_dl.engine.settings import AS_SUBMITTED, Placement, Preemption, Resizing, Settings
 from slurm_dl.experiments.option_words import made
 from slurm_dl.experiments.placement_choice import PLAIN, Named, PlacementSetup
 from slurm_dl.model.errors import ConfigError

@@ -122,6 +122,8 @@ _TRIES = 3
 _MOST_RANKS_ON_A_NODE = 4096
 _ON_NODES = re.compile(r"(?:^|\s)Nodes=(\S+)\s+CPU_IDs=\S*\s+Mem=\S*\s+GRES=(\S*)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
+_EACH = re.compile(r"([A-Za-z0-9_.-]+:)?\d{1,4}", re.ASCII)
+_COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 
 
@@ -207,15 +209,38 @@ def write_layout(
         return {
             **added,
             "SLURM_HOSTFILE": str(run_dir / RANK_FILE),
-            "SLURM_NTASKS": str(len(ranks)),
+            **_in_all(len(ranks)),
         }
     if launcher == "torchrun" and layout.reordered:
         return {
             **added,
             "SLURM_HOSTFILE": str(run_dir / NODE_FILE),
-            "SLURM_NTASKS": str(len(layout.nodes)),
+            **_in_all(len(layout.nodes)),
         }
     return added
+
+
+def as_allotted(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that are still of the size that the job was submitted with, as they are now.
+
+    Measured on 22.05.8, for a job that was given another size while it waited: SLURM_NTASKS,
+    SLURM_NPROCS and SLURM_GPUS_PER_NODE are of the submission, and srun goes by them;
+    SLURM_TASKS_PER_NODE and SLURM_GPUS_ON_NODE are new.
+    """
+    told: dict[str, str] = {}
+    tasks = _tasks(environ, hosts(environ.get("SLURM_JOB_NODELIST", "")))
+    if tasks:
+        told = _in_all(sum(tasks.values()))
+    here = environ.get("SLURM_GPUS_ON_NODE", "")
+    each = _EACH.fullmatch(environ.get("SLURM_GPUS_PER_NODE", ""))
+    if each is not None and _COUNT.fullmatch(here):
+        told["SLURM_GPUS_PER_NODE"] = f"{each[1] or ''}{here}"
+    return {name: value for name, value in told.items() if environ.get(name, value) != value}
+
+
+def _in_all(tasks: int) -> dict[str, str]:
+    """Srun reads both."""
+    return {"SLURM_NTASKS": f"{tasks}", "SLURM_NPROCS": f"{tasks}"}
 
 
 def _tasks(environ: Mapping[str, str], nodes: Sequence[str]) -> dict[str, int]:
@@ -229,10 +254,8 @@ def _tasks(environ: Mapping[str, str], nodes: Sequence[str]) -> dict[str, int]:
         if int(match[1]) > _MOST_RANKS_ON_A_NODE or len(counts) + times > len(nodes):
             return {}
         counts += [int(match[1])] * times
-    in_all = environ.get("SLURM_NTASKS", "")
-    if len(counts) != len(nodes) or (in_all and in_all != str(sum(counts))):
-        return {}
-    return dict(zip(nodes, counts))
+    # SLURM_NTASKS is of the submission, and the job may have another size since.
+    return dict(zip(nodes, counts)) if len(counts) == len(nodes) else {}
 
 
 def _asked(question: Callable[[], str]) -> str:

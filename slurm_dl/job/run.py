@@ -13,7 +13,7 @@ from pathlib import Path
 from slurm_dl.job.child import Signals
 from slurm_dl.job.controller import JobController, find_controller, job_label, preemption_variables
 from slurm_dl.job.options import DlrunOptions, parse_options
-from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
+from slurm_dl.job.rank_order import RANKS_VARIABLE, as_allotted, find_layout, write_layout
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, restart_count
 from slurm_dl.job.supervise import Supervisor, log
 from slurm_dl.job.untrusted_files import make_run_dir
@@ -45,6 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         log(f"{why}: no acknowledgement and no requeue from here")
     environ = {**os.environ, **preemption_variables(controller, restart_count(), log)}
     environ.update(_python_path(environ))
+    environ.update(as_allotted(environ))
     if controller is not None:
         added = _ranks(options, controller)
         if added is None:

@@ -48,7 +48,9 @@ def victim_gone(
     columns: dict[str, list[float]] = {}
     if was_signalled and action.outcome == "requeued" and knows(service, action.job_id):
         row = int(np.searchsorted(service.job_id, action.job_id))
-        columns["preemptions"] = [int(service.preemptions[row]) + 1]
+        # A job that goes on in another size was not preempted.
+        more = victim.then is None
+        columns["preemptions"] = [int(service.preemptions[row]) + more]
         # A job that requeues itself does so once it has saved.
         by_itself = victim.state is not VictimState.REQUEUING
         saved = acked or (by_itself and victim.contract.requeued_by == "job")
@@ -63,7 +65,7 @@ def victim_gone(
             Taken(
                 at_s=now_s,
                 job_id=action.job_id,
-                gpus=victim.gpus,
+                gpus=victim.gives_gpus,
                 notice_s=now_s - victim.signalled_s if victim.signalled_s else 0.0,
                 handover_id=action.handover_id,
             )

@@ -35,6 +35,9 @@ DEFAULT_GRACE_S = 120.0
 FINAL_STATUS = 93
 """A job that ends with this exit status is not to be run again, whatever was asked of it."""
 
+MOST_SIZES = 32
+"""Sizes that one job may name."""
+
 LEAST_UNTIL = 0.5
 """The smallest `Claim.until` that counts: no job is protected for most of its time limit."""
 
@@ -112,8 +115,9 @@ class Claim:
         or_else: Its fate if the deadline cannot be promised; None if it says none. No effect yet.
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
-        asked: That of *sizes* which it was submitted with; None: as its record shows.
+        asked: That of *sizes* which it was submitted with; None: the first of them.
         batch: Its global batch in another size.
+        sizes_unreadable: It names sizes that are not understood, so that it has none.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -140,6 +144,7 @@ class Claim:
     sizes: tuple[Shape, ...] = ()
     asked: Shape | None = None
     batch: Batch = "fixed"
+    sizes_unreadable: bool = False
     unreadable: bool = False
 
 

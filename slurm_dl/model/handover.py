@@ -6,6 +6,7 @@ next, and no code path holds any of it in local variables only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -134,9 +135,19 @@ class Handover:
         return tuple(v.run.job_id for v in self.victims if moves or v.then is not None)
 
     @property
+    def resizes(self) -> bool:
+        """True if a job is to go on in another size."""
+        return any(victim.then is not None for victim in self.victims)
+
+    @property
     def signalled(self) -> bool:
         """True once any victim may have been told: from then on there is no way back."""
         return any(v.state is not VictimState.CHOSEN for v in self.victims)
+
+
+def jobs_of(handovers: Iterable[Handover]) -> frozenset[JobId]:
+    """The jobs that *handovers* make room for: their beneficiaries, and the jobs they move."""
+    return frozenset(job for h in handovers for job in (*h.beneficiaries, *h.moved))
 
 
 RESERVATION_PREFIX = "slurm_dl_"

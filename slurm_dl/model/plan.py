@@ -301,6 +301,7 @@ class Plan:
         target: Job ids that would hold GPUs if the policy alone decided.
         actions: What to do, in this order.
         held: Jobs that are put off because the policy bars them.
+        sizes: Sizes that elastic jobs of the target should have.
         notes: Why something was not done, by job; for ``why``.
         unhonoured: Jobs whose SiteFactor was written and is not in their priority.
         wake_at_s: Earliest instant at which the plan changes by itself, epoch seconds; inf if none.
@@ -317,3 +318,4 @@ class Plan:
     share: F64 | None = None
     lease_s: float = 0.0
     held: frozenset[JobId] = frozenset()
+    sizes: Mapping[JobId, Shape] = field(default_factory=dict)

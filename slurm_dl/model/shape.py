@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 _SHAPE = r"([1-9][0-9]{0,4})x([1-9][0-9]{0,3})"
@@ -50,3 +51,8 @@ class Shape:
             "function": {"type": "no-info", "function": cls.of},
             "serialization": {"type": "to-string"},
         }
+
+
+def by_gpus(shapes: Collection[Shape]) -> tuple[Shape, ...]:
+    """Each of *shapes* once, fewest GPUs first, of as many fewest nodes first."""
+    return tuple(sorted(set(shapes), key=lambda shape: (shape.gpus, shape.nodes)))

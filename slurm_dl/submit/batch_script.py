@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from slurm_dl.model.shape import Shape
 from slurm_dl.submit import job_comment, script_templates
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
@@ -28,6 +29,7 @@ class Submission:
     args: tuple[str, ...]  # Its arguments, without the program
     script: str  # The batch script, read from its standard input
     shape: Wanted  # What was asked for
+    sizes: tuple[str, ...] = ()  # All sizes that it may have, NODESxGPUS; empty: that one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ def compose(
         args=_arguments(request, extras),
         script=render(request.template, _values(request, shape, extras), where),
         shape=shape,
+        sizes=tuple(map(str, request.sizes)),
     )
 
 
@@ -108,6 +111,8 @@ def tasks_per_node(request: JobRequest, shape: Wanted) -> int:
     """Tasks on each node; 1 where that is not fixed."""
     if request.ntasks_per_node is not None:
         return request.ntasks_per_node
+    if request.sizes:
+        return 1  # dlrun starts one for each GPU that it finds.
     return shape.gpus_per_node if request.launcher == "srun" and isinstance(shape, JobShape) else 1
 
 
@@ -115,6 +120,9 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
     """What a template may use; users' text only as `UserText`."""
     grace_s = request.grace_s
     first = request.command[0]
+    nodes = [size.nodes for size in request.sizes if isinstance(size, Shape)] or [shape.nodes]
+    most_nodes = shape.most_nodes if isinstance(shape, NodeRange) else max(nodes)
+    by_allocation = bool(request.sizes) or isinstance(shape, NodeRange)
     return {
         "directives": _directives(request, shape, extras),
         "launcher": request.launcher,
@@ -122,10 +130,11 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "grace_s": str(int(grace_s)) if grace_s == int(grace_s) else str(grace_s),
         "stops_with": request.stops_with,
         "array": request.array is not None,
-        "nodes": shape.nodes,
-        "most_nodes": shape.most_nodes if isinstance(shape, NodeRange) else shape.nodes,
-        "gpus_per_node": None if isinstance(shape, NodeRange) else shape.gpus // shape.nodes,
-        "ntasks_per_node": None if isinstance(shape, NodeRange) else tasks_per_node(request, shape),
+        "nodes": min(nodes),
+        "most_nodes": most_nodes,
+        "by_allocation": by_allocation,
+        "gpus_per_node": None if by_allocation else shape.gpus // shape.nodes,
+        "ntasks_per_node": None if by_allocation else tasks_per_node(request, shape),
         "shared": isinstance(shape, HalfGpu),
         "nccl": [(name, UserText(value)) for name, value in sorted(extras.nccl.items())],
         "is_python_script": first == "-m" or PurePath(first).suffix == ".py",

@@ -130,6 +130,7 @@ def directives(
     profile: Profile | None = None,
     cpus_per_gpu: int | None = None,
     limit: MemoryLimit = UNLIMITED,
+    most_gpus: int | None = None,
 ) -> tuple[str, ...]:
     """What sbatch is to be asked for, so that it fits on each of *nodes* when that is empty.
 
@@ -139,6 +140,7 @@ def directives(
         profile: What is known of the model.
         cpus_per_gpu: CPUs for each GPU as the owner wants them; None to find out.
         limit: Memory that Slurm allows.
+        most_gpus: GPUs on a node in the widest of a job's sizes; None if it has one size.
     """
     if isinstance(wanted, NodeRange):
         # A node may give it any number of its GPUs, all of them too, so each has its part alone.
@@ -151,7 +153,14 @@ def directives(
             asked.append(f"--mem-per-gpu={each.mem_mb}M")
         return tuple(asked)
     gpus = _HALF if isinstance(wanted, HalfGpu) else wanted.gpus_per_node
-    share = _least(demand(profile, n.host, gpus) for n in nodes if n.host is not None)
+    if most_gpus is not None:
+        # Each GPU's part alone, so that a node has as much for each of more of them.
+        each = _least(proportional(n.host, 1) for n in nodes if n.host is not None)
+        cpus_per_gpu = cpus_per_gpu or max(1, _whole_cores(each.cpus, nodes))
+        mb = int(min(each.mem_mb, limit.allows_mb(cpus_per_gpu * most_gpus) / most_gpus))
+        share = Share(int(cpus_per_gpu * gpus), int(mb * gpus))
+    else:
+        share = _least(demand(profile, n.host, gpus) for n in nodes if n.host is not None)
     cpus = _whole_cores(share.cpus, nodes) if cpus_per_gpu is None else int(cpus_per_gpu * gpus)
     asked = []
     per_task = cpus // tasks_per_node if silence.cpus else 0

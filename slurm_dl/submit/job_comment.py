@@ -7,11 +7,12 @@ the same field, so theirs are left as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.contract import Batch, Contract
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.shape import Shape
 from slurm_dl.submit.option_values import clean_text
 
 KEY = "slurm_dl"
@@ -81,6 +82,26 @@ def with_more(comment: str, told: Mapping[str, int]) -> str:
     whole[KEY] |= told
     text = json.dumps(whole, separators=(",", ":"))
     return text if len(text) <= _MOST_BYTES else comment
+
+
+def with_sizes(comment: str, sizes: Sequence[Shape], asked: Shape, batch: Batch) -> str:
+    """*comment*, in which the job may have any of *sizes* and has asked for *asked*.
+
+    Raises:
+        ConfigError: They do not fit in.
+    """
+    whole = json.loads(comment)
+    whole[KEY] |= {"sizes": ",".join(map(str, sizes)), "asked": str(asked)}
+    if batch != "fixed":
+        whole[KEY]["batch"] = batch
+    text = json.dumps(whole, separators=(",", ":"))
+    if len(text) > _MOST_BYTES:
+        msg = (
+            f"--sizes: with them the job's comment has {len(text)} bytes, at most {_MOST_BYTES}"
+            " fit; name fewer, or shorten --comment"
+        )
+        raise ConfigError(msg)
+    return text
 
 
 def _read(text: str) -> dict[str, object]:

@@ -17,7 +17,7 @@ from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.placement.synergy import Share, proportional
 from slurm_dl.slurm.read.grammar import read_usable
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.submit import host_resources, slurm_calls
+from slurm_dl.submit import host_resources, job_sizes, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
 from slurm_dl.submit.host_resources import Silence, Wanted
 from slurm_dl.submit.job_request import JobRequest, given
@@ -64,10 +64,14 @@ def _host_share(
 ) -> tuple[tuple[str, ...], Mapping[str, int]]:
     """Directives for CPUs and memory, and what the daemon is to be told of them."""
     silence = host_resources.left_to_us(request.sbatch, known.kept, request.cpus)
-    tasks = tasks_per_node(request, wanted)
+    tasks, elastic = tasks_per_node(request, wanted), bool(request.sizes)
     if not silence:
-        return (), told(wanted, (), silence, request.sbatch, tasks_per_node=tasks)
-    nodes = host_resources.kinds(known.partitions, wanted)
+        return (), told(wanted, (), silence, request.sbatch, tasks_per_node=tasks, elastic=elastic)
+    sizes = job_sizes.shapes(request)
+    least = wanted
+    if isinstance(wanted, JobShape):
+        least = job_sizes.least_of(request, wanted, known.partitions)
+    nodes = host_resources.kinds(known.partitions, least)
     names = [node.name for node in nodes if node.name]
     limit = host_resources.UNLIMITED
     if names:
@@ -90,11 +94,12 @@ def _host_share(
         profile=known.profile,
         cpus_per_gpu=request.cpus if isinstance(request.cpus, int) else None,
         limit=limit,
+        most_gpus=max((size.gpus_per_node for size in sizes), default=None),
     )
     options = (*directives, *request.sbatch)
     if isinstance(request.cpus, int):
         silence = replace(silence, cpus=False)  # The owner has said how many.
-    return directives, told(wanted, nodes, silence, options, tasks_per_node=tasks)
+    return directives, told(wanted, nodes, silence, options, tasks_per_node=tasks, elastic=elastic)
 
 
 def _switches(
@@ -126,13 +131,16 @@ def _switches(
 
 
 def _begin(request: JobRequest, known: SiteFacts, notes: list[str]) -> tuple[str, ...]:
-    settle_s = known.site.settle_s
+    site = known.site
+    # In whatever size it asks for Slurm would start it before the daemon has seen it.
+    settle_s = max(site.settle_s, site.sizes_settle_s if request.sizes else 0.0)
     theirs = given(request.sbatch, {"begin"}) is not None or "SBATCH_BEGIN" in known.kept
     managed = any(partition.name in known.site.partitions for partition in known.partitions)
     if not settle_s or theirs or not managed:
         return ()
     seconds = int(-(-settle_s // 1))
-    notes.append(f"it may start in {seconds} s: until then the scheduler looks for its nodes")
+    looked_for = "its nodes" if site.settle_s else "its size"
+    notes.append(f"it may start in {seconds} s: until then the scheduler looks for {looked_for}")
     return (f"--begin=now+{seconds}",)
 
 
@@ -205,6 +213,7 @@ def told(
     options: Sequence[str],
     *,
     tasks_per_node: int,
+    elastic: bool = False,
 ) -> dict[str, int]:
     """Keys of the job's metadata with their values.
 
@@ -216,6 +225,7 @@ def told(
         nodes: One of each kind that the job may get.
         silence: What its owner left to dlsubmit: only that may be cut.
         options: What sbatch is asked for, by dlsubmit and by the owner, as ``--name=value``.
+        elastic: It may have several sizes, and has as much for each GPU in all of them.
     """
     asked = dict(option.removeprefix("--").partition("=")[::2] for option in options)
     if isinstance(wanted, NodeRange):
@@ -226,6 +236,13 @@ def told(
         return {key: value for key, value in each.items() if value > 0}
     if not isinstance(wanted, JobShape):
         return {}
+    if elastic:
+        each = {
+            "cpus_per_gpu": _whole(asked.get("cpus-per-task", "")) // wanted.gpus_per_node,
+            "mem_mb_per_gpu": _mb(asked.get("mem", "")) // wanted.gpus_per_node
+            or _mb(asked.get("mem-per-gpu", "")),
+        }
+        return {key: value for key, value in each.items() if value > 0}
     part = _part(wanted, nodes)
     cpus = _whole(asked.get("cpus-per-task", "")) * tasks_per_node
     least = -(-part.cpus // tasks_per_node) * tasks_per_node

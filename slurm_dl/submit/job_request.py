@@ -9,11 +9,12 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from slurm_dl.job.untrusted_files import RUNS_NAME
-from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
+from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.shape import Shape
 from slurm_dl.submit import job_comment, option_values
 from slurm_dl.text import shown
 
@@ -25,6 +26,7 @@ DEFAULT_SIGNAL = f"USR1@{DEFAULT_LEAD_S}"
 DEFAULT_GRACE = f"{DEFAULT_GRACE_S:g}"
 DEFAULT_RUN_DIR = RUNS_NAME
 
+_BATCHES: dict[str, Batch] = {word: word for word in get_args(Batch)}
 _MOST_NAME = 64
 
 
@@ -35,6 +37,8 @@ class SubmitOptions:
     gpus: str | None = None
     gpu_type: str | None = None
     share: bool = False
+    sizes: str | None = None
+    batch: str | None = None
     cpus: str = "auto"
     nodes: str | None = None
     ntasks_per_node: str | None = None
@@ -87,6 +91,9 @@ class JobRequest:
         sbatch: sbatch's options that are passed on.
         command: What the job runs.
         qos: QOS that dlsubmit chose for it; None: the user's or the account's own.
+        sizes: It may run in any of these: GPUs in all until they are laid on nodes; empty: as it
+            asks.
+        batch: Its global batch in another size.
     """
 
     gpus: int
@@ -116,6 +123,8 @@ class JobRequest:
     share: bool = False
     cpus: int | Literal["auto", "none"] = "auto"
     due_s: int | None = None
+    sizes: tuple[int | Shape, ...] = ()
+    batch: Batch = "fixed"
 
 
 def check(
@@ -127,6 +136,7 @@ def check(
     dlrun: str | None,
     qos: str | None = None,
     max_grace_s: float = math.inf,
+    native: bool = False,
 ) -> JobRequest:
     """Validate what was typed.
 
@@ -138,12 +148,14 @@ def check(
         dlrun: The dlrun found beside dlsubmit; None if there is none.
         qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
         max_grace_s: The site's longest grace, seconds: a preemptible job asks for no more.
+        native: Slurm itself preempts at this site.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
     """
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
+    sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
     launcher = _launcher(typed.launcher)
     signal, lead_s = option_values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
     grace_s = option_values.grace(typed.grace)
@@ -176,6 +188,8 @@ def check(
             due_s=due_s,
         ),
         due_s=due_s,
+        sizes=sizes,
+        batch=batch,
         signal=signal,
         lead_s=lead_s,
         grace_s=grace_s,
@@ -241,6 +255,39 @@ def _nodes(typed: SubmitOptions, sbatch: Sequence[str], gpus: int) -> tuple[int 
         raise ConfigError(msg)
     most = min(most, gpus)
     return least, most if most > least else None
+
+
+def _sizes(
+    typed: SubmitOptions, sbatch: Sequence[str], most_nodes: int | None, *, native: bool
+) -> tuple[tuple[int | Shape, ...], Batch]:
+    """In which sizes it can run, and what becomes of its batch there."""
+    if typed.sizes is None:
+        if typed.batch is not None:
+            msg = "--batch says what --sizes do to the batch; give --sizes, or leave it out"
+            raise ConfigError(msg)
+        return (), "fixed"
+    cpus = given(sbatch, {"cpus-per-task", "cpus-per-gpu"})
+    against = {
+        "--array": (typed.array is not None, "tasks of an array have one size"),
+        "--share": (typed.share, "half a GPU is one size"),
+        "a range of --nodes": (most_nodes is not None, "name the sizes as NODESxGPUS"),
+        "--exclusive": (given(sbatch, {"exclusive"}), "a size takes its part of each node"),
+        "--ntasks-per-node": (
+            typed.ntasks_per_node is not None,
+            "leave it out, there is one task for each GPU",
+        ),
+        f"{cpus}": (cpus, "give the CPUs of each GPU as --cpus=N"),
+        "this site": (native, "Slurm itself preempts here, and changes no size; leave --sizes out"),
+    }
+    for what, (is_so, why) in against.items():
+        if is_so:
+            msg = f"--sizes cannot go with {what}: {why}"
+            raise ConfigError(msg)
+    batch = _BATCHES.get(typed.batch or "fixed")
+    if batch is None:
+        msg = f"--batch: {shown(typed.batch or '')} is not {' or '.join(_BATCHES)}"
+        raise ConfigError(msg)
+    return option_values.sizes(typed.sizes), batch
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

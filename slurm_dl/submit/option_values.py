@@ -13,7 +13,9 @@ import re
 from datetime import datetime, timedelta
 from typing import Literal
 
+from slurm_dl.model.contract import MOST_SIZES
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.shape import Shape
 from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
 
@@ -129,6 +131,19 @@ def node_range(value: str) -> tuple[int, int]:
         msg = f"--nodes: {shown(value)} is not N or MIN-MAX, whole numbers of 1 or more"
         raise ConfigError(msg)
     return least, most
+
+
+def sizes(value: str) -> tuple[int | Shape, ...]:
+    """GPUs in all, or NODESxGPUS, between commas: in which sizes a job can run."""
+    words = value.split(",", MOST_SIZES)
+    if len(words) > MOST_SIZES:
+        msg = f"--sizes: at most {MOST_SIZES}; leave some out"
+        raise ConfigError(msg)
+    try:
+        return tuple(Shape.of(word) if "x" in word else count(word, "--sizes") for word in words)
+    except (ConfigError, ValueError):
+        msg = f"--sizes: {shown(value)} is not a list of GPUs or of NODESxGPUS, such as 1,2,4,2x4"
+        raise ConfigError(msg) from None
 
 
 def cpus_for_each_gpu(value: str) -> int | Literal["auto", "none"]:

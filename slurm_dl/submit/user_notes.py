@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from slurm_dl.client_config import ClientConfig
-from slurm_dl.submit import job_environment, job_shape, option_values
+from slurm_dl.submit import job_environment, job_shape, job_sizes, option_values
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, qos_of
@@ -23,6 +23,7 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
     if not chosen.enough_up:
         notes.append("not enough of the nodes are up; the job will wait for them")
     most_nodes = chosen.most_nodes if isinstance(chosen, NodeRange) else chosen.nodes
+    most_nodes = max([most_nodes, *(size.nodes for size in job_sizes.shapes(request))])
     if most_nodes > 1 and chosen.gpu_type is None and len(chosen.types) > 1:
         types = ", ".join(gpu_type or job_shape.UNTYPED for gpu_type in chosen.types)
         notes.append(f"the nodes may have different GPUs ({types}); give --gpu-type")
@@ -33,6 +34,17 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
         )
     if isinstance(chosen, HalfGpu) and request.model is None:
         notes.append("it is put beside another job only if its model is known: give --model")
+    if request.sizes:
+        named = ", ".join(map(str, request.sizes))
+        notes.append(
+            f"it may run in any of {named} (nodes x GPUs): each run has the whole time limit, which"
+            f" must do for {request.sizes[0]}, and COMMAND must go by the GPUs that it gets"
+            + (
+                " ($SLURM_NNODES, $SLURM_GPUS_ON_NODE)"
+                if request.launcher == "plain"
+                else f" ({request.launcher} starts one process for each)"
+            )
+        )
     if request.array is not None and "%a" not in request.output:
         notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
     if request.due_s is not None:

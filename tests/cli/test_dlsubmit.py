@@ -252,6 +252,7 @@ def test_json(site: Site) -> None:
         "gpus": 8,
         "gpu_type": "a100",
         "shared": False,
+        "sizes": [],
     }
     assert done["argv"] == site.words("sbatch.argv")
     assert dry["job_id"] is None
@@ -506,7 +507,45 @@ def test_a_range_in_json(known: Site) -> None:
         "gpus": 8,
         "gpu_type": None,
         "shared": False,
+        "sizes": [],
     }
+
+
+SIZES = ["--gpus=2", "--sizes=4,1,2x2,2", "--launcher=srun"]
+
+
+@pytest.mark.parametrize(
+    ("args", "cpus", "memory", "told"),
+    [
+        ([], "--cpus-per-task=6", "--mem=30000M", (3, 15000)),
+        (["--cpus=2"], "--cpus-per-task=4", "--mem=30000M", (2, 15000)),
+        (["--mem=8G"], "--cpus-per-task=6", None, (3, 4096)),
+        (["--cpus=none"], None, None, (None, None)),
+    ],
+)
+def test_a_job_of_several_sizes(
+    known: Site,
+    args: list[str],
+    cpus: str | None,
+    memory: str | None,
+    told: tuple[int | None, int | None],
+) -> None:
+    """Its GPUs have as much in each size; the comment says all that the daemon has to know."""
+    done = known.run("--json", *SIZES, *args, "--", "x")
+
+    shape = json.loads(done.stdout)["shape"]
+    assert shape["sizes"] == ["1x1", "1x2", "1x4", "2x2"]
+    assert (shape["nodes"], shape["gpus_per_node"]) == (1, 2)
+    found = [d for d in directives(known) if d.startswith(("--cpus", "--mem"))]
+    assert found == [word for word in (cpus, memory) if word]
+    (comment,) = (w for w in known.words("sbatch.argv") if w.startswith("--comment="))
+    ours = json.loads(comment.partition("=")[2])["slurm_dl"]
+    assert (ours["sizes"], ours["asked"]) == ("1x1,1x2,1x4,2x2", "1x2")
+    assert (ours.get("cpus_per_gpu"), ours.get("mem_mb_per_gpu")) == told
+    assert "it may run in any of 1x1, 1x2, 1x4, 2x2" in done.stderr
+    assert "the whole time limit, which must do for 1x1" in done.stderr
+    assert "its part of each node" in known.run(*SIZES, "--keep-sbatch-env", "--", "x",
+                                                SBATCH_EXCLUSIVE="user").stderr  # fmt: skip
 
 
 PROFILE = """\
@@ -592,6 +631,11 @@ def test_what_slurm_makes_of_switches(
         ("scheme: best_fit, steer: true, settle_s: 9.5", [], ["--begin=now+10"]),
         ("scheme: best_fit, steer: true, settle_s: 9.5", ["-b", "now+1"], ["--begin=now+1"]),
         ("scheme: best_fit, steer: false, settle_s: 9.5", [], []),
+        (
+            "scheme: best_fit, steer: false, settle_s: 9.5",
+            ["--sizes=2"],
+            ["--begin=now+10"],
+        ),
         ("scheme: best_fit, steer: true", [], []),
     ],
 )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from small_traces import make_trace, outcome_of
 
-from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
+from slurm_dl.engine.settings import AS_SUBMITTED, Resizing
 from slurm_dl.experiments.elastic_jobs import LARGEST_SERIAL, drawn, speed
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW

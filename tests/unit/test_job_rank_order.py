@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.job.controller import CallFailedError, JobController
-from slurm_dl.job.rank_order import RankLayout, find_layout, gpus_on, hosts, write_layout
+from slurm_dl.job.rank_order import (
+    RankLayout,
+    as_allotted,
+    find_layout,
+    gpus_on,
+    hosts,
+    write_layout,
+)
 
 TREE = "SwitchName=a Level=0 LinkSpeed=1 Nodes=n[1,3]\nSwitchName=b Level=0 LinkSpeed=1 Nodes=n2\n"
 
@@ -60,11 +67,15 @@ def test_gpus_of_each_node() -> None:
     assert gpus_on(mixed, ["n1"]) == {"n1": 3}
 
 
-def test_tasks_of_srun_in_the_order_of_switches() -> None:
-    """Where each node has its tasks Slurm need not be asked for GPUs."""
+@pytest.mark.parametrize("ntasks", ["6", "1"])
+def test_tasks_of_srun_in_the_order_of_switches(ntasks: str) -> None:
+    """Where each node has its tasks Slurm need not be asked for GPUs.
+
+    The number in all is that of the submission, and the job may have another size since.
+    """
     asked = Answers(None, TREE)
 
-    layout, why = find_layout(job(SLURM_NTASKS="6"), "srun", asked)
+    layout, why = find_layout(job(SLURM_NTASKS=ntasks), "srun", asked)
 
     assert (layout, why) == (RankLayout(("n1", "n3", "n2"), (2, 2, 2), reordered=True), "")
     assert asked.asked == ["topology"]
@@ -91,7 +102,6 @@ def test_no_topology_is_one_switch() -> None:
         (job(SLURM_TASKS_PER_NODE="2(x9)"), "srun", "how many ranks"),
         (job(SLURM_TASKS_PER_NODE="2(x99999999)"), "srun", "how many ranks"),
         (job(SLURM_TASKS_PER_NODE="two"), "srun", "how many ranks"),
-        (job(SLURM_NTASKS="5"), "srun", "how many ranks"),
         (job(), "torchrun", "which GPUs this job has is not known: it is silent"),
         (job(SLURM_DL_RANKS="gpu"), "srun", "which GPUs this job has is not known"),
     ],
@@ -105,6 +115,28 @@ def test_what_is_not_known_is_not_guessed(
     assert layout is None
     assert said.startswith(why)
     assert bool(said) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("environ", "told"),
+    [
+        (
+            {"SLURM_NTASKS": "1", "SLURM_NPROCS": "1", "SLURM_GPUS_PER_NODE": "a100:1"},
+            {"SLURM_NTASKS": "6", "SLURM_NPROCS": "6", "SLURM_GPUS_PER_NODE": "a100:2"},
+        ),
+        ({"SLURM_GPUS_PER_NODE": "4"}, {"SLURM_GPUS_PER_NODE": "2"}),
+        ({"SLURM_NTASKS": "6", "SLURM_NPROCS": "6", "SLURM_GPUS_PER_NODE": "2"}, {}),
+        ({"SLURM_TASKS_PER_NODE": "2", "SLURM_NTASKS": "2"}, {}),
+        ({"SLURM_GPUS_PER_NODE": "a:1,b:1"}, {}),
+        ({"SLURM_GPUS_PER_NODE": "1", "SLURM_GPUS_ON_NODE": "0"}, {}),
+        ({"SLURM_GPUS_PER_NODE": "1", "SLURM_GPUS_ON_NODE": "x"}, {}),
+        ({}, {}),
+    ],
+)
+def test_what_is_old_after_another_size(environ: Mapping[str, str], told: dict[str, str]) -> None:
+    """Said anew only where it was said, and where the allocation is surely another."""
+    assert as_allotted(job(**{"SLURM_GPUS_ON_NODE": "2", **environ})) == told
+    assert not as_allotted({})
 
 
 MOVED = RankLayout(("n1", "n3", "n2"), (2, 1, 1), reordered=True)
@@ -137,7 +169,7 @@ def test_what_srun_is_told(
 
     file, tasks = told or (None, None)
     assert added.get("SLURM_HOSTFILE") == (None if file is None else str(tmp_path / file))
-    assert added.get("SLURM_NTASKS") == tasks
+    assert added.get("SLURM_NTASKS") == added.get("SLURM_NPROCS") == tasks
     ranks = (tmp_path / "slurm_dl.ranks").read_text().split()
     assert ranks == [n for n, k in zip(*layout[:2], strict=True) for _ in range(k)]
     assert added["SLURM_DL_RANK_FILE"] == str(tmp_path / "slurm_dl.ranks")

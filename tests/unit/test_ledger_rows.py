@@ -25,6 +25,7 @@ from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.handover import Handover, Victim
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.steer import Steer
 
 WORD = st.text(st.characters(exclude_categories=["Cs"], exclude_characters=","), min_size=1)
@@ -37,6 +38,7 @@ PLAIN: dict[object, st.SearchStrategy[Any]] = {
 GIVEN: dict[object, dict[str, st.SearchStrategy[Any]]] = {
     Contract: {"signal": st.sampled_from(SIGNALS), "grace_s": st.floats(0.5, 1e6)},
     Handover: {"purpose": st.just("split")},
+    Shape: dict.fromkeys(("nodes", "gpus_per_node"), st.integers(1, 9999)),
 }
 """Fields that a class itself checks."""
 

@@ -76,6 +76,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
     "asked": st.none() | SHAPES,
     "batch": st.sampled_from(["fixed", "gpu"]),
+    "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }
 """Each field of a claim, with what it can be set to."""
@@ -94,6 +95,9 @@ SHAPES_ROOM = {
     "mem_mb_per_gpu": "it needs more or less memory of a node",
     "least_cpus": "it can be cut to fewer CPUs",
     "least_mem_mb": "it can be cut to less memory",
+    "sizes": "it can be given another size, by a policy that chooses sizes",
+    "asked": "which of them it was submitted with, where nothing else tells",
+    "batch": "how fast it is in them",
 }
 """Claims that say what a job can do with: where it fits may change, its importance does not."""
 
@@ -220,6 +224,9 @@ BY_SPEED = {
 A model's name chooses among profiles that the admin has written; there is no number of the user's
 in it.
 """
+
+BY_SIZE = {name for name, policy in POLICIES.items() if "sizes" in policy.about.needs}
+"""Policies that choose the sizes of jobs; who accepts fewer GPUs may go before who does not."""
 
 
 def test_every_field_of_a_claim_is_known_here() -> None:
@@ -495,6 +502,7 @@ def test_no_policy_goes_by_claims_that_it_does_not_name(
     snap, job_id = case
     policy = POLICIES[name]()
     free = TRUSTING.get(name, set()) | ({"model", "progress"} if name in BY_SPEED else set())
+    free = free | ({"sizes", "asked", "batch"} if name in BY_SIZE else set())
     fields = {f: data.draw(values) for f, values in CLAIM.items() if f not in free}
     told = KNOW(claiming(snap, job_id, **fields))
     honest = KNOW(claiming(snap, job_id, **{f: getattr(NO_CLAIM, f) for f in fields}))
@@ -505,6 +513,30 @@ def test_no_policy_goes_by_claims_that_it_does_not_name(
         a, b = getattr(one, column), getattr(other, column)
         assert (a is None) == (b is None), column
         assert a is None or np.array_equal(a, b), column
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - BY_SIZE))
+@settings(max_examples=8, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_sizes_never_improve_tier_and_key(
+    name: str, case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """Whatever sizes a job can have, and which of them it says it asked for: of any model."""
+    snap, job_id = case
+    policy, said = POLICIES[name](), {f: data.draw(CLAIM[f]) for f in ("model", "progress")}
+    elastic = {
+        "sizes": (*data.draw(CLAIM["sizes"]), Shape(1, 1), Shape(1, 2), Shape(1, 4)),
+        **{f: data.draw(CLAIM[f]) for f in ("asked", "batch")},
+    }
+    told, rigid = (KNOW(claiming(snap, job_id, **said, **more)) for more in (elastic, {}))
+
+    one, other = policy.order(told), policy.order(rigid)
+
+    assert told.sizes is not None
+    assert rigid.sizes is None
+    assert np.array_equal(told.left_s, rigid.left_s)
+    assert np.array_equal(one.tier, other.tier)
+    assert np.array_equal(one.key, other.key)
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - set(TRUSTING)))

@@ -175,6 +175,7 @@ ASKED = Contract(signal="USR2")
         (Claim(contract=ASKED, unhandled_run=2, acked_run=2), ""),
         (Claim(contract=ASKED), ""),
         (Claim(unreadable=True), "the contract in it is unreadable"),
+        (Claim(contract=ASKED, sizes_unreadable=True), "Its sizes are unreadable"),
         (NO_CLAIM, "It has not opted in to preemption and is never"),
     ],
 )

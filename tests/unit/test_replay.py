@@ -69,7 +69,7 @@ WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
 NOT_LIVED = {Trim, TripBreaker, Book, Reshape}
-"""No job of the streams asks for more than it can do with, or can change its size; breakers are off.
+"""No job of the streams asks for more than it can do with, or changes its size; breakers are off.
 
 No policy of ours books anything: test_book replays one that does."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
@@ -116,6 +116,8 @@ def fields_of(kind: type[Any], rows: int, of: Scalars) -> st.SearchStrategy[Any]
     drawn = {f.name: values(hints[f.name], rows, of) for f in dataclasses.fields(kind)}
     if kind is Contract:
         drawn |= {"signal": st.sampled_from(SIGNALS), "grace_s": st.floats(0.1, 1e9)}
+    if kind is Shape:
+        drawn = dict.fromkeys(drawn, st.integers(1, 9999))
     if kind is Handover:
         for name in ("beneficiaries", "victims"):
             drawn[name] = st.lists(

@@ -11,7 +11,8 @@ import pytest
 from elastic_jobs import SEEDS, sizes_of, some_elastic
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.engine.sized_target import Resizing, choose_sizes, steady
+from slurm_dl.engine.settings import Resizing
+from slurm_dl.engine.sized_target import choose_sizes, steady
 from slurm_dl.engine.target import EVERYTHING, NOBODY, PartitionPool
 from slurm_dl.model.jobs import COMPLETING, JobState
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, are_sizes, wanted_gpus

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
+from slurm_dl.model.shape import Shape
 from slurm_dl.slurm.read.comment_claims import LONGEST_COMMENT, ClaimReader, with_wckey
 
 MAX_GRACE_S = 600.0
@@ -39,6 +40,9 @@ def test_whole_claim_is_read() -> None:
         due=1_790_090_000,
         or_else="cancel",
         bid=0,
+        sizes="2x2,1x2,4x1,1x1,1x2",
+        asked="1x2",
+        batch="gpu",
     )
     comment["theirs"] = [1]
 
@@ -56,6 +60,9 @@ def test_whole_claim_is_read() -> None:
         due_s=1_790_090_000,
         or_else="cancel",
         bid=0,
+        sizes=(Shape(1, 1), Shape(1, 2), Shape(2, 2), Shape(4, 1)),
+        asked=Shape(1, 2),
+        batch="gpu",
     )
 
 
@@ -107,6 +114,60 @@ def test_submitits_jobs_are_known_by_their_wckey(
 )
 def test_a_wrong_deadline_or_bid_is_none_and_loses_nothing_else(key: str, wrong: object) -> None:
     assert read(ours(model="m", **{key: wrong})) == Claim(contract=Contract(), model="m")
+
+
+@pytest.mark.parametrize(
+    ("said", "sizes", "asked"),
+    [
+        ({"sizes": "2x2,1x1"}, "1x1,2x2", "2x2"),
+        ({"sizes": "1x1", "asked": "1x4"}, "1x1,1x4", "1x4"),
+        ({"sizes": ",".join(f"1x{n}" for n in range(1, 33))}, None, "1x1"),
+        ({"asked": "1x4", "batch": "gpu"}, "", None),
+    ],
+)
+def test_sizes_of_a_job(said: dict[str, object], sizes: str | None, asked: str | None) -> None:
+    """The first is the one it asks for, if none is said to be; and that is one of them."""
+    claim = read(ours(**said))
+
+    assert sizes is None or ",".join(map(str, claim.sizes)) == sizes
+    assert (claim.asked and str(claim.asked)) == asked
+    assert not claim.sizes_unreadable
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        *(
+            ("sizes", text)
+            for text in ("", "1", "1x", "0x1", "1x0", "-1x1", "1x-1", "1x1,", ",1x1")
+        ),
+        *(
+            ("sizes", text)
+            for text in ("1x1 ", "1x1\n", "1x1\0", "1X1", "\uff11x\uff11", "\u0663x1", "1x1;2x2")
+        ),
+        *(("sizes", text) for text in ("99999999x1", "1x99999", "1e3x1", "1x1x1", "1x1" * 200)),
+        *(("sizes", value) for value in (None, True, 4, 1e300, ["1x1"], {"1x1": 1})),
+        ("sizes", [*range(200)]),
+        ("sizes", ",".join(f"1x{n}" for n in range(1, 34))),
+        *(("asked", value) for value in ("", "4", "0x1", "\uff11x\uff11", 4, True, ["1x1"], None)),
+        *(("batch", value) for value in ("", "FIXED", "fixed ", 1, None, ["gpu"])),
+    ],
+)
+def test_unclear_sizes_are_none_and_lose_nothing_else(key: str, wrong: object) -> None:
+    """Such a job keeps the size it has, and its owner can be told."""
+    said = {"sizes": "1x1,1x2", key: wrong}
+
+    read_as = Claim(contract=Contract(), model="m", sizes_unreadable=True)
+    if (key, wrong) == ("asked", None):  # As if it were not there.
+        read_as = replace(
+            read_as, sizes=(Shape(1, 1), Shape(1, 2)), asked=Shape(1, 1), sizes_unreadable=False
+        )
+    assert read(ours(model="m", **said)) == read_as
+
+
+def test_a_hundred_thousand_sizes_are_not_looked_at() -> None:
+    """Slurm passes on no such comment."""
+    assert not read(ours(sizes=",".join(["1x1"] * 100_000))).sizes
 
 
 @pytest.mark.parametrize(("max_grace_s", "grace_s"), [(0.5, 0.5), (1, 1), (600, 90), (60, 60)])

@@ -105,7 +105,12 @@ def test_no_user_text_changes_the_shape_of_the_script(
     if made is None:
         return
     harmless = compose(
-        SubmitOptions(gpus="8", launcher=launcher, array="1" if typed.array else None),
+        SubmitOptions(
+            gpus="8",
+            launcher=launcher,
+            array="1" if typed.array else None,
+            model="m" if typed.model else None,
+        ),
         ("python",),
         wanted=wanted,
     )

@@ -54,6 +54,21 @@ def test_defaults() -> None:
         ({"share": True}, "half a GPU is for jobs of one GPU or less, not for --gpus=4"),
         ({"share": True, "gpus": None, "nodes": "2"}, "half a GPU lies on one node"),
         ({"share": True, "gpus": None, "nodes": "1-2"}, "half a GPU lies on one node"),
+        ({"batch": "gpu"}, "--batch says what --sizes do to the batch"),
+        ({"sizes": "1", "batch": "both"}, "--batch: 'both' is not fixed or gpu"),
+        *(
+            ({"sizes": text}, "--sizes: .* is not a list")
+            for text in ("", "1,", "0", "2x", "x", "a")
+        ),
+        *(
+            ({"sizes": text}, "--sizes: .* is not a list")
+            for text in ("1-4", "\uff11", "2x2\n", "1\0")
+        ),
+        ({"sizes": ",".join("1" * 33)}, "--sizes: at most 32"),
+        ({"sizes": "1", "array": "0-3"}, "--sizes cannot go with --array"),
+        ({"sizes": "1", "share": True, "gpus": "1"}, "--sizes cannot go with --share"),
+        ({"sizes": "1", "nodes": "1-2"}, "a range of --nodes: name the sizes as NODESxGPUS"),
+        ({"sizes": "1", "ntasks_per_node": "1"}, "--ntasks-per-node: leave it out"),
         ({"launcher": "mpirun"}, "--launcher: 'mpirun' is not one of plain, torchrun, srun"),
         ({"model": "../x"}, "--model"),
         ({"name": "-x"}, "--name"),
@@ -174,11 +189,20 @@ def test_a_range_of_nodes(typed: str, expected: tuple[int, int | None]) -> None:
         (replace(TYPED, nodes="1-4"), "--cpus-per-task=8", "give the CPUs of each GPU as --cpus=N"),
         (replace(TYPED, cpus="8"), "--cpus-per-task=8", "--cpus and --cpus-per-task both"),
         (replace(TYPED, cpus="8"), "--cpus-per-gpu=8", "--cpus and --cpus-per-gpu both"),
+        (replace(TYPED, sizes="1"), "--cpus-per-task=8", "give the CPUs of each GPU as --cpus=N"),
+        (replace(TYPED, sizes="1"), "--exclusive", "--exclusive: a size takes its part of each"),
     ],
 )
 def test_two_words_about_cpus(typed: SubmitOptions, sbatch: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check(typed, sbatch=(sbatch,), command=("x",), cwd="/", dlrun="/d")
+
+
+def test_where_slurm_itself_preempts_there_is_one_size() -> None:
+    with pytest.raises(ConfigError, match="Slurm itself preempts here"):
+        check(
+            replace(TYPED, sizes="1"), sbatch=(), command=("x",), cwd="/", dlrun="/d", native=True
+        )
 
 
 def test_half_a_gpu_is_a_job_of_one() -> None:

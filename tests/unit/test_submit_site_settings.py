@@ -18,8 +18,11 @@ from slurm_dl.cli.dlsubmit import command
 from slurm_dl.client_config import SOCKET_NAME, ClientConfig, read_client_config
 from slurm_dl.config.client import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
-from slurm_dl.config.tree import PathsSection
+from slurm_dl.config.tree import PathsSection, PolicySection
 from slurm_dl.placement.consolidate import Consolidate
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.elastic.afs import Afs
 from slurm_dl.submit import model_profile
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
@@ -81,10 +84,38 @@ def test_the_key_is_read(tmp_path: Path, section: str, found: ClientConfig) -> N
     limit_s = min(found.max_grace_s, PreemptionSection().max_grace_s)
     expected = replace(found, partitions=("gpu",), max_grace_s=limit_s)
     written = client_config_of(config.load(path))
-    told = replace(expected, settle_s=written.settle_s)
+    told = replace(expected, settle_s=written.settle_s, sizes_settle_s=written.sizes_settle_s)
     assert written == told
     (tmp_path / "client.yaml").write_text(written.text(), "utf-8")
     assert read_client_config({"SLURM_DL_CLIENT": str(tmp_path / "client.yaml")}) == told
+
+
+@pytest.mark.parametrize(
+    ("policy", "section", "told_s"),
+    [
+        (Afs(), "steer: false}\nresizing: {expand: false", (0.0, 9.5)),
+        (DiscreteLas(), "steer: false}\nresizing: {expand: false", (0.0, 0.0)),
+        (DiscreteLas(), "steer: false", (0.0, 9.5)),
+        (DiscreteLas(), "steer: true}\nresizing: {expand: false", (9.5, 9.5)),
+    ],
+)
+def test_who_is_put_off(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    policy: Policy,
+    section: str,
+    told_s: tuple[float, float],
+) -> None:
+    """Jobs where nodes are chosen; where sizes alone are, those that have several."""
+    path = tmp_path / "dl.yaml"
+    placement = f"daemon: {{poll_s: 5}}\nplacement: {{settle_s: 9.5, scheme: best_fit, {section}}}"
+    path.write_text(f"manage: {{partitions: [gpu]}}\n{placement}\n", "utf-8")
+    site = config.load(path)
+    monkeypatch.setattr(PolicySection, "make", lambda _: policy)
+
+    told = client_config_of(site)
+
+    assert (told.settle_s, told.sizes_settle_s) == told_s
 
 
 LINES: Final[Mapping[str, tuple[dict[str, Any], bool]]] = {

@@ -19,10 +19,10 @@ from slurm_dl.slurm.read.tres import job_request, parse_tres
 from slurm_dl.slurm.read.vocabulary import bounded_epoch_s, held, job_state, limit_s
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.tool_runner import last_line
-from slurm_dl.slurm.write.actions import trim
 from slurm_dl.slurm.write.current_job import job_now
 from slurm_dl.slurm.write.exc_node_list import parts_of
 from slurm_dl.slurm.write.release_all import release_all, set_by_hand, site_factors
+from slurm_dl.slurm.write.request_changes import change_request
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -157,7 +157,7 @@ def _conditions(data: bytes) -> object:
 
 def _trim(data: bytes) -> None:
     cut = Trim(job_id=JobId(7), cpus=2, mem_mb=100, why="")
-    trim(SaidSlurm({"squeue": text(data)}), cut)
+    change_request(SaidSlurm({"squeue": text(data)}), cut)
 
 
 def _claim(data: bytes) -> object:
@@ -224,7 +224,7 @@ TARGETS = (
         parse=_trim,
         own=(ClusterError,),
         source="squeue of one job, before its CPUs are cut",
-        parser="slurm.write.actions.trim",
+        parser="slurm.write.request_changes.change_request",
         seeds=(record(("JobID", "State", "NumNodes", "NumTasks", "NumCPUs"), _JOB),),
     ),
     Target(

@@ -25,6 +25,7 @@ from slurm_dl.submit import (
     job_environment,
     job_extras,
     job_shape,
+    job_sizes,
     model_profile,
     node_range,
     script_templates,
@@ -59,6 +60,7 @@ Examples:
   dlsubmit --gpus 16 --gpu-type a100 --launcher torchrun --time 2-0 -- train.py
   dlsubmit --gpus 4 --launcher srun --array 0-9%2 -A vision -c 8 -- python sweep.py
   dlsubmit --gpus 8 --nodes 1-4 --launcher torchrun -- train.py
+  dlsubmit --gpus 2 --sizes 1,2,4,2x4 --launcher torchrun -- train.py
   dlsubmit --share --model resnet18 -- python train.py
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
   dlsubmit --gpus 8 --dry-run -- python train.py
@@ -106,6 +108,16 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     "-N",
     metavar="N|MIN-MAX",
     help="Exactly N nodes, or any number in a range; else the fewest that fit.",
+)
+@click.option(
+    "--sizes",
+    metavar="N|NxG,...",
+    help="It can also run on so many GPUs, or on N nodes with G each, and may be started so.",
+)
+@click.option(
+    "--batch",
+    metavar="fixed|gpu",
+    help="With --sizes: the global batch stays, or grows with the GPUs; else fixed.",
 )
 @click.option("--share", is_flag=True, help="Half a GPU, beside one other such job.")
 @click.option(
@@ -241,10 +253,12 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         dlrun=_dlrun_beside(sys.argv[0]),
         qos=at_site.qos or None,
         max_grace_s=at_site.max_grace_s,
+        native=at_site.native,
     )
     slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
     partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
     chosen = choose_shape(request, partitions)
+    request = job_sizes.lay_out(request, chosen, partitions, cleaned.environ)
     profile, model_note = None, ""
     if request.model is not None:
         profile, model_note = model_profile.find_profile(request.model, Path(at_site.profile_dir))
@@ -352,6 +366,7 @@ def _show(
             "gpus": wanted.gpus,
             "gpu_type": wanted.gpu_type,
             "shared": isinstance(wanted, HalfGpu),
+            "sizes": list(submission.sizes),
         }
         result = {
             "job_id": job_id,

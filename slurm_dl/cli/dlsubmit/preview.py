@@ -60,4 +60,7 @@ def preview(
     text = preview_text(answer, no_preempt=no_preempt)
     if not text or not str(answer.get("doing", "")).startswith("acting"):
         return ""
-    return safe(text if request.array is None else f"the first task {text}", 200)
+    who = "" if request.array is None else "the first task "
+    if request.sizes:
+        who = f"in the size {chosen.nodes}x{chosen.gpus_per_node} it "
+    return safe(f"{who}{text}", 200)

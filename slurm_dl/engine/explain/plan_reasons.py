@@ -44,6 +44,11 @@ UNREADABLE = (
     "So it has not opted in to preemption"
 )
 
+UNREADABLE_SIZES = (
+    "Its sizes are unreadable, so it keeps the one it was submitted with (they are written as in "
+    '"sizes":"1x1,1x2,2x2", nodes by GPUs on each; or submit it with dlsubmit --sizes).'
+)
+
 MOST_NAMED = 4
 """Nodes that are named in a sentence."""
 
@@ -90,6 +95,8 @@ def why(
         sentences.append(f"At the last look: {sight.text(note)}.")
     sentences += _steered(cycle, row, job_id, sight)
     sentences += _opted(cycle, row, job_id)
+    if snap.seen.claim(job_id).sizes_unreadable:
+        sentences.append(UNREADABLE_SIZES)
     if past:
         sentences += how_it_gave_way(past, sight)
         if snap.jobs.state[row] == JobState.COMPLETED:

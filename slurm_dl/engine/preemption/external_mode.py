@@ -18,6 +18,7 @@ from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
 from slurm_dl.engine.preemption.defragmentation import defragment
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
+from slurm_dl.engine.preemption.growth import growths
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import name_jobs, steps_of, strays
 from slurm_dl.engine.preemption.handover_verdicts import judge
@@ -30,6 +31,7 @@ from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
@@ -71,7 +73,11 @@ class ExternalEngine:
         snap = dataclasses.replace(context.snap, handovers=kept)
         jobs, ranked = snap.jobs, context.served
         ready = waiting(snap)[ranked]
-        target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
+        surplus, in_target = context.surplus, intent.target
+        if surplus is not None:
+            # Who is to give GPUs back does not come last.
+            in_target = in_target[~is_in(in_target, surplus.rows)]
+        target = frozenset(JobId(j) for j in jobs.job_id[in_target].tolist())
         first = ranked[ready & in_window(snap, ranked, ready, settings.window)]
         drafts, notes = new_handovers(
             snap,
@@ -85,6 +91,7 @@ class ExternalEngine:
                 within=context.within,
                 not_kept=anywhere if context.higher is None else context.higher.within,
                 types=context.types,
+                surplus=surplus,
             ),
             settings,
         )
@@ -115,6 +122,7 @@ class ExternalEngine:
             types=context.types if settings.placement.steer else anywhere,
             within=context.within,
         )
+        drafts += growths(context, [*snap.handovers, *drafts], settings)
         return Handovers(
             judged=judged,
             verdicts=verdicts | {h.handover_id: judge(h, judged) for h in drafts},
@@ -150,7 +158,12 @@ class ExternalEngine:
 def _rule(context: DecisionContext) -> DisplacementRule:
     target = np.zeros(len(context.snap.jobs), dtype=np.bool_)
     target[context.intent.target] = True
+    lent = None
+    if context.surplus is not None and len(context.surplus.rows):
+        lent = np.zeros(len(context.snap.jobs), dtype=np.bool_)
+        lent[context.surplus.rows] = True
     return DisplacementRule(
+        lent=lent,
         target=target,
         tier=context.intent.order.tier,
         # Where nodes are guaranteed only guaranteed jobs displace others, and those are a tier.
@@ -170,6 +183,10 @@ def _why_open(handover: Handover) -> str:
             else "a whole node will be free"
         )
         return f"{moved} moved elsewhere, so that {what}"
+    if handover.purpose == "reshape" and handover.resizes:
+        return ", ".join(
+            f"job {v.run.job_id} goes on in the size {v.then}" for v in handover.victims
+        )
     if handover.purpose == "reshape":
         (mover,) = handover.victims
         return f"job {mover.run.job_id} moved to faster GPUs that are free"
@@ -177,7 +194,14 @@ def _why_open(handover: Handover) -> str:
     if handover.purpose == "split":
         models = " and ".join(handover.apart * (3 - len(handover.apart)))
         return f"{models} on one GPU are slower than taking turns: {victims_named} leaves"
-    return f"room for {name_jobs(handover.beneficiaries)}, ranking above {victims_named}"
+    leave = [v.run.job_id for v in handover.victims if v.then is None]
+    gives = [
+        f"job {v.run.job_id} gives {v.gives_gpus:g} of its {v.gpus:g} GPUs back"
+        for v in handover.victims
+        if v.then is not None
+    ]
+    above = [f"ranking above {name_jobs(leave)}"] if leave else []
+    return ", ".join([f"room for {name_jobs(handover.beneficiaries)}", *above, *gives])
 
 
 def upgrades(

@@ -11,6 +11,7 @@ anywhere goes on from there.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from slurm_dl.engine.preemption.handover_context import (
@@ -23,6 +24,7 @@ from slurm_dl.engine.preemption.handover_context import (
     is_waiting,
 )
 from slurm_dl.engine.preemption.handover_verdicts import Verdict
+from slurm_dl.engine.waiting_sizes import reshape_of
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, JobState
@@ -112,8 +114,7 @@ def _seal(handover: Handover, context: HandoverContext) -> Iterator[Action]:
     waiting = [b for b in handover.beneficiaries if is_waiting(b, context)]
     if handover.seal is Seal.WANTED and handover.nodes:
         users = list(waiting)
-        if handover.moved:
-            users += [v.run.job_id for v in handover.victims if v.run.job_id in context.rows]
+        users += [job_id for job_id in handover.moved if job_id in context.rows]
         uids = sorted({int(context.snap.jobs.uid[context.rows[j]]) for j in users})
         longest_s = max(v.contract.grace_s for v in handover.victims)
         yield Reserve(
@@ -148,8 +149,9 @@ def _signals(handover: Handover, left: list[Victim], context: HandoverContext) -
                 run=victim.run,
                 signal=victim.contract.signal,
                 target=victim.contract.target,
-                why=_why_signal(handover),
-                preemptions=int(context.snap.memory.preemptions[row]) + 1,
+                why=_why_signal(handover, victim),
+                # A change of its size is no preemption.
+                preemptions=int(context.snap.memory.preemptions[row]) + (victim.then is None),
             )
 
 
@@ -170,7 +172,10 @@ def _spare(handover: Handover, left: list[Victim], context: HandoverContext) -> 
             )
 
 
-def _why_signal(handover: Handover) -> str:
+def _why_signal(handover: Handover, victim: Victim) -> str:
+    if victim.then is not None:
+        whom = f"for {name_jobs(handover.beneficiaries)}" if handover.beneficiaries else ""
+        return f"it is to go on in the size {victim.then} {whom}".rstrip()
     match handover.purpose:
         case "preempt":
             return f"it is to make room for {name_jobs(handover.beneficiaries)}"
@@ -186,20 +191,31 @@ def _why_signal(handover: Handover) -> str:
 
 def _take_along(handover: Handover, context: HandoverContext) -> Iterator[Action]:
     """Let jobs that were moved go where there is room for them, and nowhere else."""
-    if not handover.moved:
-        return
+    moved = handover.moved
     for victim in handover.victims:
         job_id = victim.run.job_id
+        if job_id not in moved:
+            continue
         if victim.state is not VictimState.GONE or not is_out(victim, context):
             continue
         if not handover.nodes:
             yield from _steer_away(handover, job_id, context)
         elif job_id not in handover.attached:
+            if victim.then is not None:
+                # Slurm does not always show the size with which a requeued job would start.
+                yield dataclasses.replace(
+                    reshape_of(context.snap, context.rows[job_id], why=_why_size(victim)),
+                    handover_id=handover.handover_id,
+                )
             yield Attach(
                 handover_id=handover.handover_id,
                 job_id=job_id,
                 why="room is kept for it where it is moved to",
             )
+
+
+def _why_size(victim: Victim) -> str:
+    return f"it is to go on in the size {victim.then}"
 
 
 def _steer_away(handover: Handover, job_id: JobId, context: HandoverContext) -> Iterator[Action]:

@@ -19,8 +19,10 @@ from slurm_dl.engine.preemption.handover_context import (
     is_waiting,
 )
 from slurm_dl.engine.preemption.unpack_pairs import why_not_split
+from slurm_dl.engine.waiting_sizes import at_shapes
 from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.shape import Shape
 from slurm_dl.placement.resource_request import ResourceRequests
 
 BEGIN_WITHIN_S = 60.0
@@ -29,6 +31,7 @@ BEGIN_WITHIN_S = 60.0
 IN_VAIN = "it could not be begun in time"
 NOT_STARTED = "Slurm did not start all beneficiaries in time"
 NOT_MOVED = "the job that was to move did not start on the GPUs that were kept for it"
+NOT_RESIZED = "a job did not start in the size that was written"
 LET_GO = "nodes of it have left service"
 SPLIT = "the job has left the GPU it shared"
 
@@ -75,7 +78,10 @@ def judge(handover: Handover, context: HandoverContext) -> Verdict:
     reason = LET_GO if handover.seal is Seal.RELEASED else _served(handover, context)
     if reason:
         return Verdict(
-            kind="wind up", gone=ended, reason=reason, in_vain=reason in (NOT_STARTED, NOT_MOVED)
+            kind="wind up",
+            gone=ended,
+            reason=reason,
+            in_vain=reason in (NOT_STARTED, NOT_MOVED, NOT_RESIZED),
         )
     return Verdict(kind="take along", gone=ended)
 
@@ -123,6 +129,8 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
     They were chosen for the first beneficiary; the others only share what it leaves.
     """
     snap, within = context.snap, np.isin(context.snap.seen.nodes.name, handover.nodes)
+    if handover.resizes:
+        return _resizes_without_room(handover, context)
     if handover.purpose == "reshape":
         (mover,) = handover.moved
         need = ResourceRequests(snap).of(context.rows[mover])
@@ -141,6 +149,30 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
     return ""
 
 
+def _resizes_without_room(handover: Handover, context: HandoverContext) -> str:
+    """Likewise, where jobs go on in another size on the nodes of the hand-over."""
+    snap, within = context.snap, np.isin(context.snap.seen.nodes.name, handover.nodes)
+    room, then = FreeResources.free_in(snap), dict[int, Shape]()
+    for victim in handover.victims:
+        row = context.rows[victim.run.job_id]
+        room.release(snap, row)
+        if victim.then is not None:
+            then[row] = victim.then
+    first = handover.beneficiaries[:1]
+    if first and not is_waiting(first[0], context):
+        return f"job {first[0]}, for which the victims were chosen, does not wait any more"
+    needs = ResourceRequests(at_shapes(snap, then))
+    # Who needs most of a node finds room first.
+    rows = [*(context.rows[b] for b in first), *sorted(then, key=lambda r: -then[r].gpus_per_node)]
+    for row in rows:
+        need = needs.of(row)
+        nodes = room.place(need, within=within)
+        if nodes is None:
+            return "its jobs would not fit any more: nodes are down, or taken"
+        room.take(need, nodes)
+    return ""
+
+
 def _lost_nodes(handover: Handover, left: Sequence[Victim], context: HandoverContext) -> str:
     """The reason why its jobs can no longer start on its nodes; empty if they can.
 
@@ -149,7 +181,7 @@ def _lost_nodes(handover: Handover, left: Sequence[Victim], context: HandoverCon
     snap, mine = context.snap, np.isin(context.snap.seen.nodes.name, handover.nodes)
     down = np.asarray(snap.seen.nodes.name)[mine & ~snap.seen.nodes.up].tolist()
     waiting = [b for b in handover.beneficiaries if is_waiting(b, context)]
-    waiting += [v.run.job_id for v in handover.victims if handover.moved and is_out(v, context)]
+    waiting += [v.run.job_id for v in _moved(handover) if is_out(v, context)]
     if not down or not waiting:
         return ""
     available = FreeResources.free_in(snap)
@@ -205,7 +237,7 @@ def _served(handover: Handover, context: HandoverContext) -> str:
         return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):
         return ""  # The last one was only now seen to be gone.
-    if not waits and not any(is_out(v, context) for v in handover.victims):
+    if not waits and not any(is_out(v, context) for v in _moved(handover)):
         return _where_moved(handover, context)
     free_since_s = max(v.gone_s for v in handover.victims)
     passed_s = context.snap.now_s - free_since_s
@@ -218,12 +250,22 @@ def _served(handover: Handover, context: HandoverContext) -> str:
     return NOT_MOVED if handover.purpose == "reshape" else late
 
 
+def _moved(handover: Handover) -> list[Victim]:
+    moved = handover.moved
+    return [victim for victim in handover.victims if victim.run.job_id in moved]
+
+
 def _where_moved(handover: Handover, context: HandoverContext) -> str:
     """Result of moves whose jobs are back."""
     snap, names = context.snap, context.snap.seen.nodes.name
-    for job_id in handover.moved if handover.purpose == "reshape" else ():
-        row = context.rows.get(job_id)
-        if row is not None and snap.jobs.state[row] == JobState.RUNNING:
+    for victim in _moved(handover):
+        row, then = context.rows.get(victim.run.job_id), victim.then
+        if row is None or snap.jobs.state[row] != JobState.RUNNING:
+            continue
+        has = int(snap.jobs.n_nodes[row]), float(snap.jobs.gpus[row])
+        if then is not None and has != (then.nodes, then.gpus):
+            return NOT_RESIZED
+        if handover.purpose == "reshape" and then is None:
             on = {names[n] for n in snap.seen.held.nodes_of(row).tolist()}
             if not on <= set(handover.seats):
                 return NOT_MOVED

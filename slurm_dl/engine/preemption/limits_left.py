@@ -42,7 +42,9 @@ class LimitsLeft:
                 if state.get(job) == PENDING:
                     self._add(-number, self._counts.get(job, ()), 1)
             # Who is only moved takes its place in the limits again.
-            for victim in handover.victims if handover.purpose == "preempt" else ():
+            for victim in handover.victims:
+                if victim.run.job_id in handover.moved or handover.purpose != "preempt":
+                    continue
                 if state.get(victim.run.job_id, PENDING) != PENDING:
                     self._add(-number, self._counts.get(victim.run.job_id, ()), -1)
 

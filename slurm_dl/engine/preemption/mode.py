@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,9 +12,10 @@ from slurm_dl.engine.placing.higher_tiers import HigherTiers
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_verdicts import Verdict
+from slurm_dl.engine.preemption.surplus import Surplus
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
-from slurm_dl.model.handover import Handover
+from slurm_dl.model.handover import Handover, jobs_of
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.plan import Action, SetSiteFactor
@@ -38,6 +39,7 @@ class DecisionContext:
         within: Nodes on which room may be made for a job, or is looked for at all.
         higher: Where jobs of a higher PriorityTier wait; None: nowhere.
         types: Nodes of the type of GPUs that the policy chose for a job.
+        surplus: The running jobs that should be smaller; None: no job changes its size.
     """
 
     snap: Snapshot
@@ -52,6 +54,7 @@ class DecisionContext:
     within: EligibleNodes = anywhere
     higher: HigherTiers | None = None
     types: EligibleNodes = anywhere
+    surplus: Surplus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,11 +88,6 @@ class Handovers:
     def sealed_for(self) -> frozenset[JobId]:
         """Jobs for which nodes are sealed; some were kept from these nodes for their last run."""
         return jobs_of(h for h in self.live if h.nodes)
-
-
-def jobs_of(handovers: Iterable[Handover]) -> frozenset[JobId]:
-    """The jobs that *handovers* make room for: their beneficiaries, and the jobs they move."""
-    return frozenset(job for h in handovers for job in (*h.beneficiaries, *h.moved))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

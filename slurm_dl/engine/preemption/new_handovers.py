@@ -22,12 +22,14 @@ from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.limits_left import LimitsLeft
+from slurm_dl.engine.preemption.surplus import Surplus
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I32, Bool
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 
@@ -69,6 +71,7 @@ class JobRanking:
         not_kept: Nodes on which jobs may be stopped for a job: none of a higher PriorityTier waits
             for them.
         types: Nodes of the type of GPUs that the policy chose for a job.
+        surplus: Running jobs that give a part of their GPUs back; None: nobody.
     """
 
     rule: DisplacementRule
@@ -78,6 +81,7 @@ class JobRanking:
     within: EligibleNodes = anywhere
     not_kept: EligibleNodes = anywhere
     types: EligibleNodes = anywhere
+    surplus: Surplus | None = None
 
 
 def new_handovers(
@@ -104,7 +108,7 @@ def new_handovers(
         reason = search.in_vain.get(kind) or search.visit(row, kind)
         if reason:
             notes[job_id] = reason
-    return [_handover(snap, d, i) for i, d in enumerate(search.drafts)], notes
+    return [_handover(snap, d, i, standing.surplus) for i, d in enumerate(search.drafts)], notes
 
 
 class _Search:
@@ -121,7 +125,17 @@ class _Search:
         self._not_kept = standing.not_kept
         self._placed = standing.placed
         self._limits = settings.preemption
-        self._available = FreeResources.free_in(snap)
+        surplus = standing.surplus
+        # What victims hold: of those that shrink, what they give back.
+        self._held = snap if surplus is None else surplus.over
+        self._available = FreeResources.free_in(snap) if surplus is None else surplus.free(snap)
+        self._gives = snap.seen.weighted_gpus() if surplus is None else surplus.given(snap)
+        self._leaves = frozenset(candidates.may.tolist()).difference(
+            () if surplus is None else surplus.then
+        )
+        self._may = self._rule.may
+        if surplus is not None and len(surplus.rows):
+            self._may = self._may | self._rule.target
         self._needs = ResourceRequests(snap)
         self._left = LimitsLeft(snap, snap.handovers)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
@@ -145,12 +159,12 @@ class _Search:
             kind: See `_kinds`.
         """
         if self._snap.jobs.gpus[row] <= 0:
-            return not_beneficiary(self._snap, row, self._rule.may, self._limits)
+            return not_beneficiary(self._snap, row, self._may, self._limits)
         need = narrowed(self._needs.of(row), self._within(row))
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return THERE_IS_ROOM
         need = narrowed(need, self._types(row))
-        reason = not_beneficiary(self._snap, row, self._rule.may, self._limits)
+        reason = not_beneficiary(self._snap, row, self._may, self._limits)
         if reason or (self._placed[row] and self._joins(row, need)):
             return reason
         reason = self._opens(row, need) if self._placed[row] else _NO_PLACE
@@ -245,7 +259,7 @@ class _Search:
         if len(self._failed) >= MOST_SEARCHES:
             return f"{MOST_SEARCHES} kinds of jobs were looked for in vain; it is for the next look"
         victims = choose_victims(
-            self._snap,
+            self._held,
             self._available,
             need,
             candidates=worse,
@@ -260,7 +274,7 @@ class _Search:
     def _too_many(self, victims: tuple[int, ...]) -> str:
         """The breaker or limit on GPUs that *victims* would pass; if none, count their GPUs."""
         limits = self._limits
-        gpus = float(self._snap.seen.weighted_gpus()[list(victims)].sum())
+        gpus = float(self._gives[list(victims)].sum())
         if gpus > limits.most_gpus:
             return (
                 f"{gpus:.0f} GPUs would have to be taken back for it, and a breaker allows "
@@ -288,7 +302,7 @@ class _Search:
         index = len(self.drafts)
         self.drafts.append(draft)
         for victim in victims:
-            self._available.release(self._snap, victim)
+            self._available.release(self._held, victim)
             freed = self._snap.seen.held.nodes_of(victim)
             self._owner[freed] = index
             draft.nodes.update(freed.tolist())
@@ -299,7 +313,7 @@ class _Search:
         if rows is None:
             msg = f"victims {victims} were said to make room for row {row}, and do not"
             raise AssertionError(msg)
-        self._left.give_back(index, victims)
+        self._left.give_back(index, self._leaves.intersection(victims))
         self._seat(row, need, rows, index)
 
     def _seat(self, row: int, need: ResourceRequest, rows: NodeRows, index: int) -> None:
@@ -382,13 +396,17 @@ def _kinds(
         yield None if is_alone or job_id in apart else (*kind, counts.get(job_id))
 
 
-def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:
+def _handover(snap: Snapshot, draft: _Draft, index: int, surplus: Surplus | None) -> Handover:
+    names, then = snap.seen.nodes.name, {} if surplus is None else surplus.then
+    shrink = [row for row in draft.victims if row in then]
+    seats = {n for row in shrink for n in surplus.seats[row].tolist()} if surplus else set[int]()
     return Handover(
         handover_id=HandoverId(snap.next_handover_id + index),
         opened_s=snap.now_s,
         beneficiaries=tuple(JobId(int(snap.jobs.job_id[r])) for r in draft.beneficiaries),
-        victims=tuple(victim_of(snap, row) for row in draft.victims),
-        nodes=tuple(snap.seen.nodes.name[n] for n in sorted(draft.nodes)),
+        victims=tuple(victim_of(snap, row, then.get(row)) for row in draft.victims),
+        nodes=tuple(names[n] for n in sorted(draft.nodes)),
+        seats=tuple(names[n] for n in sorted(seats)),
     )
 
 
@@ -397,8 +415,8 @@ def next_id(snap: Snapshot, under_way: Iterable[Handover]) -> HandoverId:
     return HandoverId(max([snap.next_handover_id, *(h.handover_id + 1 for h in under_way)]))
 
 
-def victim_of(snap: Snapshot, row: int) -> Victim:
-    """The run at *row* as a victim."""
+def victim_of(snap: Snapshot, row: int, then: Shape | None = None) -> Victim:
+    """The run at *row* as a victim, which goes on in the size *then*; None: it leaves."""
     jobs = snap.jobs
     job_id = JobId(int(jobs.job_id[row]))
     contract = snap.seen.claim(job_id).contract
@@ -406,4 +424,5 @@ def victim_of(snap: Snapshot, row: int) -> Victim:
         msg = f"job {job_id} was chosen as a victim without a contract"
         raise AssertionError(msg)
     run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
-    return Victim(run=run, gpus=float(snap.seen.weighted_gpus()[row]), contract=contract)
+    gpus = float(snap.seen.weighted_gpus()[row])
+    return Victim(run=run, gpus=gpus, contract=contract, then=then)

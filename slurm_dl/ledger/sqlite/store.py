@@ -57,8 +57,8 @@ class SupersededError(StoreError):
 
 _CHUNK = 4_000
 
-_handover_from = TypeAdapter(Handover).validate_json
-"""The hand-over of a body, also of one from before there were all fields."""
+_HANDOVER = TypeAdapter(Handover)
+"""Bodies of hand-overs, also of those from before there were all fields."""
 
 _JOB_UPSERT = (
     f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
@@ -145,7 +145,7 @@ class SqliteStore:
         distrust = db.execute("SELECT value FROM meta WHERE key = 'distrust_until_s'").fetchone()
         return LedgerContents(
             service=self._jobs(),
-            handovers=tuple(_handover_from(body) for (body,) in bodies),
+            handovers=tuple(_HANDOVER.validate_json(body) for (body,) in bodies),
             # Numbers name reservations. After the loss of a ledger none of the old ones, which
             # may still stand in Slurm, must come back, so a new ledger begins at the clock.
             next_handover_id=HandoverId((last or int(time.time())) + 1),
@@ -155,7 +155,7 @@ class SqliteStore:
             steers=STEERS.read(db, "ORDER BY job_id"),
             lost_pairs={
                 split.apart: split.opened_s
-                for split in (_handover_from(body) for (body,) in splits)
+                for split in (_HANDOVER.validate_json(body) for (body,) in splits)
             },
             restarts=RESTARTS.read(
                 db,
@@ -196,7 +196,7 @@ class SqliteStore:
             db.executemany(
                 "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
                 [
-                    (h.handover_id, json.dumps(dataclasses.asdict(h)), closed)
+                    (h.handover_id, _HANDOVER.dump_json(h).decode(), closed)
                     for h, closed in change.handovers
                 ],
             )

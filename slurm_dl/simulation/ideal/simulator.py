@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
-from slurm_dl.engine.sized_target import AS_SUBMITTED, Resizing
+from slurm_dl.engine.settings import AS_SUBMITTED, Resizing
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
 from slurm_dl.model.booking import changes, updated

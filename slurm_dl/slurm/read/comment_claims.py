@@ -7,7 +7,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
                   "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": [3, 2], "until": 0.8,
                   "preempted": [3, 2], "saved": 1790000000, "final": 2,
-                  "due": 1790090000, "or_else": "run", "bid": 5}}
+                  "due": 1790090000, "or_else": "run", "bid": 5,
+                  "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed"}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -19,18 +20,21 @@ import json
 import re
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TypeGuard
+from typing import TypeGuard, get_args
 
 from slurm_dl.model.contract import (
     LEAST_UNTIL,
+    MOST_SIZES,
     NO_CLAIM,
     SIGNALS,
+    Batch,
     Claim,
     Contract,
     OrElse,
     Requeuer,
     SignalTarget,
 )
+from slurm_dl.model.shape import Shape, by_gpus
 
 LONGEST_COMMENT = 1024
 """Characters; Slurm itself takes no longer comment (measured on 22.05.8)."""
@@ -47,6 +51,7 @@ _UNREADABLE = Claim(unreadable=True)
 _TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "full": "full"}
 _REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
 _OR_ELSE: dict[object, OrElse] = {"run": "run", "cancel": "cancel"}
+_BATCHES: dict[object, Batch] = {word: word for word in get_args(Batch)}
 _MOST_RESTARTS = 2**31 - 1
 _MOST_NODES = 10_000
 _MOST_RATE = 1e9
@@ -89,6 +94,7 @@ class ClaimReader:
         contract = self._contract(ours)
         word = ours.get("unhandled")
         *request, unhandled_run = word if isinstance(word, list) and word else [word]
+        elastic = _elastic(ours)
         return Claim(
             contract=contract,
             unreadable=contract is None and "sig" in ours,
@@ -110,6 +116,10 @@ class ClaimReader:
             due_s=_count(ours, "due"),
             or_else=_or_else(ours),
             bid=_count(ours, "bid", least=0),
+            sizes=() if elastic is None else elastic[0],
+            asked=None if elastic is None else elastic[1],
+            batch="fixed" if elastic is None else elastic[2],
+            sizes_unreadable=elastic is None and "sizes" in ours,
         )
 
     def _contract(self, ours: dict[object, object]) -> Contract | None:
@@ -204,6 +214,22 @@ def _count(ours: dict[object, object], key: str, *, least: int = 1) -> int | Non
 def _or_else(ours: dict[object, object]) -> OrElse | None:
     word = ours.get("or_else")
     return _OR_ELSE.get(word) if isinstance(word, str) else None
+
+
+def _elastic(ours: dict[object, object]) -> tuple[tuple[Shape, ...], Shape, Batch] | None:
+    """Its sizes, the one it asked for, its batch; None if it has one size, or if any is unclear."""
+    named, asked, word = ours.get("sizes"), ours.get("asked"), ours.get("batch", "fixed")
+    if not isinstance(named, str) or not isinstance(asked, str | None) or not isinstance(word, str):
+        return None
+    try:
+        shapes = [Shape.of(text) for text in named.split(",")]
+        first = shapes[0] if asked is None else Shape.of(asked)
+    except ValueError:
+        return None
+    sizes = by_gpus({first, *shapes})
+    batch = _BATCHES.get(word)
+    # In a size whose speed nobody knows a job would only lose.
+    return (sizes, first, batch) if batch is not None and len(sizes) <= MOST_SIZES else None
 
 
 def _rate(ours: dict[object, object]) -> float | None:

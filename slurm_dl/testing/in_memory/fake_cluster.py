@@ -123,6 +123,7 @@ class FakeCluster(FakeSlurm):
                     contract=j.contract,
                     acked_run=j.acked_run,
                     most_nodes=j.most_nodes,
+                    sizes=j.sizes,
                     preempted_run=None if j.asked_s is None else j.restarts,
                 )
                 for j in listed

@@ -16,6 +16,7 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.shape import Shape
 
 OnSignal = Literal["save", "ignore", "finish", "requeue_itself"]
 
@@ -43,6 +44,7 @@ class FakeJob:
         unmodelled: An option of sbatch of which nobody can tell which nodes it allows.
         cpus, mem_mb: CPUs and memory (MB) on each node.
         ran_gpu_s: GPU-seconds of each of *runs*.
+        sizes: Sizes in which it can run, as its comment says.
     """
 
     job_id: JobId
@@ -84,6 +86,7 @@ class FakeJob:
     cpus: int = 1
     mem_mb: int = 0
     ran_gpu_s: list[float] = field(default_factory=list)
+    sizes: tuple[Shape, ...] = ()
 
     def ways(self) -> list[int]:
         """On how many nodes it may lie, fewest first: those that split its GPUs evenly."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.cli.dlsubmit.command import choose_shape, options_of
-from slurm_dl.submit import batch_script, job_shape
+from slurm_dl.submit import batch_script, job_shape, job_sizes
 from slurm_dl.submit.job_request import check
 from slurm_dl.submit.script_templates import TemplateDirectory
 from slurm_dl.submit.shell_quoting import quote
@@ -40,7 +40,9 @@ def render(args: Sequence[str]) -> str:
         typed, sbatch=line.sbatch, command=line.command, cwd="/home/ann", dlrun="/opt/dl/bin/dlrun"
     )
     extras = None if request.model is None else EXTRAS
-    made = batch_script.compose(request, choose_shape(request, [PARTITION]), TEMPLATES, extras)
+    shape = choose_shape(request, [PARTITION])
+    request = job_sizes.lay_out(request, shape, [PARTITION])
+    made = batch_script.compose(request, shape, TEMPLATES, extras)
     return f"# {quote(made.args)}\n{made.script}"
 
 

@@ -1,0 +1,79 @@
+"""What is written down of elastic jobs: the sizes that they ran in, and those that Slurm refused.
+
+A size counts as refused if the job started in another one than was written, or if Slurm says of the
+waiting job that no nodes would ever do. `SizeHistory` is what the entry of a job holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from slurm_dl.estimates.size_speeds import elastic_rows
+from slurm_dl.estimates.spent_by_size import run_began
+from slurm_dl.model.booking import changes, entry, of_kind
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETED, PENDING, Held
+from slurm_dl.model.plan import Book, Reshape
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.size_history import SIZE, SizeHistory, size_histories, size_of
+from slurm_dl.model.snapshot import Snapshot
+
+_DAY_S: Final = 86_400.0
+
+
+def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
+    """One `Book` with the entries that change, or none.
+
+    Args:
+        reshapes: The sizes that this decision writes; of jobs that do not wait Slurm takes none.
+    """
+    histories, row_of = size_histories(snap.booked), snap.jobs.row_of()
+    written = {action.job_id: action.shape for action in reshapes}
+    rows = elastic_rows(snap)
+    running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
+    runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
+    wanted = [
+        # Damaged entries; of two with one key the last counts.
+        *(entry(SIZE, key, None) for key in of_kind(snap.booked, SIZE)),
+        # A job that is not listed need not have left.
+        *(entry(SIZE, j, h.body()) for j, h in histories.items() if snap.seen.may_list(j)),
+    ]
+    for job_id in sorted(({*histories} | {*written} | runs) & row_of.keys()):
+        row, history = row_of[job_id], histories.get(job_id)
+        if row in running:
+            history = _ran(snap, row, history)
+        elif snap.jobs.state[row] == PENDING:
+            history = _waits(snap, row, history, written.get(job_id))
+        elif snap.jobs.state[row] >= COMPLETED:
+            history = None
+        wanted.append(entry(SIZE, job_id, None if history is None else history.body()))
+    entries = changes(snap.booked, wanted)
+    return [Book(entries=entries, why="sizes of elastic jobs")] if entries else []
+
+
+def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory | None:
+    held = size_of(snap.jobs, row)
+    if held is None:
+        return history
+    after = history or SizeHistory(asked=held)
+    resized_s = tuple(s for s in after.resized_s if s > snap.now_s - _DAY_S)
+    if after.now not in (None, held):
+        resized_s = (*resized_s, snap.now_s)
+    if after.now != held:
+        after = after.begun(held, run_began(snap, row, after))
+    refused = after.refused
+    if after.written not in (None, held):
+        refused |= {after.written}
+    return replace(after, written=None, refused=refused, resized_s=resized_s)
+
+
+def _waits(
+    snap: Snapshot, row: int, history: SizeHistory | None, written: Shape | None
+) -> SizeHistory | None:
+    if history is not None and history.written and snap.jobs.held[row] == Held.UNAVAILABLE:
+        history = replace(history, written=None, refused=history.refused | {history.written})
+    if written is None:
+        return history
+    return replace(history or SizeHistory(asked=size_of(snap.jobs, row)), written=written)

@@ -1,0 +1,171 @@
+"""Waiting jobs in the sizes in which they are to start.
+
+Everything after the target sees a waiting job as it is to be: its columns say that size, so that
+places, hand-overs and trims need to know nothing of sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+import numpy as np
+
+from slurm_dl.engine.intent import Intent
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.place_waiting import sealed_nodes
+from slurm_dl.engine.target import Rows
+from slurm_dl.model.handover import jobs_of
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETING, PENDING
+from slurm_dl.model.plan import Reshape
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
+
+
+def shape_of(sizes: Sizes, size: int) -> Shape:
+    """Nodes of the size, and GPUs on each."""
+    nodes = int(sizes.nodes[size])
+    return Shape(nodes, int(sizes.gpus[size]) // nodes)
+
+
+def sizes_in(snap: Snapshot, intent: Intent) -> dict[JobId, Shape]:
+    """Sizes that elastic jobs of the target should have."""
+    sizes, size = snap.sizes, intent.size
+    if sizes is None or size is None:
+        return {}
+    rows = intent.target[size[intent.target] >= 0]
+    return {
+        JobId(int(snap.jobs.job_id[row])): shape_of(sizes, int(size[row])) for row in rows.tolist()
+    }
+
+
+def at_shapes(snap: Snapshot, shapes: Mapping[int, Shape]) -> Snapshot:
+    """*snap* in which the jobs at these rows ask for these shapes.
+
+    CPUs and memory go with the GPUs: as many for each as the job names, or as it asks for now.
+    """
+    if not shapes:
+        return snap
+    jobs = snap.jobs
+    columns = {name: getattr(jobs, name).copy() for name in ("n_nodes", "gpus", "cpus", "mem_mb")}
+    for row, shape in shapes.items():
+        claim = snap.seen.claim(JobId(int(jobs.job_id[row])))
+        before = max(1.0, float(jobs.gpus[row]))
+        cpus = claim.cpus_per_gpu or float(jobs.cpus[row]) / before
+        mem_mb = claim.mem_mb_per_gpu or float(jobs.mem_mb[row]) / before
+        columns["n_nodes"][row], columns["gpus"][row] = shape.nodes, shape.gpus
+        columns["cpus"][row] = shape.nodes * max(1, math.ceil(cpus * shape.gpus_per_node))
+        columns["mem_mb"][row] = shape.nodes * math.ceil(mem_mb * shape.gpus_per_node)
+    seen = dataclasses.replace(snap.seen, jobs=dataclasses.replace(jobs, **columns))
+    return dataclasses.replace(snap, seen=seen)
+
+
+def at_least_sizes(snap: Snapshot) -> Snapshot:
+    """*snap* in which waiting elastic jobs ask for their least sizes."""
+    sizes = snap.sizes
+    if sizes is None:
+        return snap
+    firsts = zip(sizes.row.tolist(), sizes.first.tolist(), strict=False)
+    return at_shapes(
+        snap, {r: shape_of(sizes, i) for r, i in firsts if snap.jobs.state[r] == PENDING}
+    )
+
+
+def moved_rows(snap: Snapshot) -> dict[int, Shape]:
+    """Jobs of hand-overs that wait to go on in another size, by row."""
+    resized = {v.run.job_id: v.then for h in snap.handovers for v in h.victims if v.then}
+    if not resized:
+        return {}
+    rows = snap.jobs.row_of()
+    return {
+        rows[job_id]: then
+        for job_id, then in resized.items()
+        if job_id in rows and snap.jobs.state[rows[job_id]] == PENDING
+    }
+
+
+def waiting_shapes(
+    snap: Snapshot, intent: Intent, served: Rows, most: int
+) -> tuple[dict[int, Shape], bool]:
+    """Sizes in which waiting jobs are to start, by row, and whether any finds no room now.
+
+    Jobs of hand-overs keep their sizes.
+
+    Each has the size of the target, or the largest smaller one that has room on the nodes now where
+    that has none: the target counts GPUs alone.
+
+    Args:
+        served: Rows of the managed live jobs as they are served, best first.
+        most: Waiting jobs that are placed at most.
+    """
+    sizes, size = snap.sizes, intent.size
+    if sizes is None or size is None:
+        return {}, False
+    target = np.zeros(len(snap.jobs), dtype=np.bool_)
+    target[intent.target] = True
+    busy = jobs_of(snap.handovers)
+    rows = served[target[served] & (snap.jobs.state[served] == PENDING)][:most]
+    room, open_ = FreeResources.free_in(snap), ~sealed_nodes(snap, snap.handovers)
+    needs, found, stuck = ResourceRequests(snap), dict[int, Shape](), False
+    for row in rows.tolist():
+        if JobId(int(snap.jobs.job_id[row])) in busy:
+            continue
+        if size[row] < 0:
+            need = needs.of(row)
+            nodes = room.place(need, within=open_)
+            stuck |= nodes is None
+            if nodes is not None:
+                room.take(need, nodes)
+            continue
+        found[row] = shape_of(sizes, int(size[row]))
+        for i in range(int(size[row]), sizes.of(row).start - 1, -1):
+            need = ResourceRequests(at_shapes(snap, {row: shape_of(sizes, i)})).of(row)
+            nodes = room.place(need, within=open_)
+            if nodes is not None:
+                room.take(need, nodes)
+                found[row] = shape_of(sizes, i)
+                break
+        else:
+            stuck = True
+    return found, stuck
+
+
+def reshapes(
+    before: Snapshot, snap: Snapshot, shapes: Mapping[int, Shape], reserved: Collection[JobId]
+) -> Iterator[Reshape]:
+    """The writes that give waiting jobs the sizes in which *snap* has them.
+
+    Args:
+        before: The snapshot with the sizes that Slurm shows.
+        reserved: Jobs of hand-overs under way, whose sizes are steps of theirs.
+    """
+    for row, shape in shapes.items():
+        job_id = JobId(int(snap.jobs.job_id[row]))
+        shown = int(before.jobs.n_nodes[row]), float(before.jobs.gpus[row])
+        if job_id not in reserved and shown != (shape.nodes, shape.gpus):
+            yield reshape_of(snap, row, why=f"it is to start on {shape.gpus} GPUs")
+
+
+def reshape_of(snap: Snapshot, row: int, *, why: str) -> Reshape:
+    """The write of the request that the waiting job at *row* has in *snap*."""
+    jobs = snap.jobs
+    nodes = int(jobs.n_nodes[row])
+    return Reshape(
+        job_id=JobId(int(jobs.job_id[row])),
+        shape=Shape(nodes, int(jobs.gpus[row]) // nodes),
+        cpus=int(jobs.cpus[row]) // nodes,
+        mem_mb=int(jobs.mem_mb[row]) // nodes,
+        why=why,
+    )
+
+
+def live_elastic(snap: Snapshot) -> Rows:
+    """Rows of the elastic jobs that are not over."""
+    if snap.sizes is None:
+        return np.zeros(0, dtype=np.int64)
+    rows: Rows = snap.sizes.row[snap.jobs.state[snap.sizes.row] < COMPLETING]
+    return rows

@@ -1,0 +1,88 @@
+"""Jobs change size on a live Slurm: by checkpoint and requeue, and before their first start."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MakeSandbox
+from schedd import Schedd, schedd_in
+
+from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
+from slurm_dl.slurm.read.hostlists import expand
+
+pytestmark = pytest.mark.slurm
+
+TWO = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=2, gpu_type="a100"),), nodes_per_leaf=0)
+_ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=gpu:a100:(\d+)")
+HOLD_S = 10.0
+"""A requeued job may not start for so long in the sandbox, and for the next look."""
+
+
+@pytest.fixture
+def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
+    with schedd_in(make_sandbox(TWO), short_directory) as daemon:
+        daemon.configure(
+            resizing={"steadiness": 0.1, "cooldown_s": 3},
+            placement={"scheme": "best_fit", "steer": True, "settle_s": 4},
+            preemption={"checkpoint_cost_s": 1, "max_preemptions": 1},
+        )
+        daemon.start()
+        yield daemon
+
+
+def held(place: Schedd, job: str) -> tuple[int, int]:
+    """Nodes and GPUs that a running job holds, as its details tell; zeros if it does not run."""
+    text = place.box.run(["scontrol", "-o", "-d", "show", "job", job]).stdout
+    if " JobState=RUNNING" not in text:
+        return 0, 0
+    parts = [(len(expand(nodes)), int(gpus)) for nodes, gpus in _ON_NODES.findall(text)]
+    return sum(n for n, _ in parts), sum(n * gpus for n, gpus in parts)
+
+
+def until(place: Schedd, job: str, nodes: int, gpus: int) -> None:
+    """Wait until the job holds just that."""
+    place.until(f"job {job} on {gpus} GPUs", lambda: held(place, job) == (nodes, gpus), 90)
+
+
+def test_a_job_grows_and_shrinks_as_others_come_and_go(place: Schedd) -> None:
+    """1, 2, 4, 2 and 1 GPUs under one job id; no step is lost, and its script sees what it has."""
+    flags = [place.home / f"end{i}" for i in range(4)]
+    two, one = (place.toy(g, 1, "--until", str(f)) for g, f in zip((2, 1), flags, strict=False))
+    for other in (two, one):
+        place.until_state(other, "RUNNING", within_s=60)
+    options = ["--sizes", "1,2,2x2", "--time", "60"]
+    job = place.toy(1, 4000, options=options)
+    until(place, job, 1, 1)
+    flags[1].touch()
+    until(place, job, 1, 2)
+    flags[0].touch()
+    until(place, job, 2, 4)
+
+    rigid = place.toy(2, 1, "--until", str(flags[2]), options=["--no-preempt"])
+    until(place, job, 1, 2)
+    until(place, rigid, 1, 2)
+    place.toy(1, 1, "--until", str(flags[3]), options=["--no-preempt"])
+    until(place, job, 1, 1)
+
+    why = place.ask("dlqueue", "why", job).stdout
+    place.box.run(["scancel", job])
+    place.until("its run is booked", lambda: not place.box.run(["squeue", "-h", "-j", job]).stdout)
+    shown = place.box.run(["scontrol", "-o", "show", "job", job]).stdout
+    assert " Restarts=4 " in shown
+    opened = [e for e in place.audit(action="open_handover") if f"job {job} " in e["reason"]]
+    assert len(opened) == 4, why
+    runs = [e for e in place.audit(action="reshape")]
+    assert len(runs) == 4
+    print(json.dumps(runs)[:2000], why)
+
+
+def test_it_starts_in_the_size_that_is_free(place: Schedd) -> None:
+    """On an idle cluster a job that asked for one GPU starts on four, and was never requeued."""
+    job = place.toy(1, 400, options=["--sizes", "1,2,2x2", "--time", "60"])
+    until(place, job, 2, 4)
+    assert " Restarts=0 " in place.box.run(["scontrol", "-o", "show", "job", job]).stdout
+    assert not place.audit(action="open_handover")

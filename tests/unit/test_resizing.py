@@ -1,0 +1,226 @@
+"""Jobs change size: which writes and hand-overs a decision begins."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from build import NOW_S, observed, pending, running, snapshot
+
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Native, Overdue, Preemption, Resizing, Settings
+from slurm_dl.model.booking import entry
+from slurm_dl.model.contract import Claim, Contract
+from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.plan import OpenHandover, Reshape
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.size_history import SIZE, SizeHistory
+from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.elastic.afs import Afs
+from slurm_dl.policies.fifo import Fifo, FifoSkip
+
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(commitment="ignored"),
+    overdue=Overdue(after_s=0, pass_s=0),
+    resizing=Resizing(expand=True, steadiness=1.0, max_per_day=3, cooldown_s=500),
+)
+
+
+def sizes_of(rows: Mapping[int, str], speed: float = 0.9) -> Sizes:
+    """By row its sizes, such as ``1x1,1x2``, on GPUs of which g are g ** *speed* as fast as one."""
+    shapes = {row: [Shape.of(part) for part in text.split(",")] for row, text in rows.items()}
+    flat = [shape for row in sorted(shapes) for shape in shapes[row]]
+    first = np.cumsum([0, *(len(shapes[row]) for row in sorted(shapes))])
+    gpus = np.array([shape.gpus for shape in flat], dtype=np.float64)
+    return Sizes(
+        row=np.array(sorted(shapes), dtype=np.int64),
+        first=first,
+        gpus=gpus,
+        nodes=np.array([shape.nodes for shape in flat], dtype=np.int32),
+        gpu_type=np.full(len(flat), -1, dtype=np.int16),
+        rate=gpus**speed,
+        origin=np.full(len(flat), int(Origin.PRIOR), dtype=np.int8),
+        asked=first[:-1].copy(),
+    )
+
+
+class Scene(NamedTuple):
+    """A cluster of nodes with 4 GPUs, its jobs, and the writes and hand-overs that follow.
+
+    Attributes:
+        held: By job, GPUs by node.
+        elastic: By job its sizes.
+        plain: Jobs without a contract.
+        sizes: Sizes that are written to waiting jobs.
+        opened: Of each hand-over its beneficiaries, the size of each victim afterwards (empty: it
+            leaves), and its nodes.
+    """
+
+    rows: list[JobRow]
+    held: dict[int, dict[int, float]]
+    elastic: dict[int, str]
+    nodes: int = 1
+    plain: tuple[int, ...] = ()
+    sizes: dict[int, str] = {}  # noqa: RUF012 - read only
+    opened: tuple[tuple[tuple[int, ...], dict[int, str], str], ...] = ()
+    policy: Policy = FifoSkip()
+    settings: Settings = SETTINGS
+    more: dict[str, Any] = {}  # noqa: RUF012 - read only
+
+
+def seen_in(scene: Scene) -> Snapshot:
+    """The snapshot of *scene*."""
+    ids = [row.job_id for row in scene.rows]
+    claims = {
+        JobId(j): Claim(contract=None if j in scene.plain else Contract(), cpus_per_gpu=2)
+        for j in ids
+    }
+    seen = observed(
+        scene.rows, nodes=(4,) * scene.nodes, held=scene.held, claims=claims, gpu_types=("a100",)
+    )
+    rows = seen.jobs.row_of()
+    snap = snapshot(seen, **scene.more)
+    return dataclasses.replace(
+        snap,
+        left_s=np.full(len(ids), 50_000.0),
+        setup_s=np.full(len(ids), 60.0),
+        sizes=sizes_of({rows[JobId(j)]: text for j, text in scene.elastic.items()})
+        if scene.elastic
+        else None,
+    )
+
+
+SCENES = {
+    "larger before the first start": Scene([pending(1)], {}, {1: "1x1,1x2,1x4"}, sizes={1: "1x4"}),
+    "smaller before the first start": Scene(
+        [running(1, 2), pending(2, 4)], {1: {0: 2}}, {2: "1x1,1x2,1x4"}, sizes={2: "1x2"}
+    ),
+    "two nodes before the first start": Scene(
+        [running(1, 2), pending(2, 1)],
+        {1: {0: 2}},
+        {2: "1x1,2x2"},
+        nodes=2,
+        sizes={2: "2x2"},
+    ),
+    "the GPUs are there, but in pieces": Scene(
+        [running(1, 2), running(2, 2), pending(3, 1)],
+        {1: {0: 2}, 2: {1: 2}},
+        {3: "1x1,1x2,1x4"},
+        nodes=2,
+        sizes={3: "1x2"},
+    ),
+    "nobody is elastic": Scene([running(1, 4), pending(2, 2)], {1: {0: 4}}, {}),
+    "a rigid job gets back what was lent": Scene(
+        [running(1, 4), pending(2, 2)],
+        {1: {0: 4}},
+        {1: "1x1,1x2,1x4"},
+        opened=(((2,), {1: "1x2"}, "n1"),),
+    ),
+    "so does one without a contract": Scene(
+        [running(1, 4), pending(2, 2)],
+        {1: {0: 4}},
+        {1: "1x1,1x2,1x4"},
+        plain=(2,),
+        opened=(((2,), {1: "1x2"}, "n1"),),
+    ),
+    "so does one under a policy that preempts": Scene(
+        [running(1, 4), pending(2, 2)],
+        {1: {0: 4}},
+        {1: "1x1,1x2,1x4"},
+        plain=(2,),
+        opened=(((2,), {1: "1x2"}, "n1"),),
+        policy=DiscreteLas(),
+    ),
+    "and within the minimum quantum": Scene(
+        [running(1, 4, ran_s=5), pending(2, 2)],
+        {1: {0: 4}},
+        {1: "1x1,1x2,1x4"},
+        opened=(((2,), {1: "1x2"}, "n1"),),
+    ),
+    "the least size is kept": Scene(
+        [running(1, 4, ran_s=5), pending(2, 4)], {1: {0: 4}}, {1: "1x1,1x2,1x4"}, policy=Fifo()
+    ),
+    "one node of two is given back": Scene(
+        [running(1, 4), pending(2, 4)],
+        {1: {0: 2, 1: 2}},
+        {1: "1x2,2x2"},
+        nodes=2,
+        opened=(((2,), {1: "1x2"}, "n1 n2"),),
+    ),
+    "a job that may not be preempted keeps all": Scene(
+        [running(1, 4), pending(2, 2)], {1: {0: 4}}, {1: "1x1,1x2,1x4"}, plain=(1,)
+    ),
+    "free GPUs make it larger": Scene(
+        [running(1, 2)], {1: {0: 2}}, {1: "1x1,1x2,1x4"}, opened=(((), {1: "1x4"}, "n1"),)
+    ),
+    "not if others wait for them": Scene(
+        [running(1, 2), pending(2, 2)], {1: {0: 2}}, {1: "1x1,1x2,1x4"}
+    ),
+    "not inside its quantum": Scene([running(1, 2, ran_s=5)], {1: {0: 2}}, {1: "1x1,1x2,1x4"}),
+    "not soon after the last change": Scene(
+        [running(1, 2)],
+        {1: {0: 2}},
+        {1: "1x1,1x2,1x4"},
+        more={"booked": (entry(SIZE, 1, SizeHistory(resized_s=(NOW_S - 100,)).body()),)},
+    ),
+    "again after a while": Scene(
+        [running(1, 2)],
+        {1: {0: 2}},
+        {1: "1x1,1x2,1x4"},
+        opened=(((), {1: "1x4"}, "n1"),),
+        more={"booked": (entry(SIZE, 1, SizeHistory(resized_s=(NOW_S - 600,)).body()),)},
+    ),
+    "not a fourth time in a day": Scene(
+        [running(1, 2)],
+        {1: {0: 2}},
+        {1: "1x1,1x2,1x4"},
+        more={"booked": (entry(SIZE, 1, SizeHistory(resized_s=(NOW_S - 900,) * 3).body()),)},
+    ),
+    "from one running job to another": Scene(
+        [running(1, 3), running(2, 1)],
+        {1: {0: 3}, 2: {0: 1}},
+        {1: "1x1,1x2,1x3", 2: "1x1,1x2,1x3"},
+        opened=(((), {2: "1x2", 1: "1x2"}, "n1"),),
+        policy=Afs(),
+    ),
+    "native mode starts it in another size": Scene(
+        [running(1, 4), pending(2, 2), pending(3, 1)],
+        {1: {0: 4}},
+        {1: "1x1,1x4", 3: "1x1,1x4"},
+        nodes=2,
+        sizes={3: "1x1"},
+        settings=dataclasses.replace(SETTINGS, mode=Native("dl")),
+        policy=DiscreteLas(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_sizes_that_are_written_and_hand_overs_that_begin(name: str) -> None:
+    """See `SCENES`."""
+    scene = SCENES[name]
+    plan = decide(seen_in(scene), scene.policy, scene.settings)
+
+    written = {int(a.job_id): a for a in plan.actions if isinstance(a, Reshape)}
+    shapes = {j: str(a.shape) for j, a in written.items()}
+    asked = {row.job_id: int(row.gpus) for row in scene.rows}
+    assert shapes == {j: s for j, s in scene.sizes.items() if Shape.of(s).gpus != asked[j]}
+    assert all(a.cpus == 2 * a.shape.gpus_per_node for a in written.values())
+    opened = tuple(
+        (
+            tuple(map(int, h.beneficiaries)),
+            {int(v.run.job_id): str(v.then or "") for v in h.victims},
+            " ".join(h.nodes),
+        )
+        for h in (a.handover for a in plan.actions if isinstance(a, OpenHandover))
+    )
+    assert opened == scene.opened

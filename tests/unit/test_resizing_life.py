@@ -1,0 +1,224 @@
+"""Whole changes of size on the cluster in memory, with a daemon that is killed anywhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import build
+import pytest
+
+from slurm_dl.daemon.enrich import Enricher
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.settings import Overdue, Preemption, Resizing, Settings
+from slurm_dl.estimates.training_speed import SitePriors
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import Action, OpenHandover, Reshape
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.size_history import size_histories
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.elastic.afs import Afs
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
+
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(
+        min_quantum_s=10, cooldown_s=10, limit_reserve_s=0, checkpoint_cost_s=1,
+        handover_timeout_s=100, start_margin_s=30, commitment="ignored",
+    ),
+    overdue=Overdue(after_s=0, pass_s=0),
+    resizing=Resizing(expand=True, steadiness=0.1, cooldown_s=30),
+)  # fmt: skip
+LOOK_S = 2
+GRACE_S = 20.0
+
+
+class Killed(BaseException):
+    """The daemon dies."""
+
+
+@dataclass
+class Site:
+    """Two nodes of two GPUs, looked at every two seconds by daemons of one ledger."""
+
+    policy: Policy
+    cluster: FakeCluster = field(default_factory=lambda: FakeCluster(nodes=2, gpus=2, hold_s=6))
+    store: MemoryStore = field(default_factory=MemoryStore)
+    acted: list[Action] = field(default_factory=list)
+    kill_before: int = -9
+    kill_after: int = -9
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.store)
+        self.enrich = Enricher(
+            profiles={}, site=SitePriors(), checkpoint_cost_s=1, policy=self.policy
+        )
+
+    def submit(
+        self, gpus: int, *, work_s: float = 1e6, sizes: str = "", plain: bool = False
+    ) -> int:
+        """A job of one node."""
+        contract = None if plain else Contract(grace_s=GRACE_S)
+        job = self.cluster.submit(gpus, work_s=work_s, contract=contract, limit_s=1e6)
+        self.cluster.jobs[job].sizes = tuple(Shape.of(s) for s in sizes.split(",") if s)
+        return int(job)
+
+    def job(self, job_id: int) -> FakeJob:
+        """One job."""
+        return self.cluster.jobs[JobId(job_id)]
+
+    def held(self, job_id: int) -> str:
+        """The size in which a job runs; empty if it does not."""
+        job = self.job(job_id)
+        runs = job.state is JobState.RUNNING
+        return f"{job.n_nodes}x{job.gpus / job.n_nodes:g}" if runs else ""
+
+    def look(self) -> Cycle | None:
+        """One cycle, and the time until the next; None if the daemon was killed in it."""
+
+        def before(_: Action) -> None:
+            if len(self.acted) == self.kill_before:
+                self.kill_before = -9
+                raise Killed
+            if len(self.acted) - 1 == self.kill_after:
+                self.kill_after = -9
+                raise Killed
+
+        try:
+            return build.cycle(
+                self.cluster, self.ledger, self.policy, SETTINGS, enrich=self.enrich,
+                before=before, on_done=lambda done: self.acted.append(done.action),
+            )  # fmt: skip
+        except Killed:
+            self.ledger = Ledger(self.store)
+            return None
+        finally:
+            self.cluster.advance(LOOK_S)
+
+    def until(self, what: str, done: Callable[[], bool], within_s: float = 300) -> float:
+        """Look until it is so; how long that took, seconds."""
+        begun_s = self.cluster.clock()
+        while not done():
+            assert self.cluster.clock() - begun_s < within_s, what
+            self.look()
+        return self.cluster.clock() - begun_s
+
+
+def settled(site: Site) -> None:
+    """No hand-over, reservation or hold is left."""
+    site.until(
+        "settled",
+        lambda: not site.ledger.handovers and not site.cluster.reservations,
+    )
+
+
+@pytest.mark.parametrize("policy", [DiscreteLas(), Afs()], ids=lambda policy: policy.name)
+def test_a_job_grows_and_shrinks_as_others_come_and_go(policy: Policy) -> None:
+    """1, 2, 4, 2 and 1 GPUs by one job id; who comes waits for no longer than a grace."""
+    site = Site(policy)
+    one, two = site.submit(2), site.submit(1)
+    job = site.submit(1, sizes="1x1,1x2,2x2")
+    site.until("it runs on what is free", lambda: site.held(job) == "1x1")
+    site.cluster.cancel(JobId(two))
+    site.until("it has 2 GPUs", lambda: site.held(job) == "1x2")
+    site.cluster.cancel(JobId(one))
+    site.until("it has 4 GPUs", lambda: site.held(job) == "2x2")
+    settled(site)
+
+    rigid = site.submit(2, plain=True)
+    waited_s = site.until("the rigid job runs", lambda: site.held(rigid) == "1x2")
+    site.until("it has 2 GPUs again", lambda: site.held(job) == "1x2")
+    plain = site.submit(1, plain=True)
+    waited_s = max(waited_s, site.until("the other one runs", lambda: site.held(plain) == "1x1"))
+    site.until("it has 1 GPU again", lambda: site.held(job) == "1x1")
+    settled(site)
+
+    assert waited_s <= GRACE_S + 10
+    assert site.job(job).restarts == 4
+    assert len(site.job(job).signals) == 4
+    snap = site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions)
+    row = snap.jobs.row_of()[JobId(job)]
+    # A change of size is no preemption.
+    assert snap.memory.preemptions[row] == 0
+    history = size_histories(snap.booked)[JobId(job)]
+    assert (history.now, len(history.resized_s), history.refused) == (Shape(1, 1), 4, frozenset())
+    held_gpu_s = site.job(job).gpu_s + site.cluster.clock() - site.job(job).start_s
+    assert snap.memory.attained_gpu_s[row] == pytest.approx(held_gpu_s, abs=4)
+
+
+def test_gpus_go_from_one_running_job_to_another_in_one_hand_over() -> None:
+    """AFS takes them from the job that gains less; nobody waits."""
+    site = Site(Afs(), FakeCluster(nodes=1, gpus=4, hold_s=6))
+    long = site.submit(1, sizes="1x1,1x2,1x3")
+    site.until("the first has three", lambda: site.held(long) == "1x3")
+    short = site.submit(1, sizes="1x1,1x2,1x3")
+    site.until("the other runs", lambda: site.held(short) == "1x1")
+    site.until("both have two", lambda: (site.held(long), site.held(short)) == ("1x2", "1x2"))
+    settled(site)
+
+    opened = [a.handover for a in site.acted if isinstance(a, OpenHandover)]
+    assert [len(h.victims) for h in opened if not h.beneficiaries and len(h.victims) > 1] == [2]
+
+
+SCENES = {"growth": "", "shrink": "1x2", "transfer": "1x1"}
+
+
+def _play(site: Site, scene: str) -> int:
+    """A job that changes its size once; its id."""
+    job = site.submit(1, sizes="1x1,1x2,2x2" if scene != "transfer" else "1x1,1x2,1x3")
+    first = site.submit(2, work_s=30)
+    if scene == "shrink":
+        site.cluster.cancel(JobId(first))
+        site.until("it has 4 GPUs", lambda: site.held(job) == "2x2")
+        site.submit(2, plain=True)
+    if scene == "transfer":
+        site.submit(1, sizes="1x1,1x2")
+    for _ in range(90):
+        site.look()
+    return job
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_daemon_that_is_killed_between_two_steps_loses_nothing(scene: str) -> None:
+    """Before and after each of its actions: the same sizes at last, and nothing is left."""
+    undisturbed = Site(DiscreteLas())
+    job = _play(undisturbed, scene)
+    expected = {j: undisturbed.held(int(j)) for j in undisturbed.cluster.jobs}
+    assert len(undisturbed.acted) > 8
+    assert undisturbed.job(job).restarts
+
+    for at, after in itertools.product(range(len(undisturbed.acted)), (False, True)):
+        site = Site(DiscreteLas())
+        site.kill_after, site.kill_before = (at, -9) if after else (-9, at)
+        job = _play(site, scene)
+        settled(site)
+        found = {j: site.held(int(j)) for j in site.cluster.jobs}
+        assert found == expected, (at, after, site.acted[at : at + 1])
+        assert site.job(job).restarts <= undisturbed.job(job).restarts + 2
+
+
+def test_a_size_that_slurm_does_not_give_is_not_tried_again() -> None:
+    """It takes the update, and starts the job in its old size: the job runs on in that."""
+    site = Site(DiscreteLas())
+    apply = site.cluster.apply
+    site.cluster.apply = lambda action: (  # type: ignore[method-assign]
+        None if isinstance(action, Reshape) else apply(action)
+    )
+    job = site.submit(1, sizes="1x1,2x2")
+    for _ in range(300):
+        site.look()
+
+    assert site.held(job) == "1x1"
+    assert site.job(job).restarts <= 1
+    tries = [a for a in site.acted if isinstance(a, Reshape)]
+    assert 1 <= len(tries) <= 4
+    settled(site)
+    snap = site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions)
+    assert size_histories(snap.booked)[JobId(job)].refused == {Shape(2, 2)}
