@@ -49,7 +49,7 @@ def lay_out(
 
 
 def least_of(request: JobRequest, wanted: JobShape, partitions: Sequence[GpuPartition]) -> JobShape:
-    """*wanted*, as if it asked of a node what the least of its sizes does, on any type it may use."""
+    """*wanted*, as if it asked of a node what the least of its sizes asks, on any type."""
     if not request.sizes:
         return wanted
     types = {node.gpu_type for partition in partitions for node in partition.nodes}

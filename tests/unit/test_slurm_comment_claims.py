@@ -120,6 +120,7 @@ def test_a_wrong_deadline_or_bid_is_none_and_loses_nothing_else(key: str, wrong:
     ("said", "sizes", "asked"),
     [
         ({"sizes": "2x2,1x1"}, "1x1,2x2", "2x2"),
+        ({"sizes": "1x8,2x1,1x4,4x1"}, "2x1,1x4,4x1,1x8", "1x8"),
         ({"sizes": "1x1", "asked": "1x4"}, "1x1,1x4", "1x4"),
         ({"sizes": ",".join(f"1x{n}" for n in range(1, 33))}, None, "1x1"),
         ({"asked": "1x4", "batch": "gpu"}, "", None),
@@ -143,7 +144,16 @@ def test_sizes_of_a_job(said: dict[str, object], sizes: str | None, asked: str |
         ),
         *(
             ("sizes", text)
-            for text in ("1x1 ", "1x1\n", "1x1\0", "1X1", "\uff11x\uff11", "\u0663x1", "1x1;2x2")
+            for text in (
+                "1x1 ",
+                "1x1\n",
+                "1x1\0",
+                "1X1",
+                "\uff11x\uff11",
+                "1\u0663x1",
+                "1x1\u0663",
+                "1x1;2x2",
+            )
         ),
         *(("sizes", text) for text in ("99999999x1", "1x99999", "1e3x1", "1x1x1", "1x1" * 200)),
         *(("sizes", value) for value in (None, True, 4, 1e300, ["1x1"], {"1x1": 1})),
