@@ -20,6 +20,7 @@ from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.estimates.job_features import as_submitted
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import LEAST_UNTIL, NO_CLAIM, SIGNALS, Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
@@ -523,6 +524,7 @@ def test_sizes_never_improve_tier_and_key(
 ) -> None:
     """Whatever sizes a job can have, and which of them it says it asked for: of any model."""
     snap, job_id = case
+    snap = with_column(snap, job_id, "limit_s", 1e6)
     policy, said = POLICIES[name](), {f: data.draw(CLAIM[f]) for f in ("model", "progress")}
     elastic = {
         "sizes": (*data.draw(CLAIM["sizes"]), Shape(1, 1), Shape(1, 2), Shape(1, 4)),
@@ -534,6 +536,7 @@ def test_sizes_never_improve_tier_and_key(
 
     assert told.sizes is not None
     assert rigid.sizes is None
+    assert np.array_equal(as_submitted(told).gpus, snap.jobs.gpus)
     assert np.array_equal(told.left_s, rigid.left_s)
     assert np.array_equal(one.tier, other.tier)
     assert np.array_equal(one.key, other.key)

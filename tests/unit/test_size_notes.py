@@ -73,11 +73,11 @@ def noted(snap: Snapshot, *shapes: Shape) -> SizeHistory | None:
         (
             1, 1, 0, 130, None,
             SizeHistory(
-                now=S2, since=Spent(100, 0.5), spent={S1: Spent(100, 0.5)},
+                now=S2, since=Spent(100, 0.5), spent={S1: Spent(50, 0.3), S2: Spent(50, 0.2)},
                 resized_s=(NOW_S - 86_400, NOW_S - 86_399),
             ),
             SizeHistory(
-                now=S1, since=Spent(130, 0.5), spent={S1: Spent(100, 0.5), S2: Spent(30, 0)},
+                now=S1, since=Spent(130, 0.5), spent={S1: Spent(50, 0.3), S2: Spent(80, 0.2)},
                 resized_s=(NOW_S - 86_399, NOW_S),
             ),
         ),
@@ -135,9 +135,12 @@ def test_the_old_size_that_is_written_back_is_not_the_refused_one() -> None:
     assert (found.written, found.refused) == (S1, frozenset({S4}))
 
 
-def test_a_size_for_a_job_that_runs_is_not_written() -> None:
+@pytest.mark.parametrize(
+    "row", [build.running(1), JobRow(job_id=1, state=JobState.COMPLETING, gpus=1)]
+)
+def test_a_size_for_a_job_that_does_not_wait_is_not_written(row: JobRow) -> None:
     """Slurm would take it of a waiting job alone, so that no refusal follows."""
-    assert noted(snap_of(build.running(1), OLD), S4) == OLD
+    assert noted(snap_of(row, OLD), S4) == OLD
 
 
 @pytest.mark.parametrize(

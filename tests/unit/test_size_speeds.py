@@ -284,7 +284,7 @@ HALF = speeds((S1, 10, 1), (S4, 8.5, 1))
          200, 0.5, 440, R),
         # Two GPUs are none of its sizes: 1 + 2.4 / 3 = 1.8 between 1 and 3.4.
         (build.running(1, 2, ran_s=100), SizeHistory(now=S1), 200, 0.5, 280, R),
-        # More than the largest, and fewer than the least (1 of 2 GPUs: 1 / 2).
+        # More than the largest of its sizes.
         (build.running(1, 8, ran_s=100), SizeHistory(now=S1), 200, 0.5, 440, R),
         (build.running(1, 1, ran_s=100), SizeHistory(asked=S4, now=S4),
          200, 0.5, 100 + 100 / 3.4, R),
@@ -310,6 +310,16 @@ def test_what_is_left_is_counted_in_the_asked_size(
     assert after.left_s.tolist() == pytest.approx([left_s])
     assert after.left_from is not None
     assert after.left_from.tolist() == [origin]
+
+
+def test_fewer_gpus_than_the_least_size_count_in_proportion() -> None:
+    """One GPU of two is half of them, however the speeds of the others bend."""
+    claim = Claim(sizes=(S2, S4), progress=0.5)
+    history = SizeHistory(asked=S4, now=S1)
+    snap = snap_of(build.running(1, 1, ran_s=200), claim, history=history, ran_s=200)
+    after = Enricher(profiles={}, site=SITE)(snap)
+
+    assert after.left_s.tolist() == pytest.approx([200 * PRIOR[2] / PRIOR[4] / 2])
 
 
 def test_history_counts_seconds_of_the_asked_size() -> None:
