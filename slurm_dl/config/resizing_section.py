@@ -13,7 +13,7 @@ class ResizingSection(Section):
     """Sizes of the jobs whose users named several (``dlsubmit --sizes``). Others never change.
 
     A running job changes its size by a hand-over: checkpoint signal, requeue, start in the new
-    size. In native mode sizes change before the first start alone.
+    size. In native mode no job changes its size.
     """
 
     expand: bool = Field(

@@ -6,7 +6,7 @@ The daemon and the simulator call the same function; dry run is not applying its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +79,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
     shown = with_commitment(snap, policy, settings.preemption)
+    if isinstance(settings.mode, Native):
+        shown = replace(shown, sizes=None)  # Slurm itself requeues jobs there.
     snap = at_shapes(shown, moved_rows(shown))
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
@@ -111,15 +113,11 @@ def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
         settings=settings,
         tripping=tripping,
         victims=engine_of(settings).candidates(snap),
-        lending=lenders(snap, settings.preemption) if resizes(snap, settings) else None,
+        lending=lenders(snap, settings.preemption)
+        if snap.sizes is not None and settings.preemption.enabled
+        else None,
         lease_s=lease_s,
     )
-
-
-def resizes(snap: Snapshot, settings: Settings) -> bool:
-    """True if running jobs may change size: there are elastic ones, and the daemon preempts."""
-    is_ours = isinstance(settings.mode, External) and settings.preemption.enabled
-    return snap.sizes is not None and is_ours
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -192,12 +192,11 @@ SCENES = {
         opened=(((), {2: "1x2", 1: "1x2"}, "n1"),),
         policy=Afs(),
     ),
-    "native mode starts it in another size": Scene(
+    "in native mode no size changes": Scene(
         [running(1, 4), pending(2, 2), pending(3, 1)],
         {1: {0: 4}},
         {1: "1x1,1x4", 3: "1x1,1x4"},
         nodes=2,
-        sizes={3: "1x1"},
         settings=dataclasses.replace(SETTINGS, mode=Native("dl")),
         policy=DiscreteLas(),
     ),

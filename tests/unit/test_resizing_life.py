@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -18,7 +17,7 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import Action, OpenHandover, Reshape
+from slurm_dl.model.plan import Action, ClusterAction, OpenHandover, Reshape, Unfinished
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import size_histories
 from slurm_dl.policies.base import Policy
@@ -52,11 +51,12 @@ class Site:
     cluster: FakeCluster = field(default_factory=lambda: FakeCluster(nodes=2, gpus=2, hold_s=6))
     store: MemoryStore = field(default_factory=MemoryStore)
     acted: list[Action] = field(default_factory=list)
-    kill_before: int = -9
-    kill_after: int = -9
+    kill_at: int = -1
+    in_the_act: bool = False
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.store)
+        self._apply = self.cluster.apply
         self.enrich = Enricher(
             profiles={}, site=SitePriors(), checkpoint_cost_s=1, policy=self.policy
         )
@@ -84,13 +84,18 @@ class Site:
         """One cycle, and the time until the next; None if the daemon was killed in it."""
 
         def before(_: Action) -> None:
-            if len(self.acted) == self.kill_before:
-                self.kill_before = -9
-                raise Killed
-            if len(self.acted) - 1 == self.kill_after:
-                self.kill_after = -9
+            if len(self.acted) == self.kill_at and not self.in_the_act:
+                self.kill_at = -1
                 raise Killed
 
+        def apply(action: ClusterAction) -> Unfinished | None:
+            done = self._apply(action)
+            if len(self.acted) == self.kill_at:
+                self.kill_at = -1
+                raise Killed
+            return done
+
+        self.cluster.apply = apply  # type: ignore[method-assign]
         try:
             return build.cycle(
                 self.cluster, self.ledger, self.policy, SETTINGS, enrich=self.enrich,
@@ -180,37 +185,40 @@ def _play(site: Site, scene: str) -> int:
         site.submit(2, plain=True)
     if scene == "transfer":
         site.submit(1, sizes="1x1,1x2")
-    for _ in range(90):
+    for _ in range(60):
         site.look()
     return job
 
 
+@pytest.mark.parametrize(
+    "third",
+    [0, *(pytest.param(n, marks=pytest.mark.full("two thirds of the steps")) for n in (1, 2))],
+)
 @pytest.mark.parametrize("scene", SCENES)
-def test_a_daemon_that_is_killed_between_two_steps_loses_nothing(scene: str) -> None:
-    """Before and after each of its actions: the same sizes at last, and nothing is left."""
+def test_a_daemon_that_is_killed_between_two_steps_loses_nothing(scene: str, third: int) -> None:
+    """Before each of its actions, and before what it did is written down: all ends as without."""
     undisturbed = Site(DiscreteLas())
     job = _play(undisturbed, scene)
     expected = {j: undisturbed.held(int(j)) for j in undisturbed.cluster.jobs}
     assert len(undisturbed.acted) > 8
     assert undisturbed.job(job).restarts
 
-    for at, after in itertools.product(range(len(undisturbed.acted)), (False, True)):
-        site = Site(DiscreteLas())
-        site.kill_after, site.kill_before = (at, -9) if after else (-9, at)
+    acts = [isinstance(action, ClusterAction) for action in undisturbed.acted]
+    points = [(at, in_it) for at, act in enumerate(acts) for in_it in (False, True)[: 1 + act]]
+    for at, in_it in points[third::3]:
+        site = Site(DiscreteLas(), kill_at=at, in_the_act=in_it)
         job = _play(site, scene)
         settled(site)
         found = {j: site.held(int(j)) for j in site.cluster.jobs}
-        assert found == expected, (at, after, site.acted[at : at + 1])
+        assert found == expected, (at, in_it, undisturbed.acted[at])
         assert site.job(job).restarts <= undisturbed.job(job).restarts + 2
 
 
 def test_a_size_that_slurm_does_not_give_is_not_tried_again() -> None:
     """It takes the update, and starts the job in its old size: the job runs on in that."""
     site = Site(DiscreteLas())
-    apply = site.cluster.apply
-    site.cluster.apply = lambda action: (  # type: ignore[method-assign]
-        None if isinstance(action, Reshape) else apply(action)
-    )
+    apply = site._apply
+    site._apply = lambda action: None if isinstance(action, Reshape) else apply(action)
     job = site.submit(1, sizes="1x1,2x2")
     for _ in range(300):
         site.look()

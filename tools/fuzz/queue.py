@@ -95,7 +95,7 @@ def _detail(data: bytes) -> object:
         now_s=500.0,
     )
     holdings = Holdings()
-    holdings.learn(splits, table, [0])
+    holdings.learn(splits, table, [0], at)
     shares = Shares(SaidSlurm({"scontrol": said}))
     shares.learn(table)
     return devices, holdings.allocations(table, at), shares.gpus(table, at)
