@@ -16,11 +16,13 @@ from slurm_dl.model.booking import changes, entry, of_kind
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING, Held
 from slurm_dl.model.plan import Book, Reshape
-from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import SIZE, SizeHistory, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 
 _DAY_S: Final = 86_400.0
+
+_RACE_S: Final = 3.0
+"""A job that starts so soon after a size was decided may have started before it was written."""
 
 
 def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
@@ -30,7 +32,7 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
         reshapes: The sizes that this decision writes; of jobs that do not wait Slurm takes none.
     """
     histories, row_of = size_histories(snap.booked), snap.jobs.row_of()
-    written = {action.job_id: action.shape for action in reshapes}
+    written = {action.job_id: action for action in reshapes}
     rows = elastic_rows(snap)
     running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
     runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
@@ -63,17 +65,26 @@ def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory |
         resized_s = (*resized_s, snap.now_s)
     if after.now != held:
         after = after.begun(held, run_began(snap, row, after))
-    refused = after.refused
+    refused, doubtful = after.refused, after.doubtful
     if after.written not in (None, held):
-        refused |= {after.written}
-    return replace(after, written=None, refused=refused, resized_s=resized_s)
+        at_once = float(snap.jobs.start_s[row]) <= after.written_s + _RACE_S
+        if at_once and not doubtful:
+            doubtful = True
+        else:
+            refused |= {after.written}
+    return replace(after, written=None, refused=refused, doubtful=doubtful, resized_s=resized_s)
 
 
 def _waits(
-    snap: Snapshot, row: int, history: SizeHistory | None, written: Shape | None
+    snap: Snapshot, row: int, history: SizeHistory | None, action: Reshape | None
 ) -> SizeHistory | None:
     if history is not None and history.written and snap.jobs.held[row] == Held.UNAVAILABLE:
         history = replace(history, written=None, refused=history.refused | {history.written})
-    if written is None:
+    if action is None:
         return history
-    return replace(history or SizeHistory(asked=size_of(snap.jobs, row)), written=written)
+    before = history or SizeHistory(asked=size_of(snap.jobs, row))
+    if before.written == action.shape:
+        return before
+    # Of a hand-over: we have just requeued it for that.
+    requeues = before.requeues + (action.handover_id is not None)
+    return replace(before, written=action.shape, written_s=snap.now_s, requeues=requeues)

@@ -27,6 +27,7 @@ import numpy as np
 from slurm_dl.estimates.spent_by_size import asked_seconds
 from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
+from slurm_dl.model.size_history import size_histories
 from slurm_dl.model.snapshot import Snapshot
 
 LEAST_PROGRESS = 0.02
@@ -44,8 +45,17 @@ class RemainingTime:
 
 
 def began_anew(snap: Snapshot) -> Bool:
-    """``(n,)`` bool, jobs that were requeued more often than the daemon has preempted them."""
-    anew: Bool = snap.jobs.restarts > snap.memory.preemptions
+    """``(n,)`` bool, jobs that were requeued more often than by the daemon.
+
+    The daemon does it to preempt them, or to give them another size.
+    """
+    ours = snap.memory.preemptions
+    resized = {j: h.requeues for j, h in size_histories(snap.booked).items() if h.requeues}
+    if resized:
+        row_of, ours = snap.jobs.row_of(), ours.copy()
+        for job_id in resized.keys() & row_of.keys():
+            ours[row_of[job_id]] += resized[job_id]
+    anew: Bool = snap.jobs.restarts > ours
     return anew
 
 

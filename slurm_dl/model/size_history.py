@@ -50,7 +50,10 @@ class SizeHistory:
         since: `Spent` in all when *now* began.
         spent: Of each earlier size.
         written: Size that was last written while it waited; None once it has started.
+        written_s: When that was decided, epoch seconds.
+        doubtful: It once started in another size about when one was written: maybe just before.
         refused: Sizes that Slurm did not give it.
+        requeues: How often we have requeued it for another size.
         resized_s: When it began to run in another size than before, within a day, epoch seconds.
     """
 
@@ -59,7 +62,10 @@ class SizeHistory:
     since: Spent = NOTHING
     spent: Mapping[Shape, Spent] = field(default_factory=dict)
     written: Shape | None = None
+    written_s: float = 0.0
+    doubtful: bool = False
     refused: frozenset[Shape] = frozenset()
+    requeues: int = 0
     resized_s: tuple[float, ...] = ()
 
     def begun(self, shape: Shape, at: Spent) -> SizeHistory:
@@ -80,6 +86,9 @@ class SizeHistory:
             "since": [self.since.ran_s, self.since.progress],
             "spent": {str(k): [s.ran_s, s.progress] for k, s in sorted(self.spent.items())},
             "written": None if self.written is None else str(self.written),
+            "written_s": self.written_s,
+            "doubtful": self.doubtful,
+            "requeues": self.requeues,
             "refused": [str(shape) for shape in sorted(self.refused)],
             "resized_s": list(self.resized_s),
         }
@@ -107,6 +116,9 @@ def _history(body: Any) -> SizeHistory:  # noqa: ANN401 - JSON
         since=Spent(*map(float, body["since"])),
         spent={Shape.of(k): Spent(*map(float, s)) for k, s in body["spent"].items()},
         written=None if body["written"] is None else Shape.of(body["written"]),
+        written_s=float(body["written_s"]),
+        doubtful=bool(body["doubtful"]),
+        requeues=int(body["requeues"]),
         refused=frozenset(map(Shape.of, body["refused"])),
         resized_s=tuple(map(float, body["resized_s"])),
     )

@@ -11,6 +11,7 @@ import pytest
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Overdue, Preemption, Resizing, Settings
+from slurm_dl.estimates.remaining_time import began_anew
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -150,8 +151,9 @@ def test_a_job_grows_and_shrinks_as_others_come_and_go(policy: Policy) -> None:
     assert len(site.job(job).signals) == 4
     snap = site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions)
     row = snap.jobs.row_of()[JobId(job)]
-    # A change of size is no preemption.
+    # A change of size is no preemption, and no requeue by the job itself.
     assert snap.memory.preemptions[row] == 0
+    assert not began_anew(snap)[row]
     history = size_histories(snap.booked)[JobId(job)]
     assert (history.now, len(history.resized_s), history.refused) == (Shape(1, 1), 4, frozenset())
     held_gpu_s = site.job(job).gpu_s + site.cluster.clock() - site.job(job).start_s
