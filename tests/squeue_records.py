@@ -14,7 +14,7 @@ def words(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (word.partition("=") for word in text.split())}
 
 
-RUNNING = dict.fromkeys(JOB_FIELDS, "N/A") | words(
+RUNNING = dict.fromkeys((*JOB_FIELDS, "MinMemory"), "N/A") | words(
     "State=RUNNING Reason=None Partition=gpu UserID=1000 UserName=ada NumNodes=1 NumTasks=1 "
     "Sockets=* NumCPUs=8 tres-alloc=cpu=8,mem=8G,node=1 tres-per-node=gres:gpu:2 NodeList=n1 "
     "SubmitTime=100 StartTime=200 EndTime=1000 EligibleTime=100 TimeLimit=10:00 RestartCnt=0 "

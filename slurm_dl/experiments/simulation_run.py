@@ -174,14 +174,9 @@ def run(
     foresight = cluster.ground.foresight
     known = foresight.of(trace, cluster.rates, seed, cluster.steps_per_s, shape)
     if known.sizes is not None and (
-        len(shape.gpu_types) > 1
-        or cluster.placement.scheme is not None
-        or isinstance(cluster.costs, SlurmCosts)
+        len(shape.gpu_types) > 1 or cluster.placement.scheme is not None
     ):
-        msg = (
-            "--elastic: sizes are GPUs of one type on the ideal cluster; "
-            "leave out --place, types of GPUs and --costs slurm"
-        )
+        msg = "--elastic: sizes are GPUs of one type; leave out --place and types of GPUs"
         raise ConfigError(msg)
     if cluster.measured and foresight.elastic:
         msg = "--elastic: the jobs have the sizes that were measured: leave it out"
@@ -202,7 +197,7 @@ def run(
             habits=JobBehaviour(checkpoint_every_s=CHECKPOINT_EVERY_S),
             known=known, journal=journal,
         )  # fmt: skip
-        outcome = _on_slurm(scenario, chosen)
+        outcome = _on_slurm(scenario, chosen, cluster.resizing)
     else:
         assert chosen.made is not None  # noqa: S101 - `choose` makes one where there is no Slurm
         where: PlacementModel | None = None
@@ -234,12 +229,12 @@ def _of_sizes(sizes: Sequence[JobSizes | None], resizing: Resizing, policy: Poli
     return f"{elastic}; this policy leaves them as they are without --expand"
 
 
-def _on_slurm(scenario: Scenario, chosen: Chosen) -> Outcome:
+def _on_slurm(scenario: Scenario, chosen: Chosen, resizing: Resizing) -> Outcome:
     if chosen.made is None:
         return simulate_plain(scenario)
     quantum_s = chosen.wish.min_quantum_s
     limits = Preemption() if quantum_s is None else Preemption(min_quantum_s=quantum_s)
-    settings = Settings(partitions=frozenset({"gpu"}), preemption=limits)
+    settings = Settings(partitions=frozenset({"gpu"}), preemption=limits, resizing=resizing)
     return simulate_slurm(scenario, policy=chosen.made, settings=settings)
 
 

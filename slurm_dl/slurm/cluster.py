@@ -25,7 +25,7 @@ from types import MappingProxyType
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer, Unfinished
+from slurm_dl.model.plan import ClearSteer, ClusterAction, Reshape, SetSteer, Trim, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller_status import ControllerStatus, read_health
 from slurm_dl.slurm.preflight import check_sight, lacks_rights
@@ -280,7 +280,7 @@ class SlurmCluster:
         Raises:
             ClusterError: Refused, silent or no longer right.
         """
-        if isinstance(action, SetSteer | ClearSteer):
+        if isinstance(action, SetSteer | ClearSteer | Trim | Reshape):
             # Also where it fails: a command that was not answered may have done it.
             self._queue.ask_again(action.job_id)
         return self._actor.apply(action)

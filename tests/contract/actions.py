@@ -557,6 +557,9 @@ def pending_job_grows_and_goes_back(subject: Subject) -> None:
         subject.apply(size(job, "2x2", cpus=2))
         is_now = told(subject, job)
         assert (is_now["state"], is_now["n_nodes"], is_now["gpus"]) == ("PENDING", 2, 4), is_now
+        assert is_now["cpus"] == 4, is_now
+        subject.apply(size(job, "2x2", cpus=1))
+        assert told(subject, job)["cpus"] == 2, "what it asks of a node is asked again"
         subject.cancel(runs)
 
         grown = until(subject, job, "RUNNING")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.actions import ON_SLURM, state_of, steer, told, until
+from contract.actions import ON_SLURM, size, state_of, steer, told, until
 from contract.filling import cases_of, fill, own_cluster, release_of
 from contract.on_slurm import OnSlurm, backend, wrong_action, wrong_jobs
 from contract.subject import CLAIM, SMALL
@@ -107,6 +107,23 @@ def test_release_all_leaves_the_owners_exclusions(subject: OnSlurm, ledger: bool
     subject.refresh()
     assert [told(subject, j)["excluded"] for j in (job, plain)] == [["n1"], []]
     assert [line for line in released(subject, []) if "ExcNodeList" in line] == []
+
+
+def test_release_all_gives_the_size_asked_for_back(subject: OnSlurm) -> None:
+    """To who waits in another, with its CPUs; and the second time there is nothing to do."""
+    subject.empty()
+    claim = '--comment={"slurm_dl":{"v":1,"sig":"USR1","sizes":"1x1,2x2"}}'
+    job = subject.submit("-H", "--gpus-per-node=a100:1", "-c2", claim)
+    subject.apply(size(job, "2x2", cpus=4))
+    is_now = told(subject, job)
+    assert (is_now["n_nodes"], is_now["gpus"]) == (2, 4)
+
+    assert f"job {job}: size 1x1" in released(subject, [])
+    subject.refresh()
+
+    is_now = told(subject, job)
+    assert (is_now["n_nodes"], is_now["gpus"], is_now["cpus"]) == (1, 1, 2)
+    assert not [line for line in released(subject, []) if "size" in line]
 
 
 def released(subject: OnSlurm, actions: list[SetSteer]) -> list[str]:

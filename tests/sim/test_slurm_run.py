@@ -22,6 +22,8 @@ from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.trace import Ending
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.elastic.afs import Afs
+from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm import scenario
 from slurm_dl.simulation.slurm.daemon_timing import NEVER_QUIET, delay_after
@@ -500,3 +502,24 @@ def test_the_work_of_one_event_does_not_grow_with_what_is_over() -> None:
 
     assert max(len(cycle.snapshot.jobs) for cycle in cycles) <= 2
     assert len(machine.listed) <= 2
+
+
+def test_elastic_jobs_grow_where_nobody_waits() -> None:
+    """They end sooner than rigid ones, and have had the GPUs they held, run by run."""
+    jobs = [(300.0 * i, 3000.0, 1.0) for i in range(4)]
+    size = JobSizes(gpus=np.array([1.0, 2.0, 4.0]), nodes=np.ones(3), rate=np.array([1.0, 1.8, 3]))
+    jct_s = []
+    for known in (TraceKnowledge(), TraceKnowledge(sizes=(size,) * len(jobs))):
+        records = scenario.simulate_slurm(
+            scenes.scenario(jobs, "2x4", known=known, costs=PRODUCTION),
+            policy=Afs(),
+            settings=Settings(partitions=frozenset({"gpu"})),
+        ).records
+        assert records.success.all()
+        jct_s.append(float((records.end_s - records.submit_s).mean()))
+        runs = records.runs
+        held = np.bincount(runs.job, weights=runs.gpus * (runs.end_s - runs.start_s))
+        assert held == pytest.approx(records.service_gpu_s)
+    assert set(records.runs.gpus.tolist()) > {1.0}
+    assert records.gpus.tolist() == [1.0] * len(jobs)
+    assert jct_s[1] < 0.9 * jct_s[0]

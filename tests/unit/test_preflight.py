@@ -80,7 +80,10 @@ class Site(Slurm):
             return ""
         if tool == "squeue":
             nonce = args[-1].rpartition(":")[2].removesuffix("r")
-            return "".join(f"{nonce}f".join(job.split()) + f"{nonce}r\n" for job in self.queue)
+            rows = [job.split() for job in self.queue]
+            width = args[-1].count(",") + 1
+            full = [row + [""] * (width - len(row)) for row in rows]
+            return "".join(f"{nonce}f".join(row) + f"{nonce}r\n" for row in full)
         if args[0] == "update":
             self.done.append(" ".join(args[1:]))
         return ""

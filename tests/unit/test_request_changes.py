@@ -10,6 +10,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Reshape, Trim
 from slurm_dl.model.shape import Shape
 from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.release_sizes import asked_again
 from slurm_dl.slurm.write.request_changes import change_request
 
 WAITS = RUNNING | {
@@ -119,3 +120,30 @@ def test_what_cannot_be_changed_is_refused(
     """By name, and before anything is written."""
     with pytest.raises(ClusterError, match=why):
         written(action, fields)
+
+
+ELASTIC = '{"slurm_dl":{"v":1,"sig":"USR2","sizes":"1x1,1x2,2x2"}}'
+WIDE = ["3", "16", "cpu=16,mem=64000M,node=2", "gres/gpu:a100:2", "32000M", ELASTIC]
+"""Nodes as shown, CPUs, TRES, GPUs and memory of each node, comment: a job that asked for 1x1."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, ("1x1", 4, 16000)),
+        ({2: "cpu=16,mem=125G,node=2"}, ("1x1", 4, 0)),
+        ({5: ELASTIC.replace("sizes", 'asked":"1x4","sizes')}, ("1x4", 16, 64000)),
+        ({0: "1-1", 2: "cpu=16", 1: "8"}, ("1x1", 4, 0)),
+        ({2: "cpu=4,mem=16000M,node=1", 3: "gres:gpu:1", 1: "4"}, None),
+        ({5: ELASTIC.replace("sizes", "other")}, None),
+        ({5: "(null)"}, None),
+        ({3: "N/A"}, None),
+    ],
+)
+def test_the_size_asked_for_is_given_back(
+    changes: dict[int, str], expected: tuple[str, int, int] | None
+) -> None:
+    """With its CPUs, and its memory where that goes by the node; of who has it nothing."""
+    told = [changes.get(at, word) for at, word in enumerate(WIDE)]
+    found = asked_again(JobId(7), told)
+    assert (found and (str(found.shape), found.cpus, found.mem_mb)) == expected

@@ -66,7 +66,8 @@ class Script(Slurm):
                 raise ClusterError(msg)
             nonce = args[-1].rpartition(":")[2].removesuffix("r")
             last = [self.comment] if args[-1].rpartition(",")[2].startswith("Comment") else []
-            rows = [[*job, *last] for job in self.queue]
+            fields = args[-1].count(",") + 1
+            rows = [[*job, *[""] * (fields - len(job) - len(last)), *last] for job in self.queue]
             return "".join(f"{nonce}f".join(row) + f"{nonce}r\n" for row in rows)
         if args[:2] == ("show", "reservation"):
             return self.reservations

@@ -167,7 +167,7 @@ class ConditionReader:
         self._known.clear()
 
     def ask_again(self, job_id: JobId) -> None:
-        """Ask about this job anew: what it excludes has just been changed, or may have been."""
+        """Ask about this job anew: what it asks for has just been changed, or may have been."""
         self._known.discard(job_id)
 
     def learn(self, table: JobTable, *, licences: bool = False) -> None:

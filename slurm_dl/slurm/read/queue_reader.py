@@ -111,7 +111,7 @@ class CliQueue:
         return False
 
     def ask_again(self, job_id: JobId) -> None:
-        """Ask anew at the next reading which nodes this job excludes."""
+        """Ask anew at the next reading what this job asks of nodes, and which it excludes."""
         self._conditions.ask_again(job_id)
 
     def forget(self) -> None:

@@ -13,11 +13,13 @@ import contextlib
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import Reshape
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.preflight import to_end_within
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
@@ -32,6 +34,8 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
 from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
 from slurm_dl.slurm.write.handover_reservations import unseal
+from slurm_dl.slurm.write.release_sizes import SIZE_FIELDS, asked_again
+from slurm_dl.slurm.write.request_changes import change_request
 from slurm_dl.text import escaped
 
 _BEFORE = " ExcNodeList="
@@ -123,7 +127,10 @@ def _excluded(slurm: Slurm, skipped: list[str]) -> dict[JobId, frozenset[str]]:
     return {job_id: names for job_id, names in found.items() if names}
 
 
-_FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
+_FIELDS = (
+    *("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime"),
+    *SIZE_FIELDS,
+)
 _NO_FACTOR = -(2**31)
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
@@ -175,7 +182,7 @@ def release_all(
 
     SiteFactor 0 on the unfinished jobs of *partitions*, except where it is known to be 0; no
     pending job in a reservation of ours; no such reservation, or one that lapses by itself; no
-    pending job that we keep from nodes or from starting.
+    pending job that we keep from nodes or from starting, or in another size than it asked for.
 
     Waiting jobs come first: from then on none has a higher priority than a running one. Where
     Slurm itself preempts inside a QOS, running jobs of that QOS keep what they have until it no
@@ -208,12 +215,19 @@ def release_all(
     steered = list(steer_steps(slurm, waiting, steers, now_s=time.time(), skipped=skipped))
     yield from skipped
     refused = len(skipped)
-    for label, *settings in [*steered, *todo]:
-        said = " ".join(settings)
+    steps = [
+        (label, " ".join(settings), partial(update_job, slurm, label, *settings))
+        for label, *settings in [*steered, *todo]
+    ] + [
+        (r.label, f"size {r.size.shape}", partial(change_request, slurm, r.size))
+        for r in records
+        if r.size is not None and not managed.isdisjoint(r.partitions.split(","))
+    ]
+    for label, said, do in steps:
         try:
-            update_job(slurm, label, *settings)
+            do()
         except ClusterError as err:
-            if label in unshown and settings == ["SiteFactor=0"]:
+            if label in unshown and said == "SiteFactor=0":
                 spared += 1
             else:
                 refused += 1
@@ -282,7 +296,7 @@ def _job_steps(
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """One record of the queue; *submit_s* in epoch seconds."""
+    """One record of the queue; *submit_s* in epoch seconds, *size* if it is to be another."""
 
     job_id: JobId
     label: str
@@ -291,6 +305,7 @@ class _Record:
     reservation: str
     qos: str
     submit_s: float
+    size: Reshape | None
 
 
 def _unfinished(slurm: Slurm) -> tuple[list[_Record], list[str]]:
@@ -300,14 +315,16 @@ def _unfinished(slurm: Slurm) -> tuple[list[_Record], list[str]]:
     listed, unreadable = job_records(text, nonce, len(_FIELDS))
     skipped = [f"{unreadable} records of the queue cannot be read: skipped"] if unreadable else []
     records = []
-    for raw_id, label, word, partitions, reservation, qos, submit in listed:
+    for raw_id, label, word, partitions, reservation, qos, submit, *told in listed:
         try:
             state, submit_s, job_id = job_state(word), epoch_s(submit), JobId(whole_of(raw_id))
             address(label)
         except ValueError as err:
             skipped.append(f"job {escaped(label)[:80]}: skipped: {escaped(str(err))}")
             continue
-        records.append(_Record(job_id, label, state, partitions, reservation, qos, submit_s))
+        by_itself = state is JobState.PENDING and label == raw_id
+        size = asked_again(job_id, told) if by_itself else None
+        records.append(_Record(job_id, label, state, partitions, reservation, qos, submit_s, size))
     labels = {r.job_id: r.label for r in records}
     pending = {r.job_id: r.label for r in records if r.state is JobState.PENDING}
     whole = whole_labels(slurm, labels, pending)

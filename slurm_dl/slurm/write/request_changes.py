@@ -3,16 +3,22 @@
 Measured on 22.05.8, 24.11.5 and 26.05.5 (tests/contract holds all three to it):
 
 - ``Gres=gpu:N`` is the one word for GPUs on each node that all three honour, for jobs submitted
-  with --gpus-per-node or --gres. Where the job named a type it must be named again. Whoever asked
-  by --gpus, --gpus-per-task or --gpus-per-socket is refused every change of its GPUs.
+  with --gpus-per-node or --gres. Where the job named a type it is named again.
 - A number of nodes must be a range, ``2-2``, to grow.
+- More GPUs or nodes than there are are taken with exit status 0, and then the job never starts. The
+  old size, written back whole, starts.
+
+Measured on 22.05.8 alone:
+
+- The GPUs of who asked by --gpus, --gpus-per-task or --gpus-per-socket cannot be changed so
+  ("Invalid generic resource"). Such jobs are refused here, on every release.
 - CPUs and tasks stay when nodes and GPUs alone are changed: all of it is written.
 - CPUsPerTask, MinCPUsNode and NumCPUs together are honoured, each alone is not (the two others keep
   the job where it was); so is MinMemoryNode, for a job that asked for memory by the node.
 - Without TasksPerNode, squeue shows one node too many of a pending job whose tasks have several
-  CPUs; a pending job's own number of nodes stands in its TRES (22.05.8).
-- More GPUs or nodes than there are are taken with exit status 0, and then the job never starts:
-  BadConstraints with priority 0, or PartitionNodeLimit. The old size, written back whole, starts.
+  CPUs; a pending job's own number of nodes stands in its TRES.
+- A size that no node has gets BadConstraints and priority 0, one of too many nodes
+  PartitionNodeLimit.
 """
 
 from __future__ import annotations
@@ -136,7 +142,7 @@ def _reshaped(now: _Asked, action: Reshape) -> list[str]:
 def _gres(now: _Asked, job: str, gpus: int) -> str:
     """Its GRES on each node with *gpus* GPUs of the type it named, and whatever else it named."""
     if now.others:
-        msg = f"{job} asks for GPUs by {now.others}, which Slurm lets nobody change"
+        msg = f"{job} asks for GPUs by {now.others}, not by the node; its size is left as it is"
         raise ClusterError(msg)
     items = [item.removeprefix("gres").lstrip("/:") for item in now.per_node.split(",")]
     of_gpus = [item for item in items if item.partition(":")[0] == "gpu"]
