@@ -78,7 +78,8 @@ def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory |
 def _waits(
     snap: Snapshot, row: int, history: SizeHistory | None, action: Reshape | None
 ) -> SizeHistory | None:
-    if history is not None and history.written and snap.jobs.held[row] == Held.UNAVAILABLE:
+    never = snap.jobs.held[row] in (Held.UNAVAILABLE, Held.LIMIT)
+    if history is not None and never and history.written not in (None, history.asked):
         history = replace(history, written=None, refused=history.refused | {history.written})
     if action is None:
         return history

@@ -21,6 +21,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, PENDING
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.size_history import size_histories, size_of
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
@@ -132,6 +133,22 @@ def waiting_shapes(
         else:
             stuck = True
     return found, stuck
+
+
+def given_back(snap: Snapshot) -> dict[int, Shape]:
+    """Asked sizes of waiting jobs that show a size which Slurm does not give them, by row."""
+    histories = {j: h for j, h in size_histories(snap.booked).items() if h.refused and h.asked}
+    if not histories:
+        return {}
+    row_of, jobs = snap.jobs.row_of(), snap.jobs
+    found = {}
+    for job_id in histories.keys() & row_of.keys():
+        row, history = row_of[job_id], histories[job_id]
+        asked = history.asked
+        waits = jobs.state[row] == PENDING and size_of(jobs, row) in history.refused
+        if waits and asked is not None and asked not in history.refused:
+            found[row] = asked
+    return found
 
 
 def reshapes(

@@ -16,7 +16,7 @@ from slurm_dl.model.booking import entry
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.plan import OpenHandover, Reshape
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import SIZE, SizeHistory
@@ -223,3 +223,24 @@ def test_sizes_that_are_written_and_hand_overs_that_begin(name: str) -> None:
         for h in (a.handover for a in plan.actions if isinstance(a, OpenHandover))
     )
     assert opened == scene.opened
+
+
+@pytest.mark.parametrize(
+    ("history", "written"),
+    [
+        (SizeHistory(asked=Shape(1, 2), refused=frozenset({Shape(1, 4)})), "1x2"),
+        (SizeHistory(asked=Shape(1, 2), written=Shape(1, 4)), ""),
+        (SizeHistory(asked=Shape(1, 4), refused=frozenset({Shape(1, 4)})), ""),
+    ],
+    ids=["refused", "not refused", "asked"],
+)
+def test_a_waiting_job_gets_its_asked_size_back_where_slurm_refuses_another(
+    history: SizeHistory, written: str
+) -> None:
+    """It shows 1x4, and Slurm says that it never starts."""
+    row = pending(1, 4, held=Held.UNAVAILABLE)
+    scene = Scene([row], {}, {}, more={"booked": (entry(SIZE, 1, history.body()),)})
+    plan = decide(seen_in(scene), scene.policy, scene.settings)
+    assert [str(a.shape) for a in plan.actions if isinstance(a, Reshape)] == [written] * bool(
+        written
+    )

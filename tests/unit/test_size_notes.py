@@ -12,7 +12,7 @@ import pytest
 from slurm_dl.engine.size_notes import note_sizes
 from slurm_dl.model.booking import Entry, entry, updated
 from slurm_dl.model.contract import Claim
-from slurm_dl.model.ids import JobId
+from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
@@ -95,6 +95,17 @@ def noted(snap: Snapshot, *shapes: Shape) -> SizeHistory | None:
             1, 1, 0, 0, None, SizeHistory(asked=S1, written=S2, refused=frozenset({S4})),
             SizeHistory(asked=S1, now=S1, refused=frozenset({S2, S4})),
         ),
+        # It began about when another size was written: maybe before. Twice is no accident.
+        (
+            1, 1, 5, 5, None, SizeHistory(asked=S1, written=S2, written_s=NOW_S - 6),
+            SizeHistory(asked=S1, now=S1, written_s=NOW_S - 6, doubtful=True),
+        ),
+        (
+            1, 1, 5, 5, None, SizeHistory(asked=S1, written=S2, written_s=NOW_S - 6, doubtful=True),
+            SizeHistory(
+                asked=S1, now=S1, written_s=NOW_S - 6, doubtful=True, refused=frozenset({S2})
+            ),
+        ),
         (3, 2, 0, 0, None, OLD, OLD),
     ],
 )  # fmt: skip
@@ -111,8 +122,10 @@ def test_a_run_goes_to_the_size_it_has(
     ("held", "before", "shapes", "after"),
     [
         (Held.NO, None, [], None),
-        (Held.NO, None, [S4], SizeHistory(asked=S1, written=S4)),
-        (Held.NO, OLD, [S4], dataclasses.replace(OLD, written=S4)),
+        (Held.NO, None, [S4], SizeHistory(asked=S1, written=S4, written_s=NOW_S)),
+        (Held.NO, OLD, [S4], dataclasses.replace(OLD, written=S4, written_s=NOW_S)),
+        (Held.LIMIT, SizeHistory(written=S4), [], SizeHistory(refused=frozenset({S4}))),
+        (Held.LIMIT, SizeHistory(asked=S4, written=S4), [], SizeHistory(asked=S4, written=S4)),
         (Held.NO, SizeHistory(written=S4), [], SizeHistory(written=S4)),
         (Held.BEGIN_TIME, SizeHistory(written=S4), [], SizeHistory(written=S4)),
         (Held.UNAVAILABLE, SizeHistory(written=S4), [], SizeHistory(refused=frozenset({S4}))),
@@ -177,3 +190,13 @@ def test_only_elastic_managed_jobs_are_noted_and_damage_is_struck_out() -> None:
     (book,) = note_sizes(snap, [])
 
     assert [(e.key, bool(e.body)) for e in book.entries] == [("1", True), ("x", False)]
+
+
+def test_a_requeue_for_another_size_is_counted_once() -> None:
+    """It is a step of a hand-over, which is written again until Slurm has taken it."""
+    step = dataclasses.replace(reshape(S4), handover_id=HandoverId(7))
+    snap = snap_of(build.pending(1), OLD)
+    for _ in range(3):
+        for book in note_sizes(snap, [step]):
+            snap = dataclasses.replace(snap, booked=updated(snap.booked, book.entries))
+    assert size_histories(snap.booked)[JobId(1)].requeues == 1
