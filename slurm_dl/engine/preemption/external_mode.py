@@ -76,7 +76,7 @@ class ExternalEngine:
         surplus, in_target = context.surplus, intent.target
         if surplus is not None:
             # Who is to give GPUs back does not come last.
-            in_target = in_target[~is_in(in_target, surplus.rows)]
+            in_target = in_target[~is_in(in_target, surplus.wanted)]
         target = frozenset(JobId(j) for j in jobs.job_id[in_target].tolist())
         first = ranked[ready & in_window(snap, ranked, ready, settings.window)]
         drafts, notes = new_handovers(

@@ -301,7 +301,7 @@ class JobFacts:
     ) -> None:
         self._trace, self._jobs, self._epoch_s, self._known = trace, jobs, epoch_s, known
         self._remembers = bool({"accounts", "history"} & set(needs))
-        self._measures = "setup_s" in needs
+        self._measures = "setup_s" in needs or known.sizes is not None
         self._texts = TraceTexts(trace)
         self._past = NO_PAST
         self._claimed = None if scripts is None else scripts.progress
