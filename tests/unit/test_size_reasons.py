@@ -204,7 +204,7 @@ CASES = {
         says=("Policy fifo_skip changes no sizes (resizing.expand is off), so it keeps",),
     ),
     "shares": Case(
-        policy=GandivaFair(), says=("changes no sizes (it goes by shares of time)",)
+        policy=GandivaFair(), says=("changes no sizes (it shares out time, or GPU types)",)
     ),
 }  # fmt: skip
 

@@ -109,13 +109,11 @@ class _Elastic:
     def size_now(self, policy: Policy) -> Iterator[str]:
         """The size it holds or is to start in, the one it should have, and why."""
         snap, plan, settings = self.cycle.snapshot, self.cycle.plan, self.cycle.settings
-        expand, by_shares = (
-            settings is not None and settings.resizing.expand,
-            plan.share is not None,
-        )
+        expand = settings is not None and settings.resizing.expand
+        by_type = len(snap.seen.gpu_types) > 1 and snap.rates is not None
         has = size_of(snap.jobs, self.row)
-        if "sizes" not in policy.about.needs and (by_shares or not expand):
-            why = "it goes by shares of time" if by_shares else "resizing.expand is off"
+        if "sizes" not in policy.about.needs and (by_type or plan.share is not None or not expand):
+            why = "it shares out time, or GPU types" if expand else "resizing.expand is off"
             yield f"Policy {policy.name} changes no sizes ({why}), so it keeps the one it has."
         elif snap.jobs.state[self.row] == PENDING:
             yield self._waits()
