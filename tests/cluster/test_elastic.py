@@ -67,12 +67,13 @@ def test_a_job_grows_and_shrinks_as_others_come_and_go(place: Schedd) -> None:
     place.toy(1, 1, "--until", str(flags[3]), options=["--no-preempt"])
     until(place, job, 1, 1)
 
+    holds = "It holds 1 GPU (1x1), and should."
+    place.until("the look", lambda: holds in place.ask("dlqueue", "why", job).stdout)
     why = place.ask("dlqueue", "why", job).stdout
     place.box.run(["scancel", job])
     place.until("its run is booked", lambda: not place.box.run(["squeue", "-h", "-j", job]).stdout)
     shown = place.box.run(["scontrol", "-o", "show", "job", job]).stdout
     assert " Restarts=4 " in shown
-    assert "It holds 1 GPU (1x1), and should." in why
     assert "It can run in 1x1, 1x2 or 2x2 (nodes x GPUs); 1x1 was asked for." in why
     assert "to go on with 4 GPUs (2x2) in place of 2" in why
     assert f"gave 2 of its 4 GPUs back to job {rigid}, to go on with 2 GPUs (1x2)" in why
