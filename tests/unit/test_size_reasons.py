@@ -1,4 +1,4 @@
-"""What a user is told of the sizes of an elastic job."""
+"""Sentences, columns and fields that tell users of the sizes of an elastic job."""
 
 from __future__ import annotations
 
@@ -197,7 +197,18 @@ CASES = {
     "no contract": Case(
         **on(1),
         claim={"contract": None},
-        says=("It keeps its size while it runs: it has not opted in to preemption.",),
+        says=("It keeps its size while it runs: it is not preempted.",),
+    ),
+    "too long a grace": Case(
+        **on(1),
+        claim={"contract": Contract(grace_s=9000.0)},
+        says=("It keeps its size while it runs: it is not preempted.",),
+    ),
+    "no requeue": Case(
+        job=build.running(1, 4, requeueable=False),
+        held={1: {0: 4}},
+        says=("It keeps its size while it runs: Slurm may not requeue it.",),
+        not_said=("lent",),
     ),
     "sizes are off": Case(
         settings=dataclasses.replace(SETTINGS, resizing=Resizing()),

@@ -139,7 +139,9 @@ class _Elastic:
         if settings is not None and not settings.preemption.enabled:
             return settings.preemption.because
         claim = snap.seen.claim(JobId(int(snap.jobs.job_id[self.row])))
-        return "" if claim.contract else "it has not opted in to preemption"
+        if claim.contract is None or claim.contract.grace_s > self.cycle.max_grace_s:
+            return "it is not preempted"
+        return "" if snap.jobs.requeueable[self.row] else "Slurm may not requeue it"
 
     def _waits(self) -> str:
         wants = self._should_have()
@@ -172,7 +174,7 @@ class _Elastic:
             )
 
     def _stays(self, has: Shape) -> Iterator[str]:
-        """Why it does not grow."""
+        """Reasons for which it does not grow."""
         snap, settings, rate = self.cycle.snapshot, self.cycle.settings, self.sizes.rate
         larger = [i for i in self.sizes.of(self.row) if self.sizes.gpus[i] > has.gpus]
         if not larger or settings is None:
