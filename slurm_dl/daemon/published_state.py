@@ -16,6 +16,7 @@ import numpy as np
 
 from slurm_dl.config import Config, ConfigValue
 from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.waiting_sizes import shape_of
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.array_labels import has_task
 from slurm_dl.model.breaker import Breaker
@@ -23,6 +24,7 @@ from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Action, ForgetSteer
+from slurm_dl.model.size_history import size_of
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.slurm.read.queue_reader import ReaderChoice
@@ -226,6 +228,7 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "tasks": int(jobs.tasks[i]),
         "n_nodes": int(jobs.n_nodes[i]),
         "gpus": float(jobs.gpus[i]),
+        **_sizes(cycle, i, job_id),
         "cpus": None if is_over else int(jobs.cpus[i]),
         "limit_s": None if is_over or not math.isfinite(limit_s) else limit_s,
         "submit_s": None if is_over else float(jobs.submit_s[i]) or None,
@@ -246,6 +249,18 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "left_s": reported_left_s(snap, i),
         "steps_per_s": claim.rate,
         "note": plan.notes.get(job_id, ""),
+    }
+
+
+def _sizes(cycle: Cycle, i: int, job_id: JobId) -> JsonObject:
+    """The size that the job in row *i* has or asks for, the one it should have, and all it may."""
+    jobs, sizes = cycle.snapshot.jobs, cycle.snapshot.sizes
+    has, wants = size_of(jobs, i), cycle.plan.sizes.get(job_id)
+    over = sizes is None or jobs.state[i] >= JobState.COMPLETING
+    return {
+        "size": None if has is None else str(has),
+        "wanted_size": None if wants is None or over else str(wants),
+        "sizes": [] if sizes is None or over else [str(shape_of(sizes, k)) for k in sizes.of(i)],
     }
 
 

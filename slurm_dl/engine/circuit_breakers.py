@@ -88,7 +88,7 @@ def gpus_taken(snap: Snapshot, settings: Settings, name: BreakerName) -> float:
             first = breaker.counts_from
             taken = [t.gpus for t in snap.taken if t.at_s > since_s and t.handover_id >= first]
             going = [
-                v.gpus
+                v.gives_gpus
                 for h in snap.handovers
                 for v in h.victims
                 if h.handover_id >= first and v.state is not VictimState.GONE
@@ -193,7 +193,7 @@ def _rearm_s(name: BreakerName, settings: Settings) -> float:
 
 
 def _gpus_of(handovers: Collection[Handover]) -> float:
-    return math.fsum(v.gpus for h in handovers for v in h.victims)
+    return math.fsum(v.gives_gpus for h in handovers for v in h.victims)
 
 
 def managed_gpus(snap: Snapshot) -> float:

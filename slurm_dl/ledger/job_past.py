@@ -8,6 +8,7 @@ from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.model.handover import Purpose
 from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.shape import Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +18,14 @@ class GaveWay:
     Attributes:
         at_s: When its run was seen gone, epoch seconds.
         notice_s: From the signal until then, seconds; 0 if nobody knows.
-        gpus: GPUs it held.
+        gpus: GPUs it gave.
         handover_id: The hand-over it was for.
         purpose: What that was for; None if it is not known any more, and with it the rest.
         beneficiaries: Jobs the GPUs went to.
         signal: What was sent.
         ended: See `Victim.ended`.
+        held: GPUs it held; 0 if it is not known any more.
+        then: See `Victim.then`.
     """
 
     at_s: float
@@ -33,6 +36,8 @@ class GaveWay:
     beneficiaries: tuple[JobId, ...] = ()
     signal: str = ""
     ended: int = 0
+    held: float = 0.0
+    then: Shape | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

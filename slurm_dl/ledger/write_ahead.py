@@ -309,7 +309,10 @@ class Ledger:
     def _gpus_taken_since(self, when_s: float) -> float:
         """GPUs taken back since then, and those that are about to be."""
         going = [
-            v.gpus for h in self.handovers for v in h.victims if v.state is not VictimState.GONE
+            v.gives_gpus
+            for h in self.handovers
+            for v in h.victims
+            if v.state is not VictimState.GONE
         ]
         return math.fsum([*(t.gpus for t in self._taken if t.at_s > when_s), *going])
 

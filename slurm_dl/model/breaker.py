@@ -68,7 +68,7 @@ class Taken:
 
     at_s: float  # When the run was seen gone, epoch seconds
     job_id: JobId
-    gpus: float  # GPUs it held
+    gpus: float  # GPUs it has fewer since
     notice_s: float  # Time from the signal until it was gone, seconds
     handover_id: HandoverId
 

@@ -50,6 +50,7 @@ from slurm_dl.model.plan import (
     Signal,
     TripBreaker,
 )
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
@@ -171,7 +172,15 @@ def test_what_is_being_taken_back_counts_and_what_is_an_hour_ago_does_not() -> N
     gone = quiet(taken=taken(4, 4), handovers=[under_way(2, 4, VictimState.GONE)])
     old = quiet(taken=(*taken(100, ago_s=3600), *taken(8, ago_s=3599)))
 
+    (victim,) = under_way(2, 4).victims
+    shrinks = dataclasses.replace(
+        under_way(2, 4), victims=(dataclasses.replace(victim, then=Shape(1, 1)),)
+    )
+
+    assert gpus_taken(quiet(handovers=[shrinks]), bound, "gpus_per_hour") == 3
     assert [t.breaker for t in trips(going, bound)] == ["gpus_per_hour"]
+    assert trips(quiet(taken=taken(4, 1)), bound, [shrinks]) == ()
+    assert trips(quiet(taken=taken(4, 2)), bound, [shrinks]) != ()
     assert trips(gone, bound) == ()
     assert trips(old, bound) == ()
 

@@ -44,12 +44,15 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.forecast.calibration import ForecastScore
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.booking import Entry, entry
 from slurm_dl.model.breaker import NOT_OURS, Restart
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.plan import Action, CloseHandover, MarkGone, Requeue, TripBreaker
+from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue, TripBreaker
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.size_history import SIZE, SizeHistory
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -384,6 +387,62 @@ def test_a_hand_over_ends_in_one_way(
         spread = counted.distribution(catalogue.HANDOVER, word)
         assert (spread.up_to[-1], spread.total) == ((1, 100.0) if word == ended else (0, 0.0))
     assert counted.count(catalogue.LOST, "idle") == idle_gpu_s
+
+
+THEN = {"grow": Shape(1, 4), "shrink": Shape(1, 1), "transfer": Shape(1, 1)}
+
+
+@pytest.mark.parametrize("outcome", ["requeued", "finished", "refused"])
+@pytest.mark.parametrize("way", THEN)
+def test_a_change_of_size_counts_by_its_way(way: str, outcome: str) -> None:
+    """And of the GPUs taken back those alone that the job has fewer afterwards, of three."""
+    counted, told = MetricsTally(), handover(VictimState.SIGNALLED)
+    (victim,) = told.victims
+    other = dataclasses.replace(victim, run=Run(JobId(3), 1.0, 0), then=Shape(1, 4))
+    told = dataclasses.replace(
+        told,
+        victims=(
+            dataclasses.replace(victim, then=THEN[way]),
+            *([other] if way == "transfer" else ()),
+        ),
+        **({} if way == "shrink" else {"purpose": "reshape", "beneficiaries": ()}),
+    )
+    tried(counted, told, gone(outcome))
+
+    ways = {w: counted.count(catalogue.RESIZES_ALL, w) for w in catalogue.RESIZES}
+    assert ways == {w: float(w == way and outcome == "requeued") for w in catalogue.RESIZES}
+    less = 0 if way == "grow" or outcome == "refused" else 2
+    assert counted.count(catalogue.PREEMPTED_GPUS, told.purpose) == less
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "started", "refused"),
+    [
+        (None, {"now": Shape(1, 2)}, 1, 0),
+        ({"written": Shape(1, 2)}, {"now": Shape(1, 2)}, 1, 0),
+        ({"written": Shape(1, 2)}, {"now": Shape(1, 1), "refused": {Shape(1, 2)}}, 0, 1),
+        ({"refused": {Shape(1, 2)}}, {"refused": {Shape(1, 2)}}, 0, 0),
+        ({"now": Shape(1, 1)}, {"now": Shape(1, 2)}, 0, 0),
+        (None, {"written": Shape(1, 2)}, 0, 0),
+    ],
+)
+def test_first_starts_in_other_sizes_and_refusals_count(
+    before: dict[str, Any] | None, after: dict[str, Any], started: int, refused: int
+) -> None:
+    """By what the book has of a job that was submitted with one GPU."""
+
+    def booked(of: dict[str, Any] | None) -> tuple[Entry, ...]:
+        values = {k: frozenset(v) if k == "refused" else v for k, v in (of or {}).items()}
+        body = SizeHistory(asked=Shape(1, 1), **values).body()
+        return () if of is None else (entry(SIZE, 2, body),)
+
+    counted = MetricsTally()
+    snap = snapshot(observed([pending(2)]), booked=booked(before))
+    done = (AppliedAction(Book(entries=booked(after), why="")),)
+    counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=True, done=done)))
+
+    assert counted.count(catalogue.RESIZES_ALL, "start") == started
+    assert counted.count(catalogue.RESIZES_ALL, "refused") == refused
 
 
 def test_who_was_not_told_loses_nothing() -> None:

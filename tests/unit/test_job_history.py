@@ -43,6 +43,7 @@ from slurm_dl.model.breaker import Restart
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -88,6 +89,10 @@ def test_the_ledger_tells_how_a_job_gave_way(gave_way: tuple[Path, JobId, JobId]
     assert past.attained_gpu_s == pytest.approx(total)
     assert total == pytest.approx(4 * math.fsum(r.end_s - r.start_s for r in past.runs))
     assert past.runs[0].start_s < once.at_s <= past.runs[1].start_s
+    assert (once.held, once.then) == (4.0, None)
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE handover SET body = json_set(body, '$.victims[0].then', '1x2')")
+    assert LedgerReader(path).past(big).gave_way[0].then == Shape(1, 2)
 
 
 def test_the_ledger_of_a_job_that_never_gave_way(gave_way: tuple[Path, JobId, JobId]) -> None:

@@ -19,6 +19,7 @@ from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.plan import MarkGone, OpenHandover, Requeue, SetSteer, Signal
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.fifo import Fifo
 
@@ -27,24 +28,26 @@ RUN = Run(job_id=JobId(1), restarts=0, start_s=NOW_S - 5000)
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "gpus"),
+    ("told", "outcome", "then", "gpus"),
     [
-        (True, "requeued", 8),
-        (True, "finished", 8),
-        (True, "left", 8),
-        (True, "refused", 0),
-        (False, "left", 0),
+        (True, "requeued", None, 8),
+        (True, "requeued", Shape(1, 2), 6),
+        (True, "finished", None, 8),
+        (True, "left", None, 8),
+        (True, "refused", None, 0),
+        (False, "left", None, 0),
     ],
 )
 def test_gpus_count_as_taken_however_a_victim_that_was_told_went(
     told: bool,  # noqa: FBT001
     outcome: str,
+    then: Shape | None,
     gpus: float,
 ) -> None:
     """Also when Slurm does not list it any more, as where MinJobAge is shorter than a poll."""
     ledger = Ledger(MemoryStore())
     number = ledger.snapshot(build.observed([]), frozenset()).next_handover_id
-    victim = Victim(run=RUN, gpus=8, contract=Contract())
+    victim = Victim(run=RUN, gpus=8, contract=Contract(), then=then)
     handover = Handover(
         handover_id=number,
         opened_s=NOW_S,
@@ -53,6 +56,8 @@ def test_gpus_count_as_taken_however_a_victim_that_was_told_went(
         nodes=("n1",),
     )
     ledger.begin(OpenHandover(handover=handover, why=""))
+    opened = ledger.snapshot(build.observed([], now_s=NOW_S), frozenset())
+    assert opened.preempted_gpus_last_hour == victim.gives_gpus
     if told:
         signal = Signal(handover_id=number, run=RUN, signal="USR1", target="batch", why="")
         ledger.begin(signal)

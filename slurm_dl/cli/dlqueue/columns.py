@@ -46,7 +46,7 @@ def cells(job: JsonObject) -> list[str]:
         str(job["name"]),
         str(job["user"]),
         str(job["state"]),
-        f"{number(job['gpus']):g}",
+        gpus_of(job),
         _or_dash(job["tier"]),
         _or_dash(job["rank"]),
         f"{number(job['attained_gpu_h']):.2f}",
@@ -70,6 +70,15 @@ def partitions_of(job: JsonObject) -> str:
     """All partitions that it may start in, or ``-``."""
     # A daemon of an earlier release tells the first one alone.
     return ",".join(map(str, as_list(job.get("partitions")) or [job["partition"] or "-"]))
+
+
+def gpus_of(job: JsonObject) -> str:
+    """Its GPUs, and with ``>`` those that it should have if they are others."""
+    gpus, wanted = f"{number(job['gpus']):g}", str(job.get("wanted_size") or "")
+    if job.get("size") == wanted or not wanted:
+        return gpus
+    nodes, _, each = wanted.partition("x")
+    return f"{gpus}>{int(nodes) * int(each)}"
 
 
 def where(job: JsonObject) -> str:

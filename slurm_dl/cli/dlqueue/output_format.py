@@ -108,6 +108,8 @@ FIELDS = (
     Field("r", "reason", "REASON", _plain("reason")),
     Field("R", "reasonlist", "NODELIST(REASON)", where),
     Field("", "gpus", "GPUS", lambda job: f"{number(job['gpus']):g}"),
+    Field("", "size", "SIZE", _plain("size")),
+    Field("", "wantedsize", "WANTED_SIZE", _plain("wanted_size")),
     Field("", "tier", "TIER", _plain("tier")),
     Field("", "rank", "RANK", _plain("rank")),
     Field("", "attained", "GPU-h", lambda job: f"{number(job['attained_gpu_h']):.2f}"),

@@ -143,6 +143,7 @@ def past_object(past: PastJob, sight: Sight) -> JsonObject:
             "at_s": one.at_s,
             "notice_s": one.notice_s or None,
             "gpus": one.gpus,
+            "then": None if one.then is None else str(one.then),
             "handover": one.handover_id,
             "purpose": one.purpose,
             "beneficiaries": [j for j in one.beneficiaries if sight.knows(j)],

@@ -53,6 +53,7 @@ PHASES: Final = ("observe", "decide", "apply")
 VICTIM_OUTCOMES: Final = ("requeued", "finished", "left", "refused")
 NOTICES: Final = ("acknowledged", "grace", "by_itself")
 HANDOVER_ENDS: Final = ("served", "in_vain", "withdrawn")
+RESIZES: Final = ("grow", "shrink", "transfer", "start", "refused")
 STEER_OUTCOMES: Final = ("honoured", "not_honoured", "let_go", "gone")
 RESULTS: Final = ("done", "failed")
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
@@ -275,8 +276,16 @@ PREEMPTIONS = _metric(
 PREEMPTED_GPUS = _metric(
     "preempted_gpus_total",
     "counter",
-    "GPUs that these runs released. Runs with outcome refused are not counted.",
+    "GPUs that these runs released, without those that their jobs go on with. Runs with outcome "
+    "refused are not counted.",
     _PURPOSE,
+)
+RESIZES_ALL = _metric(
+    "resizes_total",
+    "counter",
+    "Jobs that change size: grow on free GPUs, shrink for waiting jobs, transfer between running "
+    "jobs; start in another size than asked for; refused: Slurm gave another size.",
+    Label("way", RESIZES),
 )
 CHECKPOINT = _metric(
     "checkpoint_seconds",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +18,12 @@ from slurm_dl.daemon.metrics import catalogue
 from slurm_dl.daemon.metrics.catalogue import Metric
 from slurm_dl.daemon.published_state import Durations, PublishedState
 from slurm_dl.engine.cycle import AppliedAction, Cycle
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I64
-from slurm_dl.model.plan import CloseHandover, MarkGone, Requeue
+from slurm_dl.model.plan import Book, CloseHandover, MarkGone, Requeue
+from slurm_dl.model.size_history import NO_HISTORY, size_histories
 from slurm_dl.model.snapshot import Snapshot
 
 COMMANDS_RUN: Final[Counter[str]] = Counter()
@@ -181,6 +183,8 @@ class MetricsTally:
                 handover = _open(cycle, handover_id)
                 if handover is not None:
                     self._closed(cycle, handover, in_vain=bool(fruitless))
+            case Book(entries=entries):
+                self._sized(cycle.snapshot.booked, entries)
             case _:
                 pass
 
@@ -188,13 +192,26 @@ class MetricsTally:
         self._add(catalogue.PREEMPTIONS, handover.purpose, outcome)
         if outcome == "refused" or victim.state is VictimState.CHOSEN:
             return  # It kept its GPUs, or gave them up before it was told to.
-        self._add(catalogue.PREEMPTED_GPUS, handover.purpose, by=victim.gpus)
+        self._add(catalogue.PREEMPTED_GPUS, handover.purpose, by=victim.gives_gpus)
+        if victim.then is not None and outcome == "requeued":
+            alone = len(handover.victims) == 1
+            way = "shrink" if handover.beneficiaries else "grow" if alone else "transfer"
+            self._add(catalogue.RESIZES_ALL, way)
         if not victim.signalled_s:
             return
         if victim.state is VictimState.SIGNALLED:
             self._noticed(cycle, victim, "by_itself")
         notice_s = max(0.0, cycle.snapshot.now_s - victim.signalled_s)
         self._add(catalogue.LOST, "notice", by=victim.gpus * notice_s)
+
+    def _sized(self, booked: Sequence[Entry], entries: Sequence[Entry]) -> None:
+        """Count first starts in another size than asked for, and sizes that Slurm refused."""
+        before = size_histories(booked)
+        for job_id, after in size_histories(entries).items():
+            was = before.get(job_id, NO_HISTORY)
+            if was.now is None and after.now not in (None, after.asked):
+                self._add(catalogue.RESIZES_ALL, "start")
+            self._add(catalogue.RESIZES_ALL, "refused", by=len(after.refused - was.refused))
 
     def _noticed(self, cycle: Cycle, victim: Victim, ended: str) -> None:
         if victim.signalled_s:

@@ -182,6 +182,7 @@ def _counted(now: PublishedState, tally: MetricsTally) -> Iterator[MetricValue]:
         catalogue.SERVED,
         catalogue.PREEMPTIONS,
         catalogue.PREEMPTED_GPUS,
+        catalogue.RESIZES_ALL,
         catalogue.LOST,
     ):
         yield MetricValue(metric, {key: tally.count(metric, *key) for key in keys(metric)})

@@ -15,6 +15,7 @@ import numpy as np
 from slurm_dl.engine.preemption.handover_context import how_it_failed
 from slurm_dl.ledger.job_past import GaveWay, PastJob
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import LeftOut
 
 _LONGEST_LABEL = 80
@@ -96,6 +97,8 @@ def _gave_way(one: GaveWay, sight: Sight) -> str:
     gpus = f"{one.gpus:g} GPU{'' if one.gpus == 1 else 's'}"
     best = sight.jobs(one.beneficiaries)
     match one.purpose:
+        case _ if one.then is not None:
+            done = _resized(one, one.then, best)
         case "preempt" | None:
             done = f"gave {gpus} to {_as_jobs(best)}" if best else f"gave {gpus} back"
         case "defragment":
@@ -107,6 +110,18 @@ def _gave_way(one: GaveWay, sight: Sight) -> str:
     sent = f"It was sent {one.signal} and" if one.signal else "It"
     took = f" {sent} was gone {span(one.notice_s)} later." if one.notice_s > 0 else ""
     return f"At {moment(one.at_s)} it {done} (hand-over {one.handover_id}).{took}{_failed(one)}"
+
+
+def _resized(one: GaveWay, then: Shape, best: str) -> str:
+    if then.gpus >= one.held:
+        return f"stopped to go on with {in_words(then)} in place of {one.held:g}"
+    back = f"gave {one.held - then.gpus:g} of its {one.held:g} GPUs back"
+    return f"{back}{best and f' to {_as_jobs(best)}'}, to go on with {in_words(then)}"
+
+
+def in_words(shape: Shape) -> str:
+    """``4 GPUs (2x2)``."""
+    return f"{shape.gpus} GPU{'' if shape.gpus == 1 else 's'} ({shape})"
 
 
 def _failed(one: GaveWay) -> str:

@@ -18,9 +18,11 @@ from slurm_dl.engine.explain.past_reasons import (
     Sight,
     ended_on_request,
     how_it_gave_way,
+    in_words,
     moment,
     span,
 )
+from slurm_dl.engine.explain.size_reasons import size_reasons
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
@@ -42,11 +44,6 @@ UNREADABLE = (
     "a wrong value; put the comment in single quotes, as in "
     """--comment='{"slurm_dl":{"v":1,"sig":"USR1"}}', or submit with dlsubmit). """
     "So it has not opted in to preemption"
-)
-
-UNREADABLE_SIZES = (
-    "Its sizes are unreadable, so it keeps the one it was submitted with (they are written as in "
-    '"sizes":"1x1,1x2,2x2", nodes by GPUs on each; or submit it with dlsubmit --sizes).'
 )
 
 MOST_NAMED = 4
@@ -95,8 +92,7 @@ def why(
         sentences.append(f"At the last look: {sight.text(note)}.")
     sentences += _steered(cycle, row, job_id, sight)
     sentences += _opted(cycle, row, job_id)
-    if snap.seen.claim(job_id).sizes_unreadable:
-        sentences.append(UNREADABLE_SIZES)
+    sentences += size_reasons(cycle, policy, row)
     if past:
         sentences += how_it_gave_way(past, sight)
         if snap.jobs.state[row] == JobState.COMPLETED:
@@ -235,6 +231,8 @@ def _handover(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
             if victim.run.job_id != job_id:
                 continue
             gives_way = _GIVES_WAY[handover.purpose]
+            if victim.then is not None:
+                gives_way = f"to save and go on with {in_words(victim.then)}"
             done = {
                 VictimState.CHOSEN: f"it has been chosen {gives_way}",
                 VictimState.SIGNALLING: f"it is being sent {victim.contract.signal}",

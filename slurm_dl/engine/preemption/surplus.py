@@ -25,7 +25,7 @@ from slurm_dl.model.jobs import F64, RUNNING
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import NO_HISTORY, size_histories
+from slurm_dl.model.size_history import NO_HISTORY, SizeHistory, size_histories
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import Snapshot
 
@@ -56,14 +56,25 @@ def movable(
         giving = giving[~is_in(giving, lending.staying)]
     may_grow = None
     if resizing.cooldown_s or resizing.max_per_day:
-        histories, now_s = size_histories(snap.booked), snap.now_s
+        histories = size_histories(snap.booked)
         may_grow = np.ones(len(snap.jobs), dtype=np.bool_)
         for row, job_id in zip(rows.tolist(), snap.jobs.job_id[rows].tolist(), strict=True):
-            at_s = histories.get(JobId(job_id), NO_HISTORY).resized_s
-            today = sum(now_s - at < _DAY_S for at in at_s)
-            rests = bool(at_s) and now_s - max(at_s) < resizing.cooldown_s
-            may_grow[row] = not rests and not 0 < resizing.max_per_day <= today
+            history = histories.get(JobId(job_id), NO_HISTORY)
+            may_grow[row] = growth_rest(history, resizing, snap.now_s)[0] <= 0
     return Movable(giving=giving, may_grow=may_grow)
+
+
+def growth_rest(history: SizeHistory, resizing: Resizing, now_s: float) -> tuple[float, str]:
+    """Seconds for which a job does not grow after its last changes of size, and the limit's name.
+
+    0 or less, or no name: it may grow.
+    """
+    newest, limits = sorted(history.resized_s, reverse=True), list[tuple[float, str]]()
+    if newest:
+        limits += [(newest[0] + resizing.cooldown_s - now_s, "resizing.cooldown_s")]
+    if 0 < resizing.max_per_day <= len(newest):
+        limits += [(newest[resizing.max_per_day - 1] + _DAY_S - now_s, "resizing.max_per_day")]
+    return max(limits, default=(0.0, ""))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,18 +41,22 @@ _JOB = (
     "over FROM job WHERE job_id = ?"
 )
 
-_GAVE_WAY = """
+_OF_VICTIM = (
+    "(SELECT max(json_extract(value, '$.{}')) FROM json_each(body, '$.victims') "
+    "WHERE json_extract(value, '$.run.job_id') = taken.job_id)"
+)
+
+_GAVE_WAY = f"""
 SELECT taken.at_s, taken.notice_s, taken.gpus, taken.handover_id,
     json_extract(body, '$.purpose'),
     (SELECT group_concat(value) FROM json_each(body, '$.beneficiaries')),
-    coalesce((SELECT max(json_extract(value, '$.contract.signal'))
-        FROM json_each(body, '$.victims')
-        WHERE json_extract(value, '$.run.job_id') = taken.job_id), ''),
-    coalesce((SELECT max(json_extract(value, '$.ended')) FROM json_each(body, '$.victims')
-        WHERE json_extract(value, '$.run.job_id') = taken.job_id), 0)
+    coalesce({_OF_VICTIM.format("contract.signal")}, ''),
+    coalesce({_OF_VICTIM.format("ended")}, 0),
+    coalesce({_OF_VICTIM.format("gpus")}, 0),
+    {_OF_VICTIM.format("then")}
 FROM taken LEFT JOIN handover ON handover.handover_id = taken.handover_id
 WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
-"""
+"""  # noqa: S608 - our own names
 
 _CONTRACTS = """
 SELECT coalesce(nullif(max(user), ''), uid), account, count(*) AS jobs, max(preemptible)
