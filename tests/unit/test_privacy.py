@@ -183,8 +183,8 @@ def handed_over() -> tuple[Described, tuple[int, ...]]:
     for uid in (BOB, EVE):
         cluster.submit(4, work_s=9e5, uid=uid, contract=Contract(grace_s=300), save_s=250)
     cluster.advance(600)
-    cluster.submit(8, work_s=9e5, uid=ANN, contract=Contract(grace_s=30))
-    cluster.submit(8, work_s=9e5, uid=EVE)
+    cluster.submit(8, n_nodes=2, work_s=9e5, uid=ANN, contract=Contract(grace_s=30))
+    cluster.submit(8, n_nodes=2, work_s=9e5, uid=EVE)
     return cluster, (1, 1, 1)
 
 
