@@ -10,9 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from slurm_scenarios import scenario
 from small_traces import make_trace, outcome_of
 
-from slurm_dl.engine.settings import AS_SUBMITTED, Resizing
+from slurm_dl.engine.settings import AS_SUBMITTED, Preemption, Resizing, Settings
 from slurm_dl.experiments.elastic_jobs import LARGEST_SERIAL, drawn, speed
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
@@ -26,6 +27,8 @@ from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.ideal.start_costs import FlatCosts
 from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.simulation.slurm.overheads import PRODUCTION
+from slurm_dl.simulation.slurm.scenario import simulate_slurm
 from slurm_dl.traces.format_registry import read_trace
 
 TRACE = read_trace(Path(__file__).parents[2] / "traces/tiresias/60_job.csv", None)
@@ -307,3 +310,28 @@ def test_two_equal_jobs_do_not_pass_a_gpu_to_and_fro(policy: str) -> None:
     ).records  # fmt: skip
 
     assert records.lost_gpu_s["restart"].sum() < 0.02 * records.service_gpu_s.sum()
+
+
+@pytest.mark.full("two runs of a simulated Slurm")
+@pytest.mark.parametrize("name", ["discrete_las", "fifo_skip"])
+def test_the_simulated_slurm_agrees_with_the_ideal_cluster(name: str) -> None:
+    """The trace ten times as long: mean JCT within 15 %, and no more than 1.1 times the starts."""
+    policy, resizing = registry.POLICIES[name](), Resizing(expand=True, steadiness=10.0)
+    made = make_trace(MADE.submit_s * 10, MADE.duration_s * 10, MADE.gpus)
+    costs = FlatCosts(restart_s=180.0, large_restart_s=180.0, gpus=made.gpus)
+    ideal = outcome_of(made, "2x8", policy, costs=costs, resizing=resizing, known=CURVES).records
+    jobs = zip(made.submit_s.tolist(), made.duration_s.tolist(), made.gpus.tolist(), strict=True)
+    slurm = simulate_slurm(
+        scenario([*jobs], "2x8", known=CURVES, costs=PRODUCTION),
+        policy=policy,
+        settings=Settings(
+            partitions=frozenset({"gpu"}),
+            resizing=resizing,
+            preemption=Preemption(commitment="ignored"),
+        ),
+    ).records
+
+    assert slurm.success.all()
+    assert slurm.jct_s.mean() == pytest.approx(ideal.jct_s.mean(), rel=0.15)
+    assert len(slurm.runs.job) <= 1.1 * len(ideal.runs.job)
+    assert len(slurm.runs.job) > 1.5 * N
