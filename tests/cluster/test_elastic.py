@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import MakeSandbox
@@ -17,18 +20,21 @@ pytestmark = pytest.mark.slurm
 
 TWO = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=2, gpu_type="a100"),), nodes_per_leaf=0)
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=gpu:a100:(\d+)")
-HOLD_S = 10.0
-"""A requeued job may not start for so long in the sandbox, and for the next look."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "resizing": {"steadiness": 0.1, "cooldown_s": 3},
+    "placement": {"scheme": "best_fit", "steer": True, "settle_s": 4},
+    "preemption": {"checkpoint_cost_s": 1, "max_preemptions": 1},
+}
+IGNORES = """#!/bin/sh
+case "$*" in *NumNodes=*) exit 0 ;; esac
+exec {scontrol} "$@"
+"""
 
 
 @pytest.fixture
 def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
     with schedd_in(make_sandbox(TWO), short_directory) as daemon:
-        daemon.configure(
-            resizing={"steadiness": 0.1, "cooldown_s": 3},
-            placement={"scheme": "best_fit", "steer": True, "settle_s": 4},
-            preemption={"checkpoint_cost_s": 1, "max_preemptions": 1},
-        )
+        daemon.configure(**SETTINGS)
         daemon.start()
         yield daemon
 
@@ -42,34 +48,37 @@ def held(place: Schedd, job: str) -> tuple[int, int]:
     return sum(n for n, _ in parts), sum(n * gpus for n, gpus in parts)
 
 
-def until(place: Schedd, job: str, nodes: int, gpus: int) -> None:
-    """Wait until the job holds just that."""
+def until(place: Schedd, job: str, nodes: int, gpus: int) -> tuple[float, int]:
+    """Wait until the job holds just that; the start of its run, epoch seconds, and its GPUs."""
     place.until(f"job {job} on {gpus} GPUs", lambda: held(place, job) == (nodes, gpus), 90)
+    text = place.box.run(["squeue", "-h", "-j", job, "-o", "%S"], env={"SLURM_TIME_FORMAT": "%s"})
+    return float(text.stdout), gpus
 
 
 def test_a_job_grows_and_shrinks_as_others_come_and_go(place: Schedd) -> None:
-    """1, 2, 4, 2 and 1 GPUs under one job id; no step is lost, and its script sees what it has."""
+    """1, 2, 4, 2 and 1 GPUs under one job id, by what it holds; its service is that of its runs."""
     flags = [place.home / f"end{i}" for i in range(4)]
     two, one = (place.toy(g, 1, "--until", str(f)) for g, f in zip((2, 1), flags, strict=False))
     for other in (two, one):
         place.until_state(other, "RUNNING", within_s=60)
     options = ["--sizes", "1,2,2x2", "--time", "60"]
     job = place.toy(1, 4000, options=options)
-    until(place, job, 1, 1)
+    runs = [until(place, job, 1, 1)]
     flags[1].touch()
-    until(place, job, 1, 2)
+    runs += [until(place, job, 1, 2)]
     flags[0].touch()
-    until(place, job, 2, 4)
+    runs += [until(place, job, 2, 4)]
 
     rigid = place.toy(2, 1, "--until", str(flags[2]), options=["--no-preempt"])
-    until(place, job, 1, 2)
+    runs += [until(place, job, 1, 2)]
     until(place, rigid, 1, 2)
     place.toy(1, 1, "--until", str(flags[3]), options=["--no-preempt"])
-    until(place, job, 1, 1)
+    runs += [until(place, job, 1, 1)]
 
     holds = "It holds 1 GPU (1x1), and should."
     place.until("the look", lambda: holds in place.ask("dlqueue", "why", job).stdout)
     why = place.ask("dlqueue", "why", job).stdout
+    ends = [e["epoch_s"] for e in place.audit(action="requeue", job=int(job))] + [time.time()]
     place.box.run(["scancel", job])
     place.until("its run is booked", lambda: not place.box.run(["squeue", "-h", "-j", job]).stdout)
     shown = place.box.run(["scontrol", "-o", "show", "job", job]).stdout
@@ -80,6 +89,9 @@ def test_a_job_grows_and_shrinks_as_others_come_and_go(place: Schedd) -> None:
     opened = [e for e in place.audit(action="open_handover") if f"job {job} " in e["reason"]]
     assert len(opened) == 4, why
     assert len(place.audit(action="reshape")) == 4
+    had_gpu_s = sum(g * (end_s - at_s) for (at_s, g), end_s in zip(runs, ends, strict=True))
+    most_off = 2.0 * sum(gpus for _, gpus in runs)
+    place.until("its service", lambda: abs(place.attained_gpu_s(job) - had_gpu_s) <= most_off, 20)
 
 
 def test_it_starts_in_the_size_that_is_free(place: Schedd) -> None:
@@ -88,3 +100,30 @@ def test_it_starts_in_the_size_that_is_free(place: Schedd) -> None:
     until(place, job, 2, 4)
     assert " Restarts=0 " in place.box.run(["scontrol", "-o", "show", "job", job]).stdout
     assert not place.audit(action="open_handover")
+
+
+def test_an_update_that_slurm_ignores_is_not_tried_again(place: Schedd, tmp_path: Path) -> None:
+    """Scontrol says that all is well and changes nothing: the job runs on in the size it got."""
+    scontrol = Path(shutil.which("scontrol") or "/usr/bin/scontrol")
+    for tool in scontrol.parent.iterdir():
+        if tool.name != "scontrol" and tool.name.startswith("s"):
+            (tmp_path / tool.name).symlink_to(tool)
+    (tmp_path / "scontrol").write_text(IGNORES.format(scontrol=scontrol), encoding="ascii")
+    (tmp_path / "scontrol").chmod(0o755)
+    place.stop()
+    blocker = place.toy(2, 1, "--until", str(place.home / "end"))
+    job = place.toy(1, 4000, options=["--sizes", "1,1x2", "--time", "60"])
+    for one in (blocker, job):
+        place.until_state(one, "RUNNING", within_s=60)
+    place.configure(**SETTINGS, cluster={"bin_dir": str(tmp_path)})
+    place.start()
+
+    place.until("it is requeued", lambda: place.audit(action="close_handover"), 90)
+    assert held(place, job) == (1, 1)
+    looked = place.cycles()
+    place.until("some more looks", lambda: place.cycles() > looked + 10, 60)
+    (closed,) = place.audit(action="close_handover")
+    assert "did not start in the size" in closed["reason"]
+    assert held(place, job) == (1, 1)
+    assert len(place.audit(action="requeue")) == 1
+    assert "Slurm did not give it" in place.ask("dlqueue", "why", job).stdout
