@@ -18,7 +18,7 @@ LEVELS: Final[Mapping[str, str]] = {
 
 _ORDERS: Final = "tests/cluster/test_policy_orders.py"
 _OWN: Final = f"{_ORDERS}; tests/cluster/test_policies_own.py"
-_SIZES: Final = "tests/unit/test_sizing.py; tests/sim/test_elastic.py"
+_SIZES: Final = "tests/sim/test_elastic.py; tests/cluster/test_elastic.py"
 
 SHOWN_BY: Final[Mapping[str, str]] = {
     "afs": _SIZES,

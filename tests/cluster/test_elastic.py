@@ -7,12 +7,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from conftest import MakeSandbox
 from schedd import Schedd, schedd_in
 
+from slurm_dl.policies import registry
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
 from slurm_dl.slurm.read.hostlists import expand
 
@@ -127,3 +128,47 @@ def test_an_update_that_slurm_ignores_is_not_tried_again(place: Schedd, tmp_path
     assert held(place, job) == (1, 1)
     assert len(place.audit(action="requeue")) == 1
     assert "Slurm did not give it" in place.ask("dlqueue", "why", job).stdout
+
+
+# --- policies that choose sizes ---------------------------------------------------------------
+
+ONE = SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=4, gpu_type="a100"),), nodes_per_leaf=0)
+LAST_FIRST: Final = f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"
+ASKED: Final = (1, 1)
+CHOSEN: Final = {"afs": (2, 2), "optimus": (1, 3), "sidecar": (1, 3)}
+"""GPUs of a job of an hour and one of ten, of four. AFS's rule leaves those out that a job has; by
+Optimus' gain the long job saves more with each; SideCar takes the same steps up."""
+
+
+def started(place: Schedd, policy: str) -> tuple[int, int]:
+    """GPUs of both jobs, which are there before the daemon is."""
+    place.configure(
+        policy={"order": policy, "parameters": {}},
+        resizing={"expand": False},
+        placement={"scheme": "best_fit", "steer": True, "settle_s": 25},
+    )
+    jobs = [
+        place.toy(1, 4000, options=["--sizes", "1,2,3,4", "--time", str(minutes)])
+        for minutes in (60, 600)
+    ]
+    place.start()
+    for job in jobs:
+        place.until_state(job, "RUNNING", within_s=90)
+    place.kill()
+    first, second = (held(place, job)[1] for job in jobs)
+    place.box.run(["scancel", *jobs])
+    place.until("an empty queue", lambda: not place.box.run(["squeue", "-h"]).stdout, 60)
+    return first, second
+
+
+@pytest.mark.full("six daemons, one after the other")
+def test_jobs_start_in_the_sizes_of_the_policy_and_of_no_mutant(
+    make_sandbox: MakeSandbox, short_directory: Path
+) -> None:
+    """One hour and ten; FIFO, LAS and the last one first leave them as they ask."""
+    sizing = {n for n, p in registry.POLICIES.items() if "sizes" in p.about.needs}
+    assert sizing == set(CHOSEN)
+    with schedd_in(make_sandbox(ONE), short_directory) as place:
+        got = {policy: started(place, policy) for policy in (*CHOSEN, "fifo", "las", LAST_FIRST)}
+
+    assert got == {**CHOSEN, **dict.fromkeys(("fifo", "las", LAST_FIRST), ASKED)}

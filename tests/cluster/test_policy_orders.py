@@ -54,7 +54,12 @@ pytestmark = [
     pytest.mark.sixth,
 ]
 
-ON_SLURM: Final = sorted(n for n, p in registry.POLICIES.items() if registry.runs_on_slurm(p))
+ON_SLURM: Final = sorted(
+    n
+    for n, p in registry.POLICIES.items()
+    if registry.runs_on_slurm(p) and "sizes" not in p.about.needs
+)
+"""Those that choose sizes have their own case in test_elastic."""
 FULL: Final = tuple(name for name in SITUATIONS if name != "room")
 STATIC: Final = "static"
 """A policy of the tests: the last submitted first."""

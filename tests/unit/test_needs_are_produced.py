@@ -21,6 +21,7 @@ from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.policy_text import NEEDS
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
@@ -47,6 +48,7 @@ FILLED: Mapping[str, Callable[[Snapshot], bool]] = {
     "due_s": lambda snap: some(snap.due_s),
     "rates": lambda snap: snap.rates is not None and len(np.unique(snap.rates)) > 1,
     "setup_s": lambda snap: some(snap.setup_s),
+    "sizes": lambda snap: snap.sizes is not None and len(np.unique(snap.sizes.rate)) > 1,
     "past": lambda snap: len(snap.past) > 0,
     "history": lambda snap: len(snap.past) > 0,
     "accounts": lambda snap: any(text.account for text in snap.seen.texts.values()),
@@ -63,7 +65,11 @@ class Talkative(FakeCluster):
         seen = super().observe()
         claims = {
             job_id: dataclasses.replace(
-                claim, model="resnet50", progress=0.25, due_s=int(self.now_s) + 3600
+                claim,
+                model="resnet50",
+                progress=0.25,
+                due_s=int(self.now_s) + 3600,
+                sizes=(Shape(1, 2), Shape(1, 4)),
             )
             for job_id, claim in seen.claims.items()
         }

@@ -18,7 +18,11 @@ from slurm_dl.policies.policy_text import shown_by
 from slurm_dl.testing.snapshot_builder import NOW_S
 
 ROOT = Path(__file__).parents[2]
-ON_SLURM = sorted(n for n, p in registry.POLICIES.items() if registry.runs_on_slurm(p))
+ON_SLURM = sorted(
+    n
+    for n, p in registry.POLICIES.items()
+    if registry.runs_on_slurm(p) and "sizes" not in p.about.needs
+)
 
 SAME_RULE = (
     # Without prices cost is the sum.

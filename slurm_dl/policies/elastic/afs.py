@@ -35,7 +35,7 @@ class Afs(SizingPolicy):
     source: ClassVar[str] = "AFS, NSDI 2021 (AFS-L, known lengths)"
     about: ClassVar[About] = About(
         row="A9",
-        level="W2",
+        level="W3",
         formula=(
             "jobs without GPUs first, shortest first; then a, which ends before b, unless "
             "(p'_b - p_b) / p'_b > (p'_a - p_a) / p_a"

@@ -33,7 +33,7 @@ class Optimus(SizingPolicy):
     source: ClassVar[str] = "Optimus, EuroSys 2018, sections 4.1 and 4.2"
     about: ClassVar[About] = About(
         row="A8",
-        level="W2",
+        level="W3",
         formula="least sizes by arrival; then the largest left (1/rate - 1/rate') / (GPUs' - GPUs)",
         needs=("left_s", "sizes"),
         fallback=FALLBACK,

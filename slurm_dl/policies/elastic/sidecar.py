@@ -32,7 +32,7 @@ class SideCar(SizingPolicy):
     source: ClassVar[str] = "Efficient, non-intrusive GPU scheduling framework, SC 2020"
     about: ClassVar[About] = About(
         row="A12",
-        level="W2",
+        level="W3",
         formula=(
             "least size to each that comes, by steps down of least left (1/rate - 1/rate') / "
             "(GPUs' - GPUs); into free GPUs steps up of the largest"
