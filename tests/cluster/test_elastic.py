@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import MakeSandbox
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
-from slurm_dl.slurm.read.hostlists import expand
+from resized import TWO, resizing_schedd
+from resized import until_holds as until
+from schedd import Schedd
 
 pytestmark = pytest.mark.slurm
-
-TWO = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=2, gpu_type="a100"),), nodes_per_leaf=0)
-_ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=gpu:a100:(\d+)")
-HOLD_S = 10.0
-"""A requeued job may not start for so long in the sandbox, and for the next look."""
 
 
 @pytest.fixture
 def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
-    with schedd_in(make_sandbox(TWO), short_directory) as daemon:
-        daemon.configure(
-            resizing={"steadiness": 0.1, "cooldown_s": 3},
-            placement={"scheme": "best_fit", "steer": True, "settle_s": 4},
-            preemption={"checkpoint_cost_s": 1, "max_preemptions": 1},
-        )
-        daemon.start()
+    with resizing_schedd(make_sandbox(TWO), short_directory) as daemon:
         yield daemon
-
-
-def held(place: Schedd, job: str) -> tuple[int, int]:
-    """Nodes and GPUs that a running job holds, as its details tell; zeros if it does not run."""
-    text = place.box.run(["scontrol", "-o", "-d", "show", "job", job]).stdout
-    if " JobState=RUNNING" not in text:
-        return 0, 0
-    parts = [(len(expand(nodes)), int(gpus)) for nodes, gpus in _ON_NODES.findall(text)]
-    return sum(n for n, _ in parts), sum(n * gpus for n, gpus in parts)
-
-
-def until(place: Schedd, job: str, nodes: int, gpus: int) -> None:
-    """Wait until the job holds just that."""
-    place.until(f"job {job} on {gpus} GPUs", lambda: held(place, job) == (nodes, gpus), 90)
 
 
 def test_a_job_grows_and_shrinks_as_others_come_and_go(place: Schedd) -> None:

@@ -1,0 +1,111 @@
+"""Trainings with real frameworks that the daemon gives other sizes on a live Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resized import TWO, resizing_schedd, until_holds
+from schedd import Schedd
+
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.torch,
+    pytest.mark.full("trains with real frameworks"),
+    pytest.mark.timeout(900),
+]
+
+Needs = Callable[..., None]
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+ELASTIC = EXAMPLES / "train_elastic.py"
+SAMPLES, BATCH, EPOCHS = 4096, 32, 2
+"""As in the example."""
+BAND = 1e-4
+"""Largest difference of final losses: the order of additions differs from size to size."""
+
+
+@pytest.fixture
+def place(
+    make_sandbox: Callable[..., Any],
+    short_directory: Path,
+    framework_python: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Schedd]:
+    """A daemon, and users who have activated the frameworks' environment."""
+    monkeypatch.setenv("PATH", f"{Path(framework_python).parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    with resizing_schedd(make_sandbox(TWO), short_directory) as daemon:
+        yield daemon
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """Entries of a log, none if it is not there."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def final_loss(place: Path) -> float:
+    """Loss over all samples after the last step."""
+    (end,) = lines(place / "end.jsonl")
+    return float(end["loss"])
+
+
+def fixed(python: str, ranks: int, place: Path) -> float:
+    """The final loss of a training that has so many ranks from start to end."""
+    place.mkdir()
+    torchrun = [str(Path(python).parent / "torchrun"), "--standalone", f"--nproc-per-node={ranks}"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "SLURM_DL_RUN_DIR": str(place)}
+    subprocess.run([*torchrun, str(ELASTIC)], cwd=place, env=env, check=True, timeout=120)
+    return final_loss(place)
+
+
+def until_trains(place: Schedd, log: Path, job: str, run: int) -> None:
+    """Wait until that run of the job has made some steps."""
+    place.until(
+        f"run {run} of {job} to train", lambda: sum(e["run"] == run for e in lines(log)) > 3, 90
+    )
+
+
+def test_a_training_in_four_sizes_is_that_of_one_size(
+    place: Schedd, framework_python: str, framework_needs: Needs, tmp_path: Path
+) -> None:
+    """1, 2, 4 and 2 ranks: each sample of an epoch once, and the loss of any fixed size."""
+    framework_needs("torch")
+    losses = [fixed(framework_python, ranks, tmp_path / str(ranks)) for ranks in (1, 2, 4)]
+    assert max(losses) - min(losses) < BAND, losses
+
+    flags = [place.home / f"end{i}" for i in range(4)]
+    two, one = (place.toy(g, 1, "--until", str(f)) for g, f in zip((2, 1), flags, strict=False))
+    for other in (two, one):
+        place.until_state(other, "RUNNING", within_s=60)
+    options = ["--sizes", "1,2,2x2", "--time", "60", "--launcher", "torchrun"]
+    pace = ["--step-s", "0.5", "--until", str(flags[3])]
+    job = place.submit(1, str(ELASTIC), *pace, options=options)
+    home = place.home / "slurm_dl_runs" / job
+    sizes = [(1, 1), (1, 2), (2, 4), (1, 2)]
+    for run, size in enumerate(sizes):
+        until_holds(place, job, *size)
+        until_trains(place, home / "seen.0.jsonl", job, run)
+        if run < 2:
+            flags[1 - run].touch()
+        elif run == 2:
+            place.toy(2, 1, "--until", str(flags[2]), options=["--no-preempt"])
+    flags[3].touch()
+    place.until_state(job, "COMPLETED", within_s=90)
+
+    entries = [e for path in home.glob("seen.*.jsonl") for e in lines(path)]
+    assert {(e["run"], e["ranks"]) for e in entries} == {(r, g) for r, (_, g) in enumerate(sizes)}
+    for epoch in range(EPOCHS):
+        rows = Counter(r for e in entries if e["seen"] // SAMPLES == epoch for r in e["rows"])
+        assert rows == Counter(range(SAMPLES)), epoch
+    runs = {e["seen"]: e["run"] for e in entries}
+    assert sorted(runs) == list(range(0, EPOCHS * SAMPLES, BATCH))
+    assert [runs[seen] for seen in sorted(runs)] == sorted(runs.values())
+    assert runs[SAMPLES - BATCH] == len(sizes) - 1, "an epoch has been in all sizes"
+    assert all(abs(final_loss(home) - loss) < BAND for loss in losses), (final_loss(home), losses)
