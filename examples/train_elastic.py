@@ -2,9 +2,9 @@
 
     dlsubmit --gpus 1 --sizes 1,2,2x2 --launcher torchrun -- examples/train_elastic.py
 
-The batch of a step is the same in every size: its samples are those from place *seen* on in the
-order of the epoch, which is drawn from the seed and the epoch alone, and each rank takes its share
-of them. The place is saved as samples seen. A rank logs the samples of each step, ``seen.RANK.jsonl``.
+The place in the data is the number of samples seen. The next batch are those that follow in the
+order of the epoch, and the order depends on the epoch alone; each rank takes its share. So a step
+is the same in every size. Each rank logs the samples of each step, in ``seen.RANK.jsonl``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(SIZE, 32), nn.ReLU(), nn.Linear(32, CLASSES))
     model = DistributedDataParallel(layers)
-    optimiser = torch.optim.Adam(layers.parameters(), lr=3e-3)
+    optimiser = torch.optim.SGD(layers.parameters(), lr=0.05, momentum=0.9)
 
     def save(path: Path) -> None:
         torch.save({"layers": layers.state_dict(), "optimiser": optimiser.state_dict()}, path)
