@@ -118,3 +118,45 @@ def test_a_training_that_changes_size_is_that_of_one_size(
     assert [runs[seen] for seen in sorted(runs)] == sorted(runs.values())
     assert runs[SAMPLES - BATCH] == len(sizes) - 1, "an epoch has been in all sizes"
     assert all(abs(final_loss(home) - loss) < BAND for loss in losses), (final_loss(home), losses)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "modules"),
+    [
+        ("torchrun", ["huggingface_train.py", "--batch", "8"], ("transformers", "accelerate")),
+        ("srun", ["lightning_train.py", "--devices", "0"], ("lightning",)),
+    ],
+    ids=["huggingface", "lightning"],
+)
+def test_a_framework_goes_on_from_its_checkpoint_in_another_size(
+    launcher: str,
+    command: list[str],
+    modules: tuple[str, ...],
+    place: Schedd,
+    framework_python: str,
+    framework_needs: Needs,
+) -> None:
+    """One rank, then two: each step once, and as many steps as it was to have."""
+    framework_needs(*modules)
+    free, kept = (place.home / name for name in ("free", "kept"))
+    for gpus, until in ((2, kept), (1, free)):
+        place.until_state(place.toy(gpus, 1, "--until", str(until)), "RUNNING")
+    script, *more = command
+    argv = [str(EXAMPLES / "frameworks" / script), *more, "--steps", "60", "--step-s", "1"]
+    if launcher == "srun":  # Names of a sandbox's nodes do not resolve.
+        argv = ["env", "MASTER_ADDR=127.0.0.1", framework_python, *argv]
+    options = ["--sizes", "1,2", "--time", "60", "--launcher", launcher]
+    job = place.submit(1, *argv, options=options)
+    home = place.home / "slurm_dl_runs" / job
+    until_holds(place, job, 1, 1)
+    until_trains(place, home / "loss.jsonl", job, 0)
+    free.touch()
+    until_holds(place, job, 1, 2)
+    place.until_state(job, "COMPLETED", within_s=120)
+
+    first, second = (lines(home / name) for name in ("loss.jsonl", "loss.1.jsonl"))
+    assert [e["step"] for e in first] == list(range(1, 61))
+    assert [e["run"] for e in first] == sorted(e["run"] for e in first)
+    assert [e["step"] for e in second] == [e["step"] for e in first if e["run"] == 1]
+    assert {e["run"] for e in first} == {0, 1}
+    assert {e["run"] for e in second} == {1}
