@@ -121,15 +121,14 @@ def test_a_training_that_changes_size_is_that_of_one_size(
 
 
 @pytest.mark.parametrize(
-    ("launcher", "command", "modules"),
+    ("command", "modules"),
     [
-        ("torchrun", ["huggingface_train.py", "--batch", "8"], ("transformers", "accelerate")),
-        ("srun", ["lightning_train.py", "--devices", "0"], ("lightning",)),
+        (["huggingface_train.py", "--batch", "8"], ("transformers", "accelerate")),
+        (["lightning_train.py", "--devices", "0"], ("lightning",)),
     ],
     ids=["huggingface", "lightning"],
 )
 def test_a_framework_goes_on_from_its_checkpoint_in_another_size(
-    launcher: str,
     command: list[str],
     modules: tuple[str, ...],
     place: Schedd,
@@ -142,9 +141,10 @@ def test_a_framework_goes_on_from_its_checkpoint_in_another_size(
     for gpus, until in ((2, kept), (1, free)):
         place.until_state(place.toy(gpus, 1, "--until", str(until)), "RUNNING")
     script, *more = command
-    argv = [str(EXAMPLES / "frameworks" / script), *more, "--steps", "60", "--step-s", "1"]
-    if launcher == "srun":  # Names of a sandbox's nodes do not resolve.
-        argv = ["env", "MASTER_ADDR=127.0.0.1", framework_python, *argv]
+    argv = [str(EXAMPLES / "frameworks" / script), *more, "--steps", "60", "--step-s", "0.5"]
+    launcher = "torchrun"
+    if script == "lightning_train.py":  # Names of a sandbox's nodes do not resolve.
+        launcher, argv = "srun", ["env", "MASTER_ADDR=127.0.0.1", framework_python, *argv]
     options = ["--sizes", "1,2", "--time", "60", "--launcher", launcher]
     job = place.submit(1, *argv, options=options)
     home = place.home / "slurm_dl_runs" / job
