@@ -38,11 +38,17 @@ class Noted(Trainer):
         return loss
 
 
+def _share(batch: int) -> int:
+    """What a rank takes of each batch, so that a step is the same on any number of ranks."""
+    return batch // int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def main() -> None:
     """Train, from the beginning or from the last checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100, help="optimiser steps in all")
     parser.add_argument("--step-s", type=float, default=0.0, help="pause per step, seconds")
+    parser.add_argument("--batch", type=int, metavar="N", help="of all ranks; default: 4 of each")
     options = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -56,7 +62,7 @@ def main() -> None:
     arguments = TrainingArguments(
         output_dir=str(directory / "checkpoints"),
         max_steps=options.steps,
-        per_device_train_batch_size=4,
+        per_device_train_batch_size=_share(options.batch) if options.batch else 4,
         save_strategy="no",  # or "steps": each is recorded, to fall back to
         report_to="none",
         disable_tqdm=True,

@@ -2,6 +2,7 @@
 
     dlsubmit --gpus 1 -- python examples/frameworks/lightning_train.py
     dlsubmit --gpus 2 --launcher srun -- python examples/frameworks/lightning_train.py --devices 2
+    dlsubmit --gpus 1 --sizes 2 --launcher srun -- python .../lightning_train.py --devices 0
 
 Outside a job it is an ordinary training.
 """
@@ -9,6 +10,7 @@ Outside a job it is an ordinary training.
 from __future__ import annotations
 
 import argparse
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,14 +26,15 @@ from slurm_dl import job
 from slurm_dl.job.lightning import CheckpointOnRequest
 
 BATCH = 8
+"""Samples of a step, of all ranks together."""
 SIZE = 4
 
 
 class Batches:
-    """An epoch of random batches for all ranks, of which each takes its own.
+    """An epoch of random batches, of which each rank takes its share.
 
     Lightning saves the state of a loader that has one, but only rank 0's: so it must be the same
-    on all ranks.
+    on all ranks. Then it holds for another number of ranks as well.
     """
 
     def __init__(self, batches: int, rank: int, ranks: int) -> None:
@@ -47,7 +50,7 @@ class Batches:
     def __iter__(self) -> Iterator[torch.Tensor]:
         while self._next < self._batches:
             self._next += 1
-            yield torch.randn(self._ranks, BATCH, SIZE, generator=self._random)[self._rank]
+            yield torch.randn(BATCH, SIZE, generator=self._random)[self._rank :: self._ranks]
         self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -84,6 +87,7 @@ class Model(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Dropout(0.2), nn.Linear(SIZE, 1))
+        self._random = torch.empty(0, dtype=torch.uint8)
 
     def training_step(self, inputs: torch.Tensor, _index: int) -> torch.Tensor:
         """Mean squared error of one batch."""
@@ -99,12 +103,12 @@ class Model(LightningModule):
 
     def on_train_start(self) -> None:
         """Only now: setting up draws, too."""
-        if hasattr(self, "_random"):
-            states = self._random.reshape(self.trainer.world_size, -1)
+        states = self._random.reshape(-1, torch.get_rng_state().numel())
+        if len(states) == self.trainer.world_size:
             # A copy: torch 2.13 crashes where it is given part of another tensor.
             torch.set_rng_state(states[self.global_rank].clone())
-        else:
-            torch.manual_seed(1 + self.global_rank)
+        else:  # at the beginning, and after a run on more or fewer ranks
+            torch.manual_seed(1 + self.global_rank + 1000 * self.trainer.global_step)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, whose state a checkpoint must hold."""
@@ -117,8 +121,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="optimiser steps in all")
     parser.add_argument("--step-s", type=float, default=0.0, help="pause per step, seconds")
     parser.add_argument("--epoch", type=int, default=30, metavar="N", help="steps in an epoch")
-    parser.add_argument("--devices", type=int, default=1, metavar="N", help="processes")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="0: by GPUs")
     options = parser.parse_args()
+    options.devices = options.devices or int(os.environ["SLURM_GPUS_ON_NODE"])
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)

@@ -206,10 +206,14 @@ def write_layout(
     if launcher == "plain" or ("SLURM_DISTRIBUTION" in environ and not by_gpu):
         return added
     if launcher == "srun" and (layout.reordered or by_gpu):
+        counts = {*layout.ranks}
+        # Lightning 2.6 takes no number of tasks without it; srun warns where nodes differ.
+        each_node = {"SLURM_NTASKS_PER_NODE": f"{counts.pop()}"} if len(counts) == 1 else {}
         return {
             **added,
             "SLURM_HOSTFILE": str(run_dir / RANK_FILE),
             **_in_all(len(ranks)),
+            **(each_node if by_gpu else {}),
         }
     if launcher == "torchrun" and layout.reordered:
         return {

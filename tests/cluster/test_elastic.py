@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from conftest import MakeSandbox
+from resized import SETTINGS, TWO, held, resizing_schedd
+from resized import until_holds as until
 from schedd import Schedd, schedd_in
 
 from slurm_dl.policies import registry
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
-from slurm_dl.slurm.read.hostlists import expand
 
 pytestmark = pytest.mark.slurm
 
-TWO = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=2, gpu_type="a100"),), nodes_per_leaf=0)
-_ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=gpu:a100:(\d+)")
-SETTINGS: dict[str, dict[str, Any]] = {
-    "resizing": {"steadiness": 0.1, "cooldown_s": 3},
-    "placement": {"scheme": "best_fit", "steer": True, "settle_s": 4},
-    "preemption": {"checkpoint_cost_s": 1, "max_preemptions": 1},
-}
 IGNORES = """#!/bin/sh
 case "$*" in *NumNodes=*) exit 0 ;; esac
 exec {scontrol} "$@"
@@ -34,26 +27,8 @@ exec {scontrol} "$@"
 
 @pytest.fixture
 def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
-    with schedd_in(make_sandbox(TWO), short_directory) as daemon:
-        daemon.configure(**SETTINGS)
-        daemon.start()
+    with resizing_schedd(make_sandbox(TWO), short_directory) as daemon:
         yield daemon
-
-
-def held(place: Schedd, job: str) -> tuple[int, int]:
-    """Nodes and GPUs that a running job holds, as its details tell; zeros if it does not run."""
-    text = place.box.run(["scontrol", "-o", "-d", "show", "job", job]).stdout
-    if " JobState=RUNNING" not in text:
-        return 0, 0
-    parts = [(len(expand(nodes)), int(gpus)) for nodes, gpus in _ON_NODES.findall(text)]
-    return sum(n for n, _ in parts), sum(n * gpus for n, gpus in parts)
-
-
-def until(place: Schedd, job: str, nodes: int, gpus: int) -> tuple[float, int]:
-    """Wait until the job holds just that; the start of its run, epoch seconds, and its GPUs."""
-    place.until(f"job {job} on {gpus} GPUs", lambda: held(place, job) == (nodes, gpus), 90)
-    text = place.box.run(["squeue", "-h", "-j", job, "-o", "%S"], env={"SLURM_TIME_FORMAT": "%s"})
-    return float(text.stdout), gpus
 
 
 def test_a_job_grows_and_shrinks_as_others_come_and_go(place: Schedd) -> None:

@@ -115,6 +115,7 @@ def test_each_launcher_starts_what_was_allotted(desk: Desk) -> None:
     assert [srun[name]["SLURM_PROCID"] for name in sorted(srun)] == ["0", "1", "2", "3"]
     for env in srun.values():
         assert values(env, "NTASKS", "NNODES", "CPUS_PER_TASK") == ("4", "2", "4")
+        assert values(env, "NTASKS_PER_NODE") == ("2",)  # Lightning wants it.
         assert env["CUDA_VISIBLE_DEVICES"] == "0,1"
 
     (alone,) = plain.values()

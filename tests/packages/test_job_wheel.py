@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
@@ -15,8 +17,10 @@ import pytest
 import pythons
 import shown
 from patience import PATIENCE
+from resized import TWO, resizing_schedd, until_holds
 
 from slurm_dl import __version__
+from slurm_dl.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "tools/packaging/job"
@@ -178,3 +182,55 @@ def test_beside_slurm_dl_either_is_mended_after_the_other_is_gone(
     pip(tmp_path, "install", "--force-reinstall", whole)
     assert works("slurm_dl.job.run")
     assert "hi" in output("env/bin/dlrun", "--", "echo", "hi", cwd=tmp_path)
+
+
+RESIZED = """
+import json, os, sys, time
+from pathlib import Path
+from slurm_dl import job
+
+done = []
+steps = range(100_000)
+for step in job.loop(steps, save=lambda p: p.write_text(json.dumps(done)),
+                     load=lambda p: done.extend(json.loads(p.read_text()))):
+    time.sleep(0.2)
+    done.append([step, os.environ["SLURM_GPUS_ON_NODE"], sys.version_info[:2], job.__file__])
+    if Path(sys.argv[1]).exists():
+        break
+Path(sys.argv[1]).write_text(json.dumps(done))
+"""
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("version", ["3.8", "3.12"])
+def test_a_job_with_that_python_changes_size(
+    wheel: Path, make_sandbox: Callable[..., Sandbox], short_directory: Path, version: str
+) -> None:
+    """Nothing but the wheel in its environment, dlrun too: 1 GPU, then 2, and each step once."""
+    environment(short_directory, pythons.python(version), wheel)
+    script, over, free = (short_directory / name for name in ("train.py", "over", "free"))
+    script.write_text(RESIZED)
+    ours = short_directory / "env/bin"
+    with resizing_schedd(make_sandbox(TWO), short_directory) as place:
+        for gpus, until in ((2, over), (1, free)):
+            place.until_state(place.toy(gpus, 1, "--until", str(until)), "RUNNING")
+        options = ["--sizes", "1,2", "--time", "60", f"--dlrun={ours / 'dlrun'}"]
+        job = place.submit(1, str(ours / "python"), str(script), str(over), options=options)
+        until_holds(place, job, 1, 1)
+        free.touch()
+        until_holds(place, job, 1, 2)
+        record = short_directory / "slurm_dl_runs" / job / "slurm_dl.progress.json"
+        place.until(
+            "its second run to train", lambda: json.loads(record.read_text())["restart"] == 1
+        )
+        over.touch()
+        place.until_state(job, "COMPLETED")
+        assert len(place.audit(action="reshape", job=int(job), result="ok")) == 1
+
+    told = json.loads(over.read_text())
+    assert [step for step, *_ in told] == list(range(len(told)))
+    gpus_seen = [gpus for _, gpus, *_ in told]
+    assert gpus_seen == sorted(gpus_seen)
+    assert set(gpus_seen) == {"1", "2"}
+    assert {".".join(map(str, v)) for *_, v, _ in told} == {version}
+    assert {Path(f).is_relative_to(short_directory) for *_, f in told} == {True}

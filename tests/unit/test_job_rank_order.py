@@ -176,6 +176,23 @@ def test_what_srun_is_told(
     assert Path(added["SLURM_DL_NODE_FILE"]).read_text() == "".join(f"{n}\n" for n in layout.nodes)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "environ", "told"),
+    [
+        ((2, 2), {"SLURM_DL_RANKS": "gpu"}, "2"),
+        ((2, 1), {"SLURM_DL_RANKS": "gpu"}, None),
+        ((2, 2), {}, None),
+    ],
+)
+def test_tasks_of_each_node_are_told_where_they_are_as_many(
+    tmp_path: Path, ranks: tuple[int, ...], environ: Mapping[str, str], told: str | None
+) -> None:
+    """Lightning refuses two tasks or more without it; elsewhere the job's own number stands."""
+    added = write_layout(RankLayout(("n2", "n1"), ranks, reordered=True), tmp_path, environ, "srun")
+
+    assert added.get("SLURM_NTASKS_PER_NODE") == told
+
+
 DATA = Path(__file__).parents[1] / "data"
 
 
