@@ -21,7 +21,7 @@ from slurm_dl.engine.preemption.handover_verdicts import BEGIN_WITHIN_S
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import HOUR_S
 from slurm_dl.model.contract import Contract
-from slurm_dl.model.handover import Handover, Victim, VictimState, reservation_name
+from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import (
@@ -248,6 +248,9 @@ class Invariants:
             assert action.handover_id is None or mine, "it is not its own"
             return
         [handover], seen = mine, self._basis
+        here = np.isin(seen.nodes.name, handover.nodes)
+        if handover.seal is Seal.RELEASED or not seen.nodes.up[here].all():
+            return  # Nothing can be kept on a node that is lost.
         rows, jobs = seen.jobs.row_of(), seen.jobs
         waiting = [
             b

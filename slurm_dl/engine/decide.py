@@ -271,6 +271,7 @@ def take(
         higher=higher,
         types=target.types,
         surplus=surplus,
+        movable=target.victims.may,
     )
     handovers = engine_of(settings).handovers(context)
     if handovers.opened:

@@ -147,7 +147,8 @@ def free_and_lent(snap: Snapshot, lending: Victims | None) -> FreeResources:
 
 def releasing(candidates: Victims, lending: Victims, snap: Snapshot, rows: NodeRows) -> Victims:
     """*candidates*, of which those at *rows*, and those that shrink already, may as *lending*."""
-    shrinks = [v.run.job_id for h in snap.handovers for v in h.victims if v.then is not None]
+    sized = [v for h in snap.handovers for v in h.victims if v.then is not None]
+    shrinks = [v.run.job_id for v in sized if v.gives_gpus > 0]
     of_these = is_in(candidates.rows, rows) | is_in(snap.jobs.job_id[candidates.rows], shrinks)
     last, busy = len(candidates.reasons) - 1, len(lending.reasons) - 1
     rule = np.where(of_these & (lending.rule == 0), 0, candidates.rule)
