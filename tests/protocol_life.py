@@ -150,9 +150,7 @@ class Life:
         self.acting = False
         self.on_done: Callable[[AppliedAction], None] = lambda _: None
         self._carry = Carry()
-        self._enrich = Enricher(
-            profiles={}, site=SitePriors(), checkpoint_cost_s=1, policy=policy
-        )
+        self._enrich = Enricher(profiles={}, site=SitePriors(), checkpoint_cost_s=1, policy=policy)
         self._name("begin")
         self._name("settle")
 

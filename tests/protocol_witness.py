@@ -272,7 +272,7 @@ class Invariants:
     # While time passes.
 
     def started(self, job: FakeJob) -> None:
-        """Object to a start that breaks up a gang, gives a node away twice, or in a size of none."""
+        """Object to a start that breaks up a gang, gives a node away twice, or in no size of it."""
         size = job.n_nodes, job.gpus
         assert size in self._sizes(job), f"{job.job_id} runs in the size {size}"
         nodes = job.nodes

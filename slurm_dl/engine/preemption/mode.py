@@ -42,6 +42,8 @@ class DecisionContext:
         surplus: The running jobs that should be smaller; None: no job changes its size.
         movable: Rows of the jobs that may be preempted even if nobody wants back what they were
             lent.
+        unsized: Rows of the waiting jobs to which this decision writes a size. GPUs are taken back
+            for one once Slurm shows that: it may take a write and do nothing.
     """
 
     snap: Snapshot
@@ -58,6 +60,7 @@ class DecisionContext:
     types: EligibleNodes = anywhere
     surplus: Surplus | None = None
     movable: Rows = field(default_factory=lambda: NOBODY)
+    unsized: Rows = field(default_factory=lambda: NOBODY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
