@@ -119,18 +119,24 @@ def test_a_run_goes_to_the_size_it_has(
         (Held.UNAVAILABLE, OLD, [], OLD),
         # Slurm shows the old one after a minute; then after another.
         (
-            Held.NO, SizeHistory(written=S4, written_s=NOW_S - 59), [S4],
+            Held.NO,
+            SizeHistory(written=S4, written_s=NOW_S - 59),
+            [S4],
             SizeHistory(written=S4, written_s=NOW_S - 59),
         ),
         (
-            Held.NO, SizeHistory(written=S4, written_s=NOW_S - 61), [S4],
+            Held.NO,
+            SizeHistory(written=S4, written_s=NOW_S - 61),
+            [S4],
             SizeHistory(written=S4, written_s=NOW_S, doubtful=True),
         ),
         (
-            Held.NO, SizeHistory(written=S4, written_s=NOW_S - 61, doubtful=True), [S4],
+            Held.NO,
+            SizeHistory(written=S4, written_s=NOW_S - 61, doubtful=True),
+            [S4],
             SizeHistory(refused=frozenset({S4}), written_s=NOW_S - 61, doubtful=True),
         ),
-    ],  # fmt: skip
+    ],
 )
 def test_what_is_written_of_a_waiting_job_stands_until_it_runs(
     held: Held, before: SizeHistory | None, shapes: Sequence[Shape], after: SizeHistory | None

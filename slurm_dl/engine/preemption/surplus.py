@@ -54,15 +54,16 @@ def movable(
     if lending is not None:
         giving = candidates.staying[is_in(candidates.staying, rows)]
         giving = giving[~is_in(giving, lending.staying)]
-    may_grow = None
-    if resizing.cooldown_s or resizing.max_per_day:
-        histories, now_s = size_histories(snap.booked), snap.now_s
-        may_grow = np.ones(len(snap.jobs), dtype=np.bool_)
-        for row, job_id in zip(rows.tolist(), snap.jobs.job_id[rows].tolist(), strict=True):
-            at_s = histories.get(JobId(job_id), NO_HISTORY).resized_s
-            today = sum(now_s - at < _DAY_S for at in at_s)
-            rests = bool(at_s) and now_s - max(at_s) < resizing.cooldown_s
-            may_grow[row] = not rests and not 0 < resizing.max_per_day <= today
+    histories, now_s = size_histories(snap.booked), snap.now_s
+    may_grow = np.ones(len(snap.jobs), dtype=np.bool_)
+    for row, job_id in zip(rows.tolist(), snap.jobs.job_id[rows].tolist(), strict=True):
+        history = histories.get(JobId(job_id), NO_HISTORY)
+        at_s = history.resized_s
+        today = sum(now_s - at < _DAY_S for at in at_s)
+        rests = bool(at_s) and now_s - max(at_s) < resizing.cooldown_s
+        # The size that it asked for stays one of its sizes.
+        rests |= history.asked in history.refused
+        may_grow[row] = not rests and not 0 < resizing.max_per_day <= today
     return Movable(giving=giving, may_grow=may_grow)
 
 
