@@ -15,9 +15,11 @@ from typing import Literal, TypeVar
 from protocol_world import World
 from superseding import supersede
 
+from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.daemon.rate_limits import may_have_reservations
 from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
+from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.store_protocol import LedgerContents, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
@@ -148,6 +150,7 @@ class Life:
         self.acting = False
         self.on_done: Callable[[AppliedAction], None] = lambda _: None
         self._carry = Carry()
+        self._enrich = Enricher(profiles={}, site=SitePriors(), checkpoint_cost_s=1, policy=policy)
         self._name("begin")
         self._name("settle")
 
@@ -201,6 +204,7 @@ class Life:
                 backfilling=self.world.backfilling,
                 carry=self._carry,
                 complete=self._complete,
+                enrich=self._enrich,
             )
         except SlurmDlError as err:
             self.superseded = type(err).__name__ == "SupersededError"

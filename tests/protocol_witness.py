@@ -21,7 +21,7 @@ from slurm_dl.engine.preemption.handover_verdicts import BEGIN_WITHIN_S
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import HOUR_S
 from slurm_dl.model.contract import Contract
-from slurm_dl.model.handover import Handover, VictimState, reservation_name
+from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import (
@@ -30,6 +30,7 @@ from slurm_dl.model.plan import (
     MarkGone,
     Requeue,
     Reserve,
+    Reshape,
     Signal,
     Unseal,
 )
@@ -74,6 +75,7 @@ class Invariants:
         self._gone: set[tuple[HandoverId, JobId]] = set()
         self._known: set[HandoverId] = set()
         self._late: set[Life] = set()
+        self.submitted: dict[JobId, tuple[int, float]] = {}
 
     # Before an action reaches the cluster.
 
@@ -90,8 +92,25 @@ class Invariants:
                 self._before_unseal(life, action)
             case Reserve() if life is self.life:
                 assert self._open(action.handover_id), "nothing of it is written down"
+            case Reshape() if life is self.life:
+                self._before_reshape(action)
             case _:
                 pass
+
+    def _before_reshape(self, action: Reshape) -> None:
+        """Only sizes that the job names, and none that Slurm did not give it."""
+        job = self.world.jobs[action.job_id]
+        size = action.shape.nodes, float(action.shape.gpus)
+        assert size in self._sizes(job), f"{action}: {job.sizes}"
+        # Once it may have started just before the size was written.
+        times = self.world.ignored.get(job.job_id, {}).get(action.shape, 0)
+        doubtful = self.world.is_doubtful(job.job_id)
+        back = size == self.submitted[job.job_id]
+        assert times <= 1 or doubtful or back, f"{action}, ignored {times} times"
+
+    def _sizes(self, job: FakeJob) -> set[tuple[int, float]]:
+        """Nodes and GPUs of each size that *job* may have."""
+        return {(s.nodes, float(s.gpus)) for s in job.sizes} | {self.submitted[job.job_id]}
 
     def _is_on(self, action: Signal | Requeue) -> FakeJob | None:
         """The job, if it is in the run that is meant; else the cluster refuses."""
@@ -120,6 +139,9 @@ class Invariants:
             sent.struck = struck
         if sent is not None:
             return
+        victim = next(
+            v for h in life.ledger.handovers for v in h.victims if v.run.job_id == job.job_id
+        )
         if life is self.life:
             handover = self._check_written(action, VictimState.SIGNALLING)
             self._check_seal(handover, job)
@@ -127,8 +149,8 @@ class Invariants:
             # Once somebody may have been told there is no way back.
             if life is self.life:
                 self._check_room(handover, seen)
-            self._check_limits(seen, job, contract, self.settings.preemption)
-        self.sent[run] = Sent(contract, self.world.now_s, struck, job.gpus)
+            self._check_limits(seen, job, victim, self.settings.preemption)
+        self.sent[run] = Sent(contract, self.world.now_s, struck, victim.gives_gpus)
 
     def _check_written(self, action: Signal | Requeue, state: VictimState) -> Handover:
         [handover] = self._open(action.handover_id)
@@ -147,7 +169,8 @@ class Invariants:
         name, world = reservation_name(handover.handover_id), self.world
         seal = world.reservations.get(name)
         assert seal is not None, "signalled before its nodes were sealed"
-        assert set(job.nodes) <= seal.nodes, "freed nodes are not all sealed"
+        if handover.purpose != "reshape" or not self._grows(handover, job):
+            assert set(job.nodes) <= seal.nodes, "freed nodes are not all sealed"
         grace_s = max(v.contract.grace_s for v in handover.victims)
         assert seal.end_s >= self._basis.now_s + grace_s, "the seal ends before the grace"
         if handover.purpose != "preempt":
@@ -158,6 +181,12 @@ class Invariants:
         # What a backfill pass has undone is seen at the next look only.
         if not world.doubtful and world.undone.isdisjoint(j.job_id for j in (job, *waiting)):
             assert all(j.site_factor > job.site_factor for j in waiting), "a worse job gains"
+
+    @staticmethod
+    def _grows(handover: Handover, job: FakeJob) -> bool:
+        """Whether nobody is to have the GPUs that the job leaves: it has more elsewhere."""
+        [then] = [v.then for v in handover.victims if v.run.job_id == job.job_id]
+        return then is not None and then.gpus > job.gpus
 
     def _check_room(self, handover: Handover, seen: Observed) -> None:
         """Once all victims are gone somebody it is for can start."""
@@ -173,28 +202,30 @@ class Invariants:
             row = rows.get(job_id, -1)
             if row < 0 or jobs.state[row] != JobState.PENDING or jobs.held[row] != Held.NO:
                 continue
-            share = float(jobs.gpus[row]) / int(jobs.n_nodes[row])
-            if int((usable & (free >= share)).sum()) >= int(jobs.n_nodes[row]):
+            job = self.world.jobs[job_id]  # Its size may have been written since.
+            if int((usable & (free >= job.gpus / job.n_nodes)).sum()) >= job.n_nodes:
                 return
         msg = f"nobody could start once {handover.victims} are gone"
         raise AssertionError(msg)
 
     def _check_limits(
-        self, seen: Observed, job: FakeJob, contract: Contract, limits: Preemption
+        self, seen: Observed, job: FakeJob, victim: Victim, limits: Preemption
     ) -> None:
-        now_s = seen.now_s
+        now_s, then = seen.now_s, victim.then
         assert seen.jobs.requeueable[seen.jobs.row_of()[job.job_id]]
         assert job.gpus == int(job.gpus), "who shares a GPU is left alone"
-        assert contract.grace_s <= limits.max_grace_s, "its grace is too long"
-        assert now_s - job.start_s >= limits.min_quantum_s, "inside its quantum"
+        assert victim.contract.grace_s <= limits.max_grace_s, "its grace is too long"
         assert job.start_s + job.limit_s - now_s >= limits.limit_reserve_s, "near its time limit"
-        earlier = [s.first_s for (j, _), s in self.sent.items() if j == job.job_id]
-        assert now_s - max(earlier, default=0.0) >= limits.cooldown_s, "inside its cooldown"
-        times = sum(j == job.job_id for j, _ in self.world.requeued_by_us)
-        assert times < limits.max_preemptions, "preempted too often"
+        if then is None or then.gpus > job.gpus:
+            # What a job holds beyond its least size is lent, and given back at any time.
+            earlier = [s.first_s for (j, _), s in self.sent.items() if j == job.job_id]
+            assert now_s - job.start_s >= limits.min_quantum_s, "inside its quantum"
+            assert now_s - max(earlier, default=0.0) >= limits.cooldown_s, "inside its cooldown"
+            times = self._preempted(job.job_id)
+            assert times < limits.max_preemptions, "preempted too often"
         if limits.max_gpus_per_hour:
             lately = [s for s in self.sent.values() if s.first_s > now_s - HOUR_S]
-            taken = sum(s.gpus for s in lately) + job.gpus - self._let_go_gpus()
+            taken = sum(s.gpus for s in lately) + victim.gives_gpus - self._let_go_gpus()
             assert taken <= limits.max_gpus_per_hour, f"{taken} GPUs in an hour"
 
     def _before_requeue(self, life: Life, action: Requeue) -> None:
@@ -217,6 +248,9 @@ class Invariants:
             assert action.handover_id is None or mine, "it is not its own"
             return
         [handover], seen = mine, self._basis
+        here = np.isin(seen.nodes.name, handover.nodes)
+        if handover.seal is Seal.RELEASED or not seen.nodes.up[here].all():
+            return  # Nothing can be kept on a node that is lost.
         rows, jobs = seen.jobs.row_of(), seen.jobs
         waiting = [
             b
@@ -238,7 +272,9 @@ class Invariants:
     # While time passes.
 
     def started(self, job: FakeJob) -> None:
-        """Object to a start that breaks up a gang or gives a node away twice."""
+        """Object to a start that breaks up a gang, gives a node away twice, or in no size of it."""
+        size = job.n_nodes, job.gpus
+        assert size in self._sizes(job), f"{job.job_id} runs in the size {size}"
         nodes = job.nodes
         assert len(set(nodes)) == len(nodes), f"a node twice: {job}"
         assert len(nodes) in job.ways(), f"half a gang: {job}"
@@ -323,7 +359,7 @@ class Invariants:
         for body, _ in self._bodies():
             for victim in body["victims"]:
                 job_id = victim["run"]["job_id"]
-                if victim["outcome"] == "requeued":
+                if victim["outcome"] == "requeued" and not victim.get("then"):
                     most[job_id] = most.get(job_id, 0) + 1
                     least[job_id] = least.get(job_id, 0) + (victim["signalled_s"] > 0)
         service = life.ledger.service
@@ -331,6 +367,16 @@ class Invariants:
             service.job_id.tolist(), service.preemptions.tolist(), strict=True
         ):
             assert least.get(job_id, 0) <= times <= most.get(job_id, 0), f"{job_id}: {times}"
+
+    def _preempted(self, job_id: JobId) -> int:
+        """How often the job was put back so that it left its GPUs."""
+        return sum(
+            victim["run"]["job_id"] == job_id
+            and not victim.get("then")
+            and (job_id, victim["run"]["start_s"]) in self.world.requeued_by_us
+            for body, _ in self._bodies()
+            for victim in body["victims"]
+        )
 
     def _let_go_gpus(self) -> float:
         """GPUs of those that were signalled, perhaps, and then let go."""

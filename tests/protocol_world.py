@@ -19,7 +19,8 @@ import numpy as np
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import ClusterAction, Requeue, SetSiteFactor, Signal
+from slurm_dl.model.plan import ClusterAction, Requeue, Reshape, SetSiteFactor, Signal
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 from slurm_dl.testing.in_memory.fake_slurm import FakeJob, FakeReservation
@@ -49,6 +50,7 @@ class Witness(Protocol):
 _FIELDS = (
     *("state", "site_factor", "start_s", "end_s", "eligible_s", "restarts", "submit_s"),
     *("acked_run", "reservation", "hold", "requeueable", "contract", "nodes"),
+    *("n_nodes", "gpus", "cpus", "mem_mb"),
 )
 _fields_of = operator.attrgetter(*_FIELDS)
 
@@ -78,6 +80,9 @@ class World(FakeCluster):
         passes: Whether a backfill pass is under way, second by second, over and over.
         undoes: A pass undoes the SiteFactors that are written meanwhile.
         undone: Jobs whose last SiteFactor it has undone.
+        ignores: So many of the next changes of a size are taken, and nothing is done.
+        deaf: Jobs whose size never changes, whatever is written.
+        ignored: Sizes that each job was not given, and how often it started in another.
     """
 
     def __init__(self, *, nodes: int, gpus: int, hold_s: float, ending_s: int) -> None:
@@ -92,6 +97,10 @@ class World(FakeCluster):
         self.passes = [False]
         self.undoes = False
         self.undone: set[JobId] = set()
+        self.ignores = 0
+        self.deaf: set[JobId] = set()
+        self.ignored: dict[JobId, dict[Shape, int]] = {}
+        self._unheard: dict[JobId, Shape] = {}
         self.ending_s = ending_s
         self._ending: dict[JobId, tuple[float, JobState]] = {}
         self._ghosts: dict[JobId, float] = {}
@@ -183,6 +192,8 @@ class World(FakeCluster):
         if isinstance(action, SetSiteFactor):
             self._set_site_factor(action)
             return
+        if isinstance(action, Reshape) and self._ignores(action):
+            return
         if not isinstance(action, Signal | Requeue):
             super()._do(action)
             return
@@ -193,6 +204,17 @@ class World(FakeCluster):
         assert not other, f"{action}, and {job.job_id} was in another run"
         if isinstance(action, Requeue) and running:
             self.requeued_by_us.add((run.job_id, start_s))
+
+    def _ignores(self, action: Reshape) -> bool:
+        """Whether Slurm takes the change and does nothing."""
+        job = self.jobs[action.job_id]
+        self._unheard.pop(job.job_id, None)
+        if job.state is not JobState.PENDING or not (self.ignores or job.job_id in self.deaf):
+            return False
+        self.ignores -= job.job_id not in self.deaf
+        if (job.n_nodes, job.gpus) != (action.shape.nodes, action.shape.gpus):
+            self._unheard[job.job_id] = action.shape
+        return True
 
     def _set_site_factor(self, action: SetSiteFactor) -> None:
         job = self.jobs[action.job_id]
@@ -237,6 +259,7 @@ class World(FakeCluster):
     def _put_back(self, job: FakeJob) -> None:
         super()._requeue(job)
         job.runs.pop()
+        job.ran_gpu_s.pop()
 
     def _ended(self, job: FakeJob) -> None:
         _, becomes = self._ending.pop(job.job_id)
@@ -276,5 +299,10 @@ class World(FakeCluster):
 
     def _try_start(self, job: FakeJob) -> None:
         super()._try_start(job)
-        if job.state is JobState.RUNNING and self.witness is not None:
+        if job.state is not JobState.RUNNING:
+            return
+        if shape := self._unheard.pop(job.job_id, None):
+            often = self.ignored.setdefault(job.job_id, {})
+            often[shape] = often.get(shape, 0) + 1
+        if self.witness is not None:
             self.witness.started(job)

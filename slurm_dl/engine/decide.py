@@ -43,6 +43,7 @@ from slurm_dl.engine.waiting_sizes import (
     moved_rows,
     reshapes,
     sizes_in,
+    unsized,
     waiting_shapes,
 )
 from slurm_dl.model.booking import changes
@@ -90,7 +91,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     shapes = given_back(snap) | shapes
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
-    handovers = take(snap, wish, target, admitted, stuck=stuck)
+    change = SizeChange(stuck=stuck, unsized=unsized(shown, shapes))
+    handovers = take(snap, wish, target, admitted, change)
     return tell(snap, wish, placed, handovers, Shown(shown, shapes))
 
 
@@ -245,18 +247,21 @@ class PreemptionDecision:
     handovers: Handovers  # The hand-overs that are under way or begin
 
 
-def take(
-    snap: Snapshot, wish: Wish, target: Target, admitted: Admitted, *, stuck: bool
-) -> PreemptionDecision:
-    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way.
+class SizeChange(NamedTuple):
+    """Waiting jobs beside their sizes."""
 
-    Args:
-        stuck: See `Surplus.of`.
-    """
+    stuck: bool  # See `Surplus.of`
+    unsized: Rows  # See `DecisionContext`
+
+
+def take(
+    snap: Snapshot, wish: Wish, target: Target, admitted: Admitted, change: SizeChange
+) -> PreemptionDecision:
+    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
     settings, tripping, surplus = admitted.settings, admitted.tripping, None
     candidates = target.victims
     if admitted.lending is not None:
-        surplus = Surplus.of(snap, target.intent, stuck=stuck)
+        surplus = Surplus.of(snap, target.intent, stuck=change.stuck)
         candidates = releasing(candidates, admitted.lending, snap, surplus.rows)
     higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
@@ -273,6 +278,8 @@ def take(
         higher=higher,
         types=target.types,
         surplus=surplus,
+        movable=target.victims.may,
+        unsized=change.unsized,
     )
     handovers = engine_of(settings).handovers(context)
     if handovers.opened:

@@ -1,7 +1,8 @@
 """What is written down of elastic jobs: the sizes that they ran in, and those that Slurm refused.
 
 A size counts as refused if the job started in another one than was written, or if Slurm says of the
-waiting job that no nodes would ever do. `SizeHistory` is what the entry of a job holds.
+waiting job that no nodes would ever do, or goes on to show another. `SizeHistory` is what the entry
+of a job holds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _DAY_S: Final = 86_400.0
 
 _RACE_S: Final = 3.0
 """A job that starts so soon after a size was decided may have started before it was written."""
+
+_UNSHOWN_S: Final = 60.0
+"""A size that Slurm does not show so long after it was decided is doubtful, and then refused."""
 
 
 def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
@@ -84,8 +88,12 @@ def _waits(
     if action is None:
         return history
     before = history or SizeHistory(asked=size_of(snap.jobs, row))
-    if before.written == action.shape:
-        return before
+    if before.written == action.shape or action.shape in before.refused:
+        if before.written is None or snap.now_s - before.written_s <= _UNSHOWN_S:
+            return before
+        if before.doubtful:
+            return replace(before, written=None, refused=before.refused | {action.shape})
+        return replace(before, doubtful=True, written_s=snap.now_s)
     # Of a hand-over: we have just requeued it for that.
     requeues = before.requeues + (action.handover_id is not None)
     return replace(before, written=action.shape, written_s=snap.now_s, requeues=requeues)

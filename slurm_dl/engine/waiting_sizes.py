@@ -151,6 +151,19 @@ def given_back(snap: Snapshot) -> dict[int, Shape]:
     return found
 
 
+def unsized(before: Snapshot, shapes: Mapping[int, Shape]) -> Rows:
+    """Rows of the waiting jobs that Slurm, as *before* shows, does not have in these sizes yet."""
+    jobs = before.jobs
+    return np.array(
+        [
+            row
+            for row, shape in shapes.items()
+            if (int(jobs.n_nodes[row]), float(jobs.gpus[row])) != (shape.nodes, shape.gpus)
+        ],
+        dtype=np.int64,
+    )
+
+
 def reshapes(
     before: Snapshot, snap: Snapshot, shapes: Mapping[int, Shape], reserved: Collection[JobId]
 ) -> Iterator[Reshape]:
@@ -160,11 +173,9 @@ def reshapes(
         before: The snapshot with the sizes that Slurm shows.
         reserved: Jobs of hand-overs under way, whose sizes are steps of theirs.
     """
-    for row, shape in shapes.items():
-        job_id = JobId(int(snap.jobs.job_id[row]))
-        shown = int(before.jobs.n_nodes[row]), float(before.jobs.gpus[row])
-        if job_id not in reserved and shown != (shape.nodes, shape.gpus):
-            yield reshape_of(snap, row, why=f"it is to start on {shape.gpus} GPUs")
+    for row in unsized(before, shapes).tolist():
+        if JobId(int(snap.jobs.job_id[row])) not in reserved:
+            yield reshape_of(snap, row, why=f"it is to start on {shapes[row].gpus} GPUs")
 
 
 def reshape_of(snap: Snapshot, row: int, *, why: str) -> Reshape:

@@ -54,6 +54,7 @@ class Victim:
             requeued for it; else 0.
         tries: How often that requeue was tried since it last succeeded as a whole.
         then: Its size afterwards, which room is kept for; None: it leaves, or keeps its size.
+        gives: GPUs that it has fewer afterwards, weighted as *gpus*; None: all of them.
     """
 
     run: Run
@@ -66,11 +67,12 @@ class Victim:
     ended: int = 0
     tries: int = 0
     then: Shape | None = None
+    gives: float | None = None
 
     @property
     def gives_gpus(self) -> float:
         """GPUs that it has fewer afterwards."""
-        return self.gpus if self.then is None else max(0.0, self.gpus - self.then.gpus)
+        return self.gpus if self.gives is None else self.gives
 
 
 Purpose = Literal["preempt", "defragment", "split", "reshape"]

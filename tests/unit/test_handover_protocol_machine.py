@@ -12,6 +12,7 @@ The same examples each time, few of them. A long search, with new examples each 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 import tempfile
@@ -32,11 +33,14 @@ from protocol_life import Fault, Faults, How, Killed, Life
 from protocol_witness import Invariants
 from protocol_world import OVER, World
 
-from slurm_dl.engine.settings import Defragment, Preemption, Settings
+from slurm_dl.engine.settings import Defragment, Preemption, Resizing, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.shape import Shape
+from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.elastic.afs import Afs
 
 NODES, GPUS = 3, 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the ledger syncs a lot
@@ -75,6 +79,8 @@ contracts = st.builds(
     requeued_by=st.sampled_from(["daemon", "daemon", "job"]),
 )
 acts = st.sampled_from(["cancels", "fails", "requeues", "holds", "recants", "fixes"])
+elastic = st.sampled_from(["1x1,1x2,1x4", "1x1,2x1,2x2", "1x2,2x4,3x4", "1x1,1x3,3x4", "1x1,1x9"])
+policies: st.SearchStrategy[Policy] = st.sampled_from([POLICY, POLICY, Afs()])
 behaviours = st.sampled_from(["save", "save", "save", "ignore", "finish", "requeue_itself"])
 
 
@@ -99,6 +105,8 @@ class Protocol(RuleBasedStateMachine):
         undoes=st.booleans(),
         spared_s=st.sampled_from([(8.0, 40.0), (30.0, 5.0)]),
         sizes=st.sampled_from([(12,), (4, 4, 4), (8, 4), (4, 4, 2, 2), (2,) * 6]),
+        elastic=st.lists(elastic, max_size=3),
+        policy=policies,
         behaviour=behaviours,
         contract=contracts.filter(lambda c: c.grace_s <= LIMITS.max_grace_s),
         wanted=st.lists(
@@ -118,6 +126,8 @@ class Protocol(RuleBasedStateMachine):
         undoes: bool,
         spared_s: tuple[float, float],
         sizes: tuple[int, ...],
+        elastic: list[str],
+        policy: Policy,
         behaviour: str,
         contract: Contract,
         wanted: list[tuple[int, int]],
@@ -137,12 +147,15 @@ class Protocol(RuleBasedStateMachine):
             partitions=frozenset({"gpu"}),
             preemption=limits,
             defragment=Defragment(enabled=moves, after_s=10.0, max_moves=2),
+            resizing=Resizing(expand=True, steadiness=0.1, cooldown_s=5.0, max_per_day=6),
         )
         self.witness = Invariants(self.world, self.dir / "ledger", self.settings)
         self.world.witness = self.witness
-        for gpus in sizes:
+        self.policy = policy
+        for gpus, named in itertools.zip_longest(sizes, elastic[: len(sizes)], fillvalue=""):
             self._submit(
-                gpus=gpus,
+                gpus=int(gpus),
+                sizes=str(named),
                 n_nodes=-(-gpus // GPUS),
                 work_s=400,
                 contract=contract,
@@ -164,11 +177,13 @@ class Protocol(RuleBasedStateMachine):
         contract: Contract | None,
         behaviour: str = "save",
         save_s: int = 3,
+        sizes: str = "",
+        deaf: bool = False,
         **more: object,
     ) -> JobId:
         if contract is not None and behaviour == "requeue_itself":
             contract = dataclasses.replace(contract, requeued_by="job")
-        return self.world.submit(
+        job_id = self.world.submit(
             gpus,
             n_nodes=n_nodes,
             work_s=work_s,
@@ -177,11 +192,16 @@ class Protocol(RuleBasedStateMachine):
             save_s=save_s,
             **more,  # type: ignore[arg-type]
         )
+        self.world.jobs[job_id].sizes = tuple(Shape.of(size) for size in sizes.split(",") if size)
+        self.witness.submitted[job_id] = n_nodes, gpus
+        if deaf:
+            self.world.deaf.add(job_id)
+        return job_id
 
     # The daemon.
 
     def _start(self) -> None:
-        self.life = Life(self.world, self.dir / "ledger", POLICY, self.faults)
+        self.life = Life(self.world, self.dir / "ledger", self.policy, self.faults)
         self.life.on_done = self.witness.done
         self.witness.life = self.life
 
@@ -317,6 +337,13 @@ class Protocol(RuleBasedStateMachine):
         self.world.crash(forgets_s)
         self.daemon_runs(times=2, every_s=2)
 
+    @rule(changes=st.integers(1, 3), times=st.integers(1, 6))
+    def slurm_ignores(self, *, changes: int, times: int) -> None:
+        """It takes changes of sizes, says that all is well, and does nothing."""
+        self.world.ignores = changes
+        self.daemon_runs(times=times, every_s=2)
+        self.world.ignores = 0
+
     @rule(times=st.integers(1, 4), every_s=st.integers(1, 20))
     def admin_pauses(self, *, times: int, every_s: int) -> None:
         """The daemon is to look only, for a while."""
@@ -364,6 +391,8 @@ class Protocol(RuleBasedStateMachine):
         behaviour=behaviours,
         save_s=st.integers(1, 20),
         kind=st.sampled_from(["plain"] * 9 + ["share", "fixed", "het", "alone", "short", "after"]),
+        sizes=st.just("") | st.just("") | elastic,
+        deaf=st.sampled_from([False, False, False, True]),
         times=st.integers(0, 6),
     )
     def user_submits(
@@ -376,9 +405,11 @@ class Protocol(RuleBasedStateMachine):
         behaviour: str,
         save_s: int,
         kind: str,
+        sizes: str = "",
+        deaf: bool = False,
         times: int,
     ) -> None:
-        """A job of any shape."""
+        """A job of any shape, of any size among some that it names."""
         more: dict[str, object] = {}
         match kind:
             case "share":
@@ -400,6 +431,8 @@ class Protocol(RuleBasedStateMachine):
             contract=contract,
             behaviour=behaviour,
             save_s=save_s,
+            sizes=sizes,
+            deaf=deaf,
             **more,
         )
         if kind == "het":
@@ -558,6 +591,8 @@ def test_each_daemon_taken_over_inside_a_signal_sends_it_once_more(takeovers: in
         undoes=False,
         spared_s=(8.0, 40.0),
         sizes=(12,),
+        elastic=[],
+        policy=POLICY,
         behaviour="save",
         contract=contract,
         wanted=[(1, 1)],

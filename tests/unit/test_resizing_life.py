@@ -232,3 +232,28 @@ def test_a_size_that_slurm_does_not_give_is_not_tried_again() -> None:
     settled(site)
     snap = site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions)
     assert size_histories(snap.booked)[JobId(job)].refused == {Shape(2, 2)}
+
+
+def test_a_job_that_does_not_get_its_own_size_back_keeps_the_one_it_has() -> None:
+    """The size that it was submitted with is always one of its sizes, and is not tried for ever."""
+    site = Site(DiscreteLas())
+    apply, first = site._apply, site.submit(2)
+    ignored = []
+
+    def deaf(action: ClusterAction) -> Unfinished | None:
+        if isinstance(action, Reshape) and action.shape == Shape(2, 2):
+            ignored.append(action)
+            return None
+        return apply(action)
+
+    site._apply = deaf
+    job = site.submit(4, sizes="1x1,2x2")
+    site.job(job).n_nodes = 2
+    site.until("it runs in its least size", lambda: site.held(job) == "1x1")
+    site.cluster.cancel(JobId(first))
+    for _ in range(400):
+        site.look()
+
+    assert site.held(job) == "1x1"
+    assert site.job(job).restarts <= 2
+    assert len(ignored) <= 3

@@ -130,6 +130,25 @@ def test_a_run_goes_to_the_size_it_has(
         (Held.BEGIN_TIME, SizeHistory(written=S4), [], SizeHistory(written=S4)),
         (Held.UNAVAILABLE, SizeHistory(written=S4), [], SizeHistory(refused=frozenset({S4}))),
         (Held.UNAVAILABLE, OLD, [], OLD),
+        # Slurm shows the old one after a minute; then after another.
+        (
+            Held.NO,
+            SizeHistory(written=S4, written_s=NOW_S - 59),
+            [S4],
+            SizeHistory(written=S4, written_s=NOW_S - 59),
+        ),
+        (
+            Held.NO,
+            SizeHistory(written=S4, written_s=NOW_S - 61),
+            [S4],
+            SizeHistory(written=S4, written_s=NOW_S, doubtful=True),
+        ),
+        (
+            Held.NO,
+            SizeHistory(written=S4, written_s=NOW_S - 61, doubtful=True),
+            [S4],
+            SizeHistory(refused=frozenset({S4}), written_s=NOW_S - 61, doubtful=True),
+        ),
     ],
 )
 def test_what_is_written_of_a_waiting_job_stands_until_it_runs(

@@ -72,7 +72,7 @@ class ExternalEngine:
         kept = tuple(h for h in context.snap.handovers if not verdicts[h.handover_id].lost)
         snap = dataclasses.replace(context.snap, handovers=kept)
         jobs, ranked = snap.jobs, context.served
-        ready = waiting(snap)[ranked]
+        ready = waiting(snap)[ranked] & ~is_in(ranked, context.unsized)
         surplus, in_target = context.surplus, intent.target
         if surplus is not None:
             # Who is to give GPUs back does not come last.

@@ -37,7 +37,7 @@ def growths(
     """
     snap, surplus, limits = context.snap, context.surplus, settings.preemption
     rows = is_growing(snap, context.intent)
-    rows = rows[is_in(rows, context.candidates.may)]
+    rows = rows[is_in(rows, context.movable)]
     if surplus is None or not len(rows) or not limits.enabled:
         return []
     search = _Growth(context, surplus, under_way, settings)

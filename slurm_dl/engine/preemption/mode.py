@@ -13,7 +13,7 @@ from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_verdicts import Verdict
 from slurm_dl.engine.preemption.surplus import Surplus
-from slurm_dl.engine.target import Rows
+from slurm_dl.engine.target import NOBODY, Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.handover import Handover, jobs_of
 from slurm_dl.model.ids import HandoverId, JobId
@@ -40,6 +40,10 @@ class DecisionContext:
         higher: Where jobs of a higher PriorityTier wait; None: nowhere.
         types: Nodes of the type of GPUs that the policy chose for a job.
         surplus: The running jobs that should be smaller; None: no job changes its size.
+        movable: Rows of the jobs that may be preempted even if nobody wants back what they were
+            lent.
+        unsized: Rows of the waiting jobs to which this decision writes a size. GPUs are taken back
+            for one once Slurm shows that: it may take a write and do nothing.
     """
 
     snap: Snapshot
@@ -55,6 +59,8 @@ class DecisionContext:
     higher: HigherTiers | None = None
     types: EligibleNodes = anywhere
     surplus: Surplus | None = None
+    movable: Rows = field(default_factory=lambda: NOBODY)
+    unsized: Rows = field(default_factory=lambda: NOBODY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -425,4 +425,6 @@ def victim_of(snap: Snapshot, row: int, then: Shape | None = None) -> Victim:
         raise AssertionError(msg)
     run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
     gpus = float(snap.seen.weighted_gpus()[row])
-    return Victim(run=run, gpus=gpus, contract=contract, then=then)
+    fewer = 0.0 if then is None else max(0.0, 1 - then.gpus / float(jobs.gpus[row]))
+    gives = None if then is None else gpus * fewer
+    return Victim(run=run, gpus=gpus, contract=contract, then=then, gives=gives)

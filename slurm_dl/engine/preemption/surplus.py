@@ -54,13 +54,13 @@ def movable(
     if lending is not None:
         giving = candidates.staying[is_in(candidates.staying, rows)]
         giving = giving[~is_in(giving, lending.staying)]
-    may_grow = None
-    if resizing.cooldown_s or resizing.max_per_day:
-        histories = size_histories(snap.booked)
-        may_grow = np.ones(len(snap.jobs), dtype=np.bool_)
-        for row, job_id in zip(rows.tolist(), snap.jobs.job_id[rows].tolist(), strict=True):
-            history = histories.get(JobId(job_id), NO_HISTORY)
-            may_grow[row] = growth_rest(history, resizing, snap.now_s)[0] <= 0
+    histories = size_histories(snap.booked)
+    may_grow = np.ones(len(snap.jobs), dtype=np.bool_)
+    for row, job_id in zip(rows.tolist(), snap.jobs.job_id[rows].tolist(), strict=True):
+        history = histories.get(JobId(job_id), NO_HISTORY)
+        rests = growth_rest(history, resizing, snap.now_s)[0] > 0
+        # The size that it asked for stays one of its sizes.
+        may_grow[row] = not rests and history.asked not in history.refused
     return Movable(giving=giving, may_grow=may_grow)
 
 
@@ -158,7 +158,8 @@ def free_and_lent(snap: Snapshot, lending: Victims | None) -> FreeResources:
 
 def releasing(candidates: Victims, lending: Victims, snap: Snapshot, rows: NodeRows) -> Victims:
     """*candidates*, of which those at *rows*, and those that shrink already, may as *lending*."""
-    shrinks = [v.run.job_id for h in snap.handovers for v in h.victims if v.then is not None]
+    sized = [v for h in snap.handovers for v in h.victims if v.then is not None]
+    shrinks = [v.run.job_id for v in sized if v.gives_gpus > 0]
     of_these = is_in(candidates.rows, rows) | is_in(snap.jobs.job_id[candidates.rows], shrinks)
     last, busy = len(candidates.reasons) - 1, len(lending.reasons) - 1
     rule = np.where(of_these & (lending.rule == 0), 0, candidates.rule)
