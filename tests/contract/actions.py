@@ -550,10 +550,10 @@ def requeue_incomplete_of_a_completing_job_does_nothing(subject: Subject) -> Non
 
 
 def pending_job_grows_and_goes_back(subject: Subject) -> None:
-    """By the node, with a type or none; requeued, it takes its old size again."""
-    for asked in ("--gpus-per-node=1", "--gres=gpu:a100:1"):
+    """By the node, with a type, CPUs for a task, or none; requeued, it takes its old size again."""
+    for asked in (("--gpus-per-node=1",), ("--gres=gpu:a100:1",), ("--gpus-per-node=1", "-c1")):
         runs = fill(subject)
-        job = subject.submit(asked, CLAIM)
+        job = subject.submit(*asked, CLAIM)
         subject.apply(size(job, "2x2", cpus=2))
         is_now = told(subject, job)
         assert (is_now["state"], is_now["n_nodes"], is_now["gpus"]) == ("PENDING", 2, 4), is_now

@@ -201,6 +201,7 @@ def _parser() -> _Parser:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("-N", dest="nodes", type=int, default=1)
     parser.add_argument("-n", dest="tasks", type=int)
+    parser.add_argument("-c", type=int, choices=[1])  # As without it.
     parser.add_argument("-w", dest="nodelist", default="")
     parser.add_argument("-x", dest="exclude", default="")
     parser.add_argument("-t", dest="time", default="")

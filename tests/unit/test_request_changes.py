@@ -76,6 +76,15 @@ TWO_TASKS = {"NumTasks": "2"}
                 "NumCPUs=4 CPUsPerTask=4 MinCPUsNode=4"
             ),
         ),
+        # Releases from 24.11 on show --cpus-per-task there.
+        (
+            size("1x2"),
+            {"tres-per-task": "cpu=4"},
+            (
+                "NumNodes=1-1 Gres=gpu:2 NumTasks=1 TasksPerNode=1 "
+                "NumCPUs=4 CPUsPerTask=4 MinCPUsNode=4"
+            ),
+        ),
         # squeue shows three nodes of a pending job that asks for two.
         (
             size("1x4"),
@@ -102,6 +111,7 @@ def test_one_update_or_none(action: Trim | Reshape, fields: dict[str, str], sett
     [
         (size("1x2"), {"tres-per-node": "N/A", "tres-per-job": "gres:gpu:1"}, "by --gpus,"),
         (size("1x2"), {"tres-per-node": "N/A", "tres-per-task": "gres:gpu:1"}, "--gpus-per-task"),
+        (size("1x2"), {"tres-per-task": "cpu=1,gres/gpu=1"}, "--gpus-per-task"),
         (size("1x2"), {"tres-per-socket": "gres:gpu:1"}, "--gpus-per-socket"),
         (size("1x2"), {"tres-per-node": "N/A"}, "no GPUs"),
         (size("1x2"), {"tres-per-node": "gres:gpu:a:1,gres:gpu:b:1"}, "one kind"),

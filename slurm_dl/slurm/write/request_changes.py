@@ -106,8 +106,14 @@ def _asked_now(slurm: Slurm, job_id: JobId) -> _Asked | None:
         msg = f"job {job_id} cannot be read: it has {nodes} nodes and {tasks} tasks"
         raise ClusterError(msg)
     by_others = zip(_BY_OTHERS, mine[0][-len(_BY_OTHERS) :], strict=True)
-    others = next((_OPTION[name] for name, value in by_others if value not in NOTHING), "")
+    others = next((_OPTION[name] for name, value in by_others if _is_asked(value)), "")
     return _Asked(nodes, tasks, cpus, "" if per_node in NOTHING else per_node, others)
+
+
+def _is_asked(value: str) -> bool:
+    """It asks for more than CPUs, which 24.11 and later show of each --cpus-per-task: ``cpu=4``."""
+    items = [] if value in NOTHING else value.split(",")
+    return any(not item.startswith(("cpu=", "cpu:")) for item in items)
 
 
 def _trimmed(now: _Asked, action: Trim) -> list[str]:
