@@ -18,12 +18,16 @@ from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, PENDING
+from slurm_dl.model.jobs import COMPLETING, PENDING, Held
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.size_history import size_histories, size_of
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
+
+HOPELESS = frozenset({int(Held.LIMIT), int(Held.UNAVAILABLE)})
+"""Slurm takes a size that no partition, limit or node allows, and says so of the waiting job."""
 
 
 def shape_of(sizes: Sizes, size: int) -> Shape:
@@ -132,6 +136,23 @@ def waiting_shapes(
         else:
             stuck = True
     return found, stuck
+
+
+def given_back(snap: Snapshot) -> dict[int, Shape]:
+    """Sizes for jobs that can never start in the one they wait in, as Slurm has shown, by row.
+
+    Each the one it had last, or else the one that it asked for.
+    """
+    jobs, found = snap.jobs, dict[int, Shape]()
+    row_of = jobs.row_of()
+    for job_id, history in size_histories(snap.booked).items():
+        row = row_of.get(job_id)
+        if row is None or jobs.state[row] != PENDING or size_of(jobs, row) not in history.refused:
+            continue
+        if snap.is_managed()[row] and jobs.held[row] in HOPELESS:
+            others = [s for s in (history.now, history.asked) if s and s not in history.refused]
+            found.update({row: shape for shape in others[:1]})
+    return found
 
 
 def unsized(before: Snapshot, shapes: Mapping[int, Shape]) -> Rows:
