@@ -151,7 +151,8 @@ def given_back(snap: Snapshot) -> dict[int, Shape]:
             continue
         if snap.is_managed()[row] and jobs.held[row] in HOPELESS:
             others = [s for s in (history.now, history.asked) if s and s not in history.refused]
-            found.update({row: shape for shape in others[:1]})
+            if others:
+                found[row] = others[0]
     return found
 
 
