@@ -88,7 +88,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
     shapes, stuck = waiting_shapes(snap, target.intent, target.served, settings.window)
-    shapes = given_back(snap) | shapes
+    shapes |= given_back(snap)
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
     change = SizeChange(stuck=stuck, unsized=unsized(shown, shapes))

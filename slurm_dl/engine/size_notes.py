@@ -11,11 +11,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from slurm_dl.engine.waiting_sizes import HOPELESS
 from slurm_dl.estimates.size_speeds import elastic_rows
 from slurm_dl.estimates.spent_by_size import run_began
 from slurm_dl.model.booking import changes, entry, of_kind
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, PENDING, Held
+from slurm_dl.model.jobs import COMPLETED, PENDING
 from slurm_dl.model.plan import Book, Reshape
 from slurm_dl.model.size_history import SIZE, SizeHistory, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
@@ -82,8 +83,8 @@ def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory |
 def _waits(
     snap: Snapshot, row: int, history: SizeHistory | None, action: Reshape | None
 ) -> SizeHistory | None:
-    never = snap.jobs.held[row] in (Held.UNAVAILABLE, Held.LIMIT)
-    if history is not None and never and history.written not in (None, history.asked):
+    hopeless = int(snap.jobs.held[row]) in HOPELESS
+    if hopeless and history is not None and history.written not in (None, history.asked):
         history = replace(history, written=None, refused=history.refused | {history.written})
     if action is None:
         return history

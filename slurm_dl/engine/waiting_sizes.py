@@ -18,13 +18,16 @@ from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, PENDING
+from slurm_dl.model.jobs import COMPLETING, PENDING, Held
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import size_histories, size_of
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
+
+HOPELESS = frozenset({int(Held.LIMIT), int(Held.UNAVAILABLE)})
+"""Slurm takes a size that no partition, limit or node allows, and says so of the waiting job."""
 
 
 def shape_of(sizes: Sizes, size: int) -> Shape:
@@ -136,18 +139,21 @@ def waiting_shapes(
 
 
 def given_back(snap: Snapshot) -> dict[int, Shape]:
-    """Asked sizes of waiting jobs that show a size which Slurm does not give them, by row."""
-    histories = {j: h for j, h in size_histories(snap.booked).items() if h.refused and h.asked}
-    if not histories:
-        return {}
-    row_of, jobs = snap.jobs.row_of(), snap.jobs
-    found = {}
-    for job_id in histories.keys() & row_of.keys():
-        row, history = row_of[job_id], histories[job_id]
-        asked = history.asked
-        waits = jobs.state[row] == PENDING and size_of(jobs, row) in history.refused
-        if waits and asked is not None and asked not in history.refused:
-            found[row] = asked
+    """Sizes for jobs that can never start in the one they wait in, as Slurm has shown, by row.
+
+    Each the one it had last, or else the one that it asked for.
+    """
+    jobs, found = snap.jobs, dict[int, Shape]()
+    refused = {j: h for j, h in size_histories(snap.booked).items() if h.refused}
+    row_of = jobs.row_of() if refused else {}
+    for job_id, history in refused.items():
+        row = row_of.get(job_id)
+        if row is None or jobs.state[row] != PENDING or size_of(jobs, row) not in history.refused:
+            continue
+        if snap.is_managed()[row] and jobs.held[row] in HOPELESS:
+            others = [s for s in (history.now, history.asked) if s and s not in history.refused]
+            if others:
+                found[row] = others[0]
     return found
 
 

@@ -17,7 +17,7 @@ from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import Action, ClusterAction, OpenHandover, Reshape, Unfinished
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import size_histories
@@ -257,3 +257,36 @@ def test_a_job_that_does_not_get_its_own_size_back_keeps_the_one_it_has() -> Non
     assert site.held(job) == "1x1"
     assert site.job(job).restarts <= 2
     assert len(ignored) <= 3
+
+
+class LimitedCluster(FakeCluster):
+    """Slurm holds elastic jobs of more than two GPUs for good, as by a limit for each job."""
+
+    why = Held.LIMIT
+
+    def _held(self, job: FakeJob) -> Held:
+        over = job.state is JobState.PENDING and job.sizes and job.gpus > 2
+        return self.why if over else super()._held(job)
+
+
+@pytest.mark.parametrize("why", [Held.LIMIT, Held.UNAVAILABLE], ids=lambda why: why.name)
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_job_held_in_a_size_that_was_written_gets_one_that_it_had(
+    why: Held, *, grows: bool
+) -> None:
+    """Slurm takes a size that a limit or no node allows, and would keep the job for ever."""
+    cluster = LimitedCluster(nodes=1, gpus=4, hold_s=6)
+    cluster.why = why
+    site = Site(DiscreteLas(), cluster)
+    job = site.submit(1, sizes="1x1,1x4")
+    if grows:
+        other = site.submit(3)
+        site.until("it runs", lambda: site.held(job) == "1x1")
+        site.cluster.cancel(JobId(other))
+    site.until("the large size was written", lambda: site.job(job).gpus > 2)
+    site.until("it runs again", lambda: site.held(job) == "1x1")
+    for _ in range(100):
+        site.look()
+
+    assert site.job(job).restarts == int(grows)
+    assert [str(a.shape) for a in site.acted if isinstance(a, Reshape)] == ["1x4", "1x1"]
