@@ -262,7 +262,8 @@ def take(
     candidates = target.victims
     if admitted.lending is not None:
         surplus = Surplus.of(snap, target.intent, stuck=change.stuck)
-        candidates = releasing(candidates, admitted.lending, snap, surplus.rows)
+        shrink = np.array(sorted(surplus.then), dtype=np.int64)
+        candidates = releasing(candidates, admitted.lending, snap, shrink)
     higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
         snap=snap,

@@ -174,7 +174,7 @@ def test_what_is_being_taken_back_counts_and_what_is_an_hour_ago_does_not() -> N
 
     (victim,) = under_way(2, 4).victims
     shrinks = dataclasses.replace(
-        under_way(2, 4), victims=(dataclasses.replace(victim, then=Shape(1, 1)),)
+        under_way(2, 4), victims=(dataclasses.replace(victim, then=Shape(1, 1), gives=3.0),)
     )
 
     assert gpus_taken(quiet(handovers=[shrinks]), bound, "gpus_per_hour") == 3

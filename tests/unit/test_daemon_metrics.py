@@ -389,7 +389,7 @@ def test_a_hand_over_ends_in_one_way(
     assert counted.count(catalogue.LOST, "idle") == idle_gpu_s
 
 
-THEN = {"grow": Shape(1, 4), "shrink": Shape(1, 1), "transfer": Shape(1, 1)}
+THEN = {"grow": (Shape(1, 4), 0.0), "shrink": (Shape(1, 1), 2.0), "transfer": (Shape(1, 1), 2.0)}
 
 
 @pytest.mark.parametrize("outcome", ["requeued", "finished", "refused"])
@@ -398,11 +398,11 @@ def test_a_change_of_size_counts_by_its_way(way: str, outcome: str) -> None:
     """And of the GPUs taken back those alone that the job has fewer afterwards, of three."""
     counted, told = MetricsTally(), handover(VictimState.SIGNALLED)
     (victim,) = told.victims
-    other = dataclasses.replace(victim, run=Run(JobId(3), 1.0, 0), then=Shape(1, 4))
+    other = dataclasses.replace(victim, run=Run(JobId(3), 1.0, 0), then=Shape(1, 4), gives=0.0)
     told = dataclasses.replace(
         told,
         victims=(
-            dataclasses.replace(victim, then=THEN[way]),
+            dataclasses.replace(victim, then=THEN[way][0], gives=THEN[way][1]),
             *([other] if way == "transfer" else ()),
         ),
         **({} if way == "shrink" else {"purpose": "reshape", "beneficiaries": ()}),

@@ -47,7 +47,8 @@ def test_gpus_count_as_taken_however_a_victim_that_was_told_went(
     """Also when Slurm does not list it any more, as where MinJobAge is shorter than a poll."""
     ledger = Ledger(MemoryStore())
     number = ledger.snapshot(build.observed([]), frozenset()).next_handover_id
-    victim = Victim(run=RUN, gpus=8, contract=Contract(), then=then)
+    gives = None if then is None else max(0.0, 8.0 - then.gpus)
+    victim = Victim(run=RUN, gpus=8, contract=Contract(), then=then, gives=gives)
     handover = Handover(
         handover_id=number,
         opened_s=NOW_S,

@@ -132,7 +132,7 @@ def test_what_cannot_be_changed_is_refused(
         written(action, fields)
 
 
-ELASTIC = '{"slurm_dl":{"v":1,"sig":"USR2","sizes":"1x1,1x2,2x2"}}'
+ELASTIC = '{"slurm_dl":{"v":1,"sig":"USR2","sizes":"1x1,1x2,2x2","asked":"1x1"}}'
 WIDE = ["3", "16", "cpu=16,mem=64000M,node=2", "gres/gpu:a100:2", "32000M", ELASTIC]
 """Nodes as shown, CPUs, TRES, GPUs and memory of each node, comment: a job that asked for 1x1."""
 
@@ -142,7 +142,13 @@ WIDE = ["3", "16", "cpu=16,mem=64000M,node=2", "gres/gpu:a100:2", "32000M", ELAS
     [
         ({}, ("1x1", 4, 16000)),
         ({2: "cpu=16,mem=125G,node=2"}, ("1x1", 4, 0)),
-        ({5: ELASTIC.replace("sizes", 'asked":"1x4","sizes')}, ("1x4", 16, 64000)),
+        ({5: ELASTIC.replace('"1x1"}', '"1x4"}')}, ("1x4", 16, 64000)),
+        (
+            {5: ELASTIC.replace('"asked":"1x1"', '"cpus_per_gpu":6,"asked":"1x1"')},
+            ("1x1", 6, 16000),
+        ),
+        # It does not say which it asked for.
+        ({5: ELASTIC.replace(',"asked":"1x1"', "")}, None),
         ({0: "1-1", 2: "cpu=16", 1: "8"}, ("1x1", 4, 0)),
         ({2: "cpu=4,mem=16000M,node=1", 3: "gres:gpu:1", 1: "4"}, None),
         ({5: ELASTIC.replace("sizes", "other")}, None),

@@ -216,17 +216,17 @@ def _or_else(ours: dict[object, object]) -> OrElse | None:
     return _OR_ELSE.get(word) if isinstance(word, str) else None
 
 
-def _elastic(ours: dict[object, object]) -> tuple[tuple[Shape, ...], Shape, Batch] | None:
+def _elastic(ours: dict[object, object]) -> tuple[tuple[Shape, ...], Shape | None, Batch] | None:
     """Its sizes, the one it asked for, its batch; None if it has one size, or if any is unclear."""
     named, asked, word = ours.get("sizes"), ours.get("asked"), ours.get("batch", "fixed")
     if not isinstance(named, str) or not isinstance(asked, str | None) or not isinstance(word, str):
         return None
     try:
         shapes = [Shape.of(text) for text in named.split(",")]
-        first = shapes[0] if asked is None else Shape.of(asked)
+        first = None if asked is None else Shape.of(asked)
     except ValueError:
         return None
-    sizes = by_gpus({first, *shapes})
+    sizes = by_gpus({*shapes, *([] if first is None else [first])})
     batch = _BATCHES.get(word)
     # In a size whose speed nobody knows a job would only lose.
     return (sizes, first, batch) if batch is not None and len(sizes) <= MOST_SIZES else None

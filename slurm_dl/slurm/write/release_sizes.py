@@ -27,7 +27,8 @@ def asked_again(job_id: JobId, told: list[str]) -> Reshape | None:
     claim, tres = _CLAIMS.read(comment), parse_tres(alloc)
     first, gpus = nodes_word.partition("-")[0], int(parse_gres(per_node).gpus)
     nodes = tres.nodes or (int(first) if is_number(first) else 0)
-    asked = claim.asked or next(iter(claim.sizes), None)
+    asked = claim.asked
+    # Of a comment that does not tell nobody knows whether the size is ours.
     if not claim.sizes or asked is None or min(nodes, gpus) < 1:
         return None
     if (nodes, gpus) == (asked.nodes, asked.gpus_per_node):
@@ -38,7 +39,7 @@ def asked_again(job_id: JobId, told: list[str]) -> Reshape | None:
     return Reshape(
         job_id=job_id,
         shape=asked,
-        cpus=cpus * asked.gpus_per_node // gpus,
+        cpus=(claim.cpus_per_gpu or 0) * asked.gpus_per_node or cpus * asked.gpus_per_node // gpus,
         mem_mb=mem_mb * asked.gpus_per_node // gpus if by_node else 0,
         why="slurm_dl lets it go",
     )

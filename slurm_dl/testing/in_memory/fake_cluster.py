@@ -238,6 +238,7 @@ class FakeCluster(FakeSlurm):
             return
         if isinstance(action, Reshape):
             job.n_nodes, job.gpus = action.shape.nodes, float(action.shape.gpus)
+            job.changed = True
             job.cpus = action.cpus or job.cpus
         elif action.cpus:
             job.cpus = min(job.cpus, action.cpus)

@@ -45,6 +45,7 @@ class FakeJob:
         cpus, mem_mb: CPUs and memory (MB) on each node.
         ran_gpu_s: GPU-seconds of each of *runs*.
         sizes: Sizes in which it can run, as its comment says.
+        changed: Its size was changed while it waited.
     """
 
     job_id: JobId
@@ -87,6 +88,7 @@ class FakeJob:
     mem_mb: int = 0
     ran_gpu_s: list[float] = field(default_factory=list)
     sizes: tuple[Shape, ...] = ()
+    changed: bool = False
 
     def ways(self) -> list[int]:
         """On how many nodes it may lie, fewest first: those that split its GPUs evenly."""
@@ -268,9 +270,9 @@ class FakeSlurm:
             return Held.USER_OR_ADMIN
         if job.after is not None and self.jobs[job.after].state is not JobState.COMPLETED:
             return Held.DEPENDENCY
-        if job.n_nodes > len(self._names):
+        if job.changed and job.n_nodes > len(self._names):
             return Held.LIMIT
-        if job.gpus > job.n_nodes * self._gpus:
+        if job.changed and job.gpus > job.n_nodes * self._gpus:
             return Held.UNAVAILABLE
         return Held.BEGIN_TIME if job.eligible_s > self.now_s else Held.NO
 
