@@ -184,7 +184,7 @@ class Invariants:
 
     @staticmethod
     def _grows(handover: Handover, job: FakeJob) -> bool:
-        """Whether nobody is to have the GPUs that the job leaves: it has more elsewhere."""
+        """True if nobody is to have the GPUs that the job leaves: it has more elsewhere."""
         [then] = [v.then for v in handover.victims if v.run.job_id == job.job_id]
         return then is not None and then.gpus > job.gpus
 
@@ -371,7 +371,7 @@ class Invariants:
             assert least.get(job_id, 0) <= times <= most.get(job_id, 0), f"{job_id}: {times}"
 
     def _preempted(self, job_id: JobId) -> int:
-        """How often the job was put back so that it left its GPUs."""
+        """Times that the job was put back so that it left its GPUs."""
         return sum(
             victim["run"]["job_id"] == job_id
             and not victim.get("then")

@@ -206,7 +206,7 @@ class World(FakeCluster):
             self.requeued_by_us.add((run.job_id, start_s))
 
     def _ignores(self, action: Reshape) -> bool:
-        """Whether Slurm takes the change and does nothing."""
+        """True if Slurm takes the change and does nothing."""
         job = self.jobs[action.job_id]
         self._unheard.pop(job.job_id, None)
         if job.state is not JobState.PENDING or not (self.ignores or job.job_id in self.deaf):

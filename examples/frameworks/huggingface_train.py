@@ -39,7 +39,7 @@ class Noted(Trainer):
 
 
 def _share(batch: int) -> int:
-    """What a rank takes of each batch, so that a step is the same on any number of ranks."""
+    """Part of each batch that a rank takes, so that a step is the same on any number of ranks."""
     return batch // int(os.environ.get("WORLD_SIZE", "1"))
 
 

@@ -1,4 +1,4 @@
-"""What is written down of elastic jobs: the sizes that they ran in, and those that Slurm refused.
+"""Notes on elastic jobs: the sizes that they ran in, and those that Slurm refused.
 
 A size counts as refused if the job started in another one than was written, or if Slurm says of the
 waiting job that no nodes would ever do, or goes on to show another. `SizeHistory` is what the entry

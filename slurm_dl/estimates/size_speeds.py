@@ -151,14 +151,14 @@ def _reported(
 
 
 class _Room:
-    """Which nodes a job could have if all were up and free."""
+    """Nodes that a job could have if all were up and free."""
 
     def __init__(self, snap: Snapshot) -> None:
         self._snap = snap
         self._known: dict[tuple[object, ...], tuple[tuple[F64, ...], str]] = {}
 
     def holds(self, row: int, shape: Shape) -> bool:
-        """Whether one of its partitions has the nodes for *shape*."""
+        """True if one of its partitions has the nodes for *shape*."""
         return any(
             len(gpus) - int(gpus.searchsorted(shape.gpus_per_node)) >= shape.nodes
             for gpus in self._of(row)[0]

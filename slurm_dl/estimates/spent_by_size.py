@@ -1,4 +1,4 @@
-"""What elastic jobs ran and got done in each of their sizes, and what that is in the asked size."""
+"""Time and progress of elastic jobs in each size, also as seconds in the asked size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slurm_dl.model.snapshot import Snapshot
 
 
 def run_began(snap: Snapshot, row: int, history: SizeHistory) -> Spent:
-    """What the running job at *row* had spent in all when its run began.
+    """Time and progress of the running job at *row* in all when its run began.
 
     Its progress then is the one it reports now: of a run that was just seen for the first time.
     """
@@ -25,7 +25,7 @@ def run_began(snap: Snapshot, row: int, history: SizeHistory) -> Spent:
 
 
 def spent_by_size(snap: Snapshot, row: int, history: SizeHistory) -> Mapping[Shape, Spent]:
-    """What the job at *row* has spent in each size, its present run included.
+    """Time and progress of the job at *row* in each size, its present run included.
 
     A run in a size that is not written down yet counts in that size.
     """

@@ -1,4 +1,4 @@
-"""How a job lies on nodes: NODESxGPUS."""
+"""Nodes of a job, and GPUs on each: NODESxGPUS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHAPE = r"([1-9][0-9]{0,4})x([1-9][0-9]{0,3})"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
-    """How a job lies on nodes: the same number of GPUs on each."""
+    """Nodes of a job, with the same number of GPUs on each."""
 
     nodes: int  # Nodes, at least 1
     gpus_per_node: int  # GPUs on each, at least 1

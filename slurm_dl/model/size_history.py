@@ -1,4 +1,4 @@
-"""What an elastic job did in the sizes it had: an entry of the book for each that was resized.
+"""History of an elastic job by size: an entry of the book for each that was resized.
 
 `decide` writes the entries, and estimates of speed read them.
 """

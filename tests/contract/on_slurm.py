@@ -92,7 +92,7 @@ class OnSlurm:
         self._box.run(["scontrol", "requeue", *only, str(job_id)])
 
     def scontrol(self, *arguments: str) -> str:
-        """What scontrol says to *arguments*."""
+        """Answer of scontrol to *arguments*."""
         return self._box.run(["scontrol", *arguments]).stdout
 
     def cancel_task(self, array: JobId, task: int) -> None:

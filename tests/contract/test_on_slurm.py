@@ -112,7 +112,7 @@ def test_release_all_leaves_the_owners_exclusions(subject: OnSlurm, ledger: bool
 def test_release_all_gives_the_size_asked_for_back(subject: OnSlurm) -> None:
     """To who waits in another, with its CPUs; and the second time there is nothing to do."""
     subject.empty()
-    claim = '--comment={"slurm_dl":{"v":1,"sig":"USR1","sizes":"1x1,2x2"}}'
+    claim = '--comment={"slurm_dl":{"v":1,"sig":"USR1","sizes":"1x1,2x2","asked":"1x1"}}'
     job = subject.submit("-H", "--gpus-per-node=a100:1", "-c2", claim)
     subject.apply(size(job, "2x2", cpus=4))
     is_now = told(subject, job)

@@ -1,4 +1,4 @@
-"""What is written to Slurm to change what a pending job asks for."""
+"""Writes that change the request of a pending job."""
 
 from __future__ import annotations
 

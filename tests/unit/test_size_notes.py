@@ -1,4 +1,4 @@
-"""What the book keeps of elastic jobs, decision by decision."""
+"""Entries of the book about elastic jobs, decision by decision."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def snap_of(
 
 
 def noted(snap: Snapshot, *shapes: Shape) -> SizeHistory | None:
-    """What stands of job 1 afterwards; whatever is written again is no change."""
+    """The entry of job 1 afterwards; whatever is written again is no change."""
     booked = snap.booked
     for book in note_sizes(snap, [reshape(s) for s in shapes]):
         booked = updated(booked, book.entries)

@@ -1,4 +1,4 @@
-"""Which sizes an elastic job may have, how fast it is in each, and what is left of it."""
+"""Sizes of elastic jobs, speeds in them, and the time that is left."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Surplus:
         return cls(then, seats, _with_share(snap, share), every, wanted)
 
     def free(self, snap: Snapshot) -> FreeResources:
-        """What is free now; nodes on which these jobs go on never become empty."""
+        """Free resources; nodes on which these jobs go on never become empty."""
         room = FreeResources.free_in(snap)
         for nodes in self.seats.values():
             room.jobs_on[nodes] += 1
@@ -145,7 +145,7 @@ class Surplus:
 
 
 def free_and_lent(snap: Snapshot, lending: Victims | None) -> FreeResources:
-    """What is free now, and what elastic jobs hold beyond their least sizes and can give back."""
+    """Free resources, and those that elastic jobs hold beyond their least sizes and can give back."""
     if snap.sizes is None or lending is None:
         return FreeResources.free_in(snap)
     rows = lending.may[is_in(lending.may, live_elastic(snap))]

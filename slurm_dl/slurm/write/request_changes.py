@@ -64,7 +64,7 @@ def change_request(slurm: Slurm, action: Trim | Reshape) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a pending job asks for.
+    """Request of a pending job.
 
     Attributes:
         per_node: GRES on each node, in Slurm's words.
@@ -84,7 +84,7 @@ class _Asked:
 
 
 def _asked_now(slurm: Slurm, job_id: JobId) -> _Asked | None:
-    """What the job asks for; None if it does not wait any more."""
+    """Its request; None if it does not wait any more."""
     nonce = new_nonce()
     text = slurm.run("squeue", f"--jobs={int(job_id)}", *queue_arguments(_FIELDS, nonce))
     records, _ = job_records(text, nonce, len(_FIELDS))
