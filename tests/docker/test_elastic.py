@@ -73,12 +73,15 @@ def test_a_job_grows_and_shrinks(resizing: Containers) -> None:
 
     cluster.run("login", "touch", flag, user="bob")
     cluster.until("it to run on 2 GPUs", lambda: held(cluster, job) == [2], RESIZE_S)
+    large = cluster.job(job)
     rigid = cluster.toy("carol", 1, 10_000, options=keep)
     cluster.until("it to run on 1 GPU again", lambda: held(cluster, job) == [1], RESIZE_S)
     cluster.until("the other to run", lambda: held(cluster, rigid) == [1])
 
     why = cluster.run("login", "dlqueue", "why", job, user="alice").stdout
     cluster.until("it to end", lambda: cluster.state(job) == "COMPLETED", 200)
+    # Each GPU has the same CPUs in each size, which these releases show as TRES of a task, too.
+    assert (large["NumCPUs"], large["TresPerTask"]) == ("8", "cpu=8")
     acts = [entry["action"] for entry in cluster.audit(job)]
     assert acts.count("reshape") == acts.count("requeue") == cluster.restarts(job) == 2, acts
     assert cluster.steps("alice", job) == list(range(1, STEPS + 1))

@@ -5,6 +5,7 @@ Measured on 22.05.8, 24.11.5 and 26.05.5 (tests/contract holds all three to it):
 - ``Gres=gpu:N`` is the one word for GPUs on each node that all three honour, for jobs submitted
   with --gpus-per-node or --gres. Where the job named a type it is named again.
 - A number of nodes must be a range, ``2-2``, to grow.
+- 24.11.5 and 26.05.5 show --cpus-per-task as TRES of a task, too; CPUsPerTask changes both.
 - More GPUs or nodes than there are are taken with exit status 0, and then the job never starts. The
   old size, written back whole, starts.
 
@@ -111,7 +112,7 @@ def _asked_now(slurm: Slurm, job_id: JobId) -> _Asked | None:
 
 
 def _is_asked(value: str) -> bool:
-    """It asks for more than CPUs, which 24.11 and later show of each --cpus-per-task: ``cpu=4``."""
+    """It asks for more than CPUs, which is how newer releases show --cpus-per-task: ``cpu=4``."""
     items = [] if value in NOTHING else value.split(",")
     return any(not item.startswith(("cpu=", "cpu:")) for item in items)
 
