@@ -62,7 +62,7 @@ def test_how_sizes_are_laid(sizes: str, typed: dict[str, str], expected: str, as
     ],
 )
 def test_sizes_that_do_not_fit(sizes: str, typed: dict[str, str], message: str) -> None:
-    """Those of them, and others that would, in the words of --sizes; or too many for the comment."""
+    """Those of them, and others that would, as in --sizes; or too many for the comment."""
     with pytest.raises(ConfigError, match=message) as caught:
         laid(sizes, **typed)
 

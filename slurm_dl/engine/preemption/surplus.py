@@ -145,7 +145,7 @@ class Surplus:
 
 
 def free_and_lent(snap: Snapshot, lending: Victims | None) -> FreeResources:
-    """Free resources, and those that elastic jobs hold beyond their least sizes and can give back."""
+    """Free resources, and those that elastic jobs hold beyond their least sizes."""
     if snap.sizes is None or lending is None:
         return FreeResources.free_in(snap)
     rows = lending.may[is_in(lending.may, live_elastic(snap))]
