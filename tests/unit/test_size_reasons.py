@@ -187,7 +187,7 @@ CASES = {
     "native mode": Case(
         **on(1),
         settings=dataclasses.replace(SETTINGS, mode=Native(qos="dl")),
-        says=("in native mode sizes change before the first start alone",),
+        says=("in native mode no job changes its size",),
     ),
     "preemption is off": Case(
         **on(1),

@@ -135,7 +135,7 @@ class _Elastic:
     def _fixed(self) -> str:
         snap, settings = self.cycle.snapshot, self.cycle.settings
         if not isinstance(self.cycle.mode, External):
-            return "in native mode sizes change before the first start alone"
+            return "in native mode no job changes its size"
         if settings is not None and not settings.preemption.enabled:
             return settings.preemption.because
         claim = snap.seen.claim(JobId(int(snap.jobs.job_id[self.row])))
