@@ -13,7 +13,6 @@ import pytest
 from elastic_jobs import SEEDS, sizes_of, some_elastic
 from situations import made
 
-from slurm_dl.config.tree import PolicySection
 from slurm_dl.engine.intent import checked, intend
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
@@ -270,8 +269,11 @@ def test_chosen_sizes_are_the_jobs_own_and_fit(name: str, seed: int) -> None:
     for row in (order.size == NOT_NOW).nonzero()[0].tolist():
         mine = sizes.of(row)
         assert (sizes.gpus[mine.start] if mine else snap.jobs.gpus[row]) > free
-    target = intend(snap, policy).target
-    assert set(target.tolist()) == set((takes_part & (order.size != NOT_NOW)).nonzero()[0])
+    target = set(intend(snap, policy).target.tolist())
+    wanted = set((takes_part & (order.size != NOT_NOW)).nonzero()[0].tolist())
+    # The policy counts GPUs of all types together, and of one type there may be too few.
+    is_typed = len(snap.seen.gpu_types) > 1 and (snap.jobs.gpu_type[list(wanted)] >= 0).any()
+    assert target == wanted or (is_typed and target < wanted)
 
 
 @EVERY_POLICY
@@ -286,10 +288,3 @@ def test_sizes_are_chosen_anew_while_some_job_is_elastic_and_some_runs(name: str
     assert policy.order(rigid).size is None
     with pytest.raises(ValueError, match="quantum_s"):
         registry.POLICIES[name](quantum_s=0.0)  # type: ignore[call-arg]
-
-
-@EVERY_POLICY
-def test_the_daemon_refuses_it(name: str) -> None:
-    """On Slurm no job can change its size."""
-    with pytest.raises(ValueError, match="simulator"):
-        PolicySection(order=name).make()

@@ -22,7 +22,8 @@ from slurm_dl.slurm.tool_runner import last_line
 from slurm_dl.slurm.write.current_job import job_now
 from slurm_dl.slurm.write.exc_node_list import parts_of
 from slurm_dl.slurm.write.release_all import release_all, set_by_hand, site_factors
-from slurm_dl.slurm.write.request_changes import change_request
+from slurm_dl.slurm.write.release_sizes import SIZE_FIELDS
+from slurm_dl.slurm.write.request_changes import REQUEST_FIELDS, change_request
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -172,7 +173,10 @@ _NOW = (
     *("JobID", "JobArrayID", "State", "StartTime", "RestartCnt", "Requeue", "Reservation"),
     "Comment",
 )
-_RELEASED = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
+_RELEASED = (
+    *("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime"),
+    *SIZE_FIELDS,
+)
 
 TARGETS = (
     Target(
@@ -225,7 +229,7 @@ TARGETS = (
         own=(ClusterError,),
         source="squeue of one job, before its CPUs are cut",
         parser="slurm.write.request_changes.change_request",
-        seeds=(record(("JobID", "State", "NumNodes", "NumTasks", "NumCPUs"), _JOB),),
+        seeds=(record(REQUEST_FIELDS, _JOB),),
     ),
     Target(
         name="release-all",

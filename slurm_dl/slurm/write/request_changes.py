@@ -43,10 +43,11 @@ _OPTION = {
     "tres-per-task": "--gpus-per-task",
     "tres-per-socket": "--gpus-per-socket",
 }
-_FIELDS = (
+REQUEST_FIELDS = (
     *("JobID", "JobArrayID", "State", "NumNodes", "NumTasks", "NumCPUs", "tres-alloc"),
     *("tres-per-node", *_BY_OTHERS),
 )
+"""What squeue has to tell of a job whose request is changed, in this order."""
 
 
 def change_request(slurm: Slurm, action: Trim | Reshape) -> None:
@@ -87,8 +88,8 @@ class _Asked:
 def _asked_now(slurm: Slurm, job_id: JobId) -> _Asked | None:
     """Its request; None if it does not wait any more."""
     nonce = new_nonce()
-    text = slurm.run("squeue", f"--jobs={int(job_id)}", *queue_arguments(_FIELDS, nonce))
-    records, _ = job_records(text, nonce, len(_FIELDS))
+    text = slurm.run("squeue", f"--jobs={int(job_id)}", *queue_arguments(REQUEST_FIELDS, nonce))
+    records, _ = job_records(text, nonce, len(REQUEST_FIELDS))
     mine = [record for record in records if record[0] == str(job_id)]
     if len(mine) != 1 or mine[0][1] != str(job_id):
         msg = f"job {job_id} is not listed once by itself; what it asks for is left as it is"
