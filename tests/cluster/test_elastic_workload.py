@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import MakeSandbox
+from patience import PATIENCE
 from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
@@ -206,7 +207,7 @@ def run_workload(place: Schedd, *, elastic: bool) -> Outcome:
     jobs, begun_s, left = dict[str, Job](), time.time(), list(WORK)
     while left or any(_state(job) != "COMPLETED" for job in jobs.values()):
         _look(place, jobs)
-        assert time.time() < begun_s + 300, {job.id: _state(job) for job in jobs.values()}
+        assert time.time() < begun_s + 300 * PATIENCE, {j.id: _state(j) for j in jobs.values()}
         if left and time.time() >= begun_s + left[0][0]:
             _, gpus, work_s, flexible = left.pop(0)
             steps = round(work_s / STEP_S)
