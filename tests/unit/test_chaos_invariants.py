@@ -361,7 +361,16 @@ def size_known_to_the_job_alone(t: Teller) -> None:
     t.runs[-2] = replace(t.runs[-2], gpus=0.0)
 
 
+def size_known_to_nobody(t: Teller) -> None:
+    """Neither did its node tell the program: it may have run in any of its sizes."""
+    size_known_to_the_job_alone(t)
+    t.lives[-2] = replace(
+        t.lives[-2], marks=(replace(t.lives[-2].marks[0], size=""), *t.lives[-2].marks[1:])
+    )
+
+
 STORIES: Sequence[Story] = (
+    size_known_to_nobody,
     elastic,
     size_known_to_the_job_alone,
     a_record_is_lost,
@@ -643,6 +652,7 @@ CAUGHT: Sequence[tuple[str, Story, Twist, set[str]]] = (
     ("not the size asked for", elastic, released("1x4"), {"sizes"}),
     ("release-all failed", elastic, released("1x2", "no answer"), {"sizes"}),
     ("inside the quantum of its least size", elastic, terms(sizes=("1x4",)), {"sizes", "quantum"}),
+    ("more than any size", size_known_to_nobody, booked(lambda s: 2 * s), {"service"}),
     ("booked by the GPUs asked for", elastic, booked(lambda _: 2 * 34.0), {"service"}),
     (
         "a reservation stands",

@@ -7,7 +7,7 @@ which nothing could be proven does not look like a proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise
 from typing import Final
 
@@ -251,7 +251,7 @@ def quantum(evidence: Evidence) -> Finding:
                 what = f"{run.state} {at_s - run.start_s:.0f} s after its run began"
             else:
                 continue
-            if (run.gpus or _gpus(job, *job.lives_in(run))) > job.submission.least_gpus:
+            if _gpus(job, job.lives_in(run), run.gpus)[1] > job.submission.least_gpus:
                 # The quantum protects the least size alone.
                 found.let_pass["it held more than its least size"] += 1
                 continue
@@ -307,7 +307,8 @@ def service(evidence: Evidence) -> Finding:
     A whole second for each run is allowed, if that is more. Where Slurm's records give two answers
     (a program that lived on after its run was ended, a record that was overwritten), anything
     between them is right. A run of which accounting has lost the record counts by what its program
-    wrote, and one of which it has lost the GPUs by those that its program saw.
+    wrote, and one of which it has lost the GPUs by those that its program saw, or
+    by any of its sizes if it saw none.
     """
     found = Finding("service", "attained service within 1 % of the truth", "jobs in the ledger")
     found.due = any(s.gpus for s in evidence.submissions)
@@ -325,15 +326,17 @@ def service(evidence: Evidence) -> Finding:
         for run in job.started:
             least_s, most_s = _held_s(job, run)
             # A slurmctld that comes back may record a run without the GPUs that it has.
-            gpus = run.gpus or _gpus(job, *job.lives_in(run))
-            low += gpus * least_s
-            high += gpus * most_s
-            slack += gpus * WHOLE_S
+            few, many = _gpus(job, job.lives_in(run), run.gpus)
+            low += few * least_s
+            high += many * most_s
+            slack += many * WHOLE_S
+            if few < many:
+                found.let_pass["nobody wrote down in which of its sizes it ran"] += 1
         for life in job.unrecorded:
-            gpus = _gpus(job, life)
-            low += gpus * (life.last_s - life.first_s)
-            high += gpus * (life.last_s - life.first_s + AROUND_S)
-            slack += gpus * WHOLE_S
+            few, many = _gpus(job, (life,))
+            low += few * (life.last_s - life.first_s)
+            high += many * (life.last_s - life.first_s + AROUND_S)
+            slack += many * WHOLE_S
         slack = max(slack, SERVICE_FRAC * high)
         if booked.incomplete and booked.attained_gpu_s < low:
             found.let_pass["the ledger itself calls it a lower bound"] += 1
@@ -347,9 +350,12 @@ def service(evidence: Evidence) -> Finding:
     return found
 
 
-def _gpus(job: Job, *lives: Life) -> float:
-    """GPUs that its program saw; those that were asked for where it did not say."""
-    return next((gpus_of(life.size) for life in lives if life.size), job.submission.gpus)
+def _gpus(job: Job, lives: Iterable[Life], told: float = 0.0) -> tuple[float, float]:
+    """GPUs of a run at least and at most: as accounting *told*, as its program saw, or as named."""
+    seen = [gpus_of(life.size) for life in lives if life.size]
+    named = [gpus_of(size) for size in job.submission.sizes]
+    known = [told] if told else seen or named or [job.submission.gpus]
+    return min(known), max(known)
 
 
 def _held_s(job: Job, run: Run) -> tuple[float, float]:
