@@ -19,6 +19,7 @@ from tools.chaos.checker.evidence import (
     labels_in,
     left_of,
     lives_in,
+    releases_of,
     runs_of,
     submission_of,
 )
@@ -30,6 +31,7 @@ from tools.chaos.checker.records import (
     Left,
     Life,
     Mark,
+    Release,
     Run,
     Submission,
     Terms,
@@ -51,6 +53,7 @@ class Teller:
     deeds: list[Deed] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     left: list[Left] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
     ledger: dict[int, Booked] = field(default_factory=dict)
     job: int = 0
     now_s: float = T0
@@ -118,6 +121,7 @@ class Teller:
             deeds=tuple(self.deeds),
             faults=tuple(self.faults),
             left=tuple(self.left),
+            releases=tuple(self.releases),
             ledger=self.ledger,
             handovers=1,
             min_quantum_s=QUANTUM_S,
@@ -338,7 +342,37 @@ def forgotten(t: Teller) -> None:
     t.lives += [replace(life, pid=8, marks=before), replace(life, marks=after)]
 
 
+def elastic(t: Teller) -> None:
+    """It gives half of its GPUs back inside its quantum, which protects the least size alone."""
+    t.submit(sizes=("1x2", "1x1", "1x4"))
+    t.gpus = 4.0
+    t.run(14, "REQUEUED", sig(3))
+    t.gpus = 2.0
+    done(t)
+    for n, size in ((-2, "1x4"), (-1, "1x2")):
+        begin, *rest = t.lives[n].marks
+        t.lives[n] = replace(t.lives[n], marks=(replace(begin, size=size), *rest))
+    t.releases.append(Release(t.now_s - 30, {str(t.job): "1x2", "77": "1x9"}))
+
+
+def size_known_to_the_job_alone(t: Teller) -> None:
+    """A slurmctld that came back recorded a run without its GPUs."""
+    elastic(t)
+    t.runs[-2] = replace(t.runs[-2], gpus=0.0)
+
+
+def size_known_to_nobody(t: Teller) -> None:
+    """Neither did its node tell the program: it may have run in any of its sizes."""
+    size_known_to_the_job_alone(t)
+    t.lives[-2] = replace(
+        t.lives[-2], marks=(replace(t.lives[-2].marks[0], size=""), *t.lives[-2].marks[1:])
+    )
+
+
 STORIES: Sequence[Story] = (
+    size_known_to_nobody,
+    elastic,
+    size_known_to_the_job_alone,
     a_record_is_lost,
     a_lower_bound,
     half_of_a_het_job_lost,
@@ -520,6 +554,17 @@ def fault_elsewhere(e: Evidence) -> Evidence:
     return replace(e, faults=tuple(replace(f, nodes=frozenset({"n2"})) for f in e.faults))
 
 
+def saw(size: str) -> Twist:
+    return lambda e: marks(e, lambda m: replace(m, size=size) if m.event == "begin" else m)
+
+
+def released(size: str, error: str = "") -> Twist:
+    def twist(e: Evidence) -> Evidence:
+        return replace(e, releases=(Release(e.runs[-1].end_s, {"1": size}, error),))
+
+    return twist
+
+
 CAUGHT: Sequence[tuple[str, Story, Twist, set[str]]] = (
     ("no record at all", completes, no_records, {"lost"}),
     ("never put back", preempted, never_put_back, {"lost"}),
@@ -602,6 +647,13 @@ CAUGHT: Sequence[tuple[str, Story, Twist, set[str]]] = (
     ),
     ("nothing", preempted_twice, booked(lambda s: s * 0), {"service"}),
     ("more than its last breath", deaf, booked(lambda s: s + 2 * 12.0), {"service"}),
+    ("a size not named", elastic, terms(sizes=("1x2", "1x1")), {"sizes"}),
+    ("the job saw another size", completes, saw("2x2"), {"sizes"}),
+    ("not the size asked for", elastic, released("1x4"), {"sizes"}),
+    ("release-all failed", elastic, released("1x2", "no answer"), {"sizes"}),
+    ("inside the quantum of its least size", elastic, terms(sizes=("1x4",)), {"sizes", "quantum"}),
+    ("more than any size", size_known_to_nobody, booked(lambda s: 2 * s), {"service"}),
+    ("booked by the GPUs asked for", elastic, booked(lambda _: 2 * 34.0), {"service"}),
     (
         "a reservation stands",
         completes,
@@ -651,6 +703,7 @@ def test_one_wrong_among_many_sound_ones(
         deeds=sound.deeds + one.deeds,
         faults=sound.faults + one.faults,
         left=sound.left + one.left,
+        releases=sound.releases + one.releases,
         reservations=one.reservations,
         ledger={**(sound.ledger or {}), **(one.ledger or {})},
         handovers=1,
@@ -704,6 +757,10 @@ def _far_from(evidence: Evidence) -> Evidence:
         faults=tuple(replace(f, begin_s=at(f.begin_s), end_s=at(f.end_s)) for f in evidence.faults),
         left=tuple(
             replace(x, label=name(x.label), job=int(name(str(x.job)))) for x in evidence.left
+        ),
+        releases=tuple(
+            replace(r, sizes={name(j): size for j, size in r.sizes.items()})
+            for r in evidence.releases
         ),
         ledger={int(name(str(j))): b for j, b in (evidence.ledger or {}).items()},
     )
@@ -807,6 +864,9 @@ def test_what_the_campaign_wrote(tmp_path: Path) -> None:
         {"t": 7, "event": "fault", "fault": "takeover", "phase": "end", "detail": {"x": 1}},
         {"t": 9, "event": "fault", "fault": "schedd_kill", "phase": "begin", "detail": None},
     ]
+    released = {"sizes": {"8": "1x2"}, "error": "no"}
+    end = {"t": 9, "event": "fault", "fault": "release_all", "phase": "end", "detail": released}
+    assert [*releases_of([*events, end])] == [Release(9.0, {"8": "1x2"}, "no")]
     assert [*deeds_of(events)] == [Deed("cancel", "8", 2.0)]
     assert [*faults_of(events)] == [
         Fault("node_loss", 1, 5, frozenset({"n2"})),
@@ -826,6 +886,7 @@ def test_what_the_campaign_wrote(tmp_path: Path) -> None:
             ("end", 9.9, 1, 8, {"status": 0}),
         ]
     ]
+    said[5]["size"] = "1x2"
     text = "".join(json.dumps(one) + "\n" for one in said) + '{"half": '
     (tmp_path / "8.jsonl").write_text(text, encoding="utf-8")
     lives, bad = lives_in(tmp_path, [submission])
@@ -834,6 +895,7 @@ def test_what_the_campaign_wrote(tmp_path: Path) -> None:
         ("8+0", 0, 1.0, 2.7),
         ("8+0", 1, 9.0, 9.9),
     ]
+    assert [x.size for x in lives] == ["", "1x2"]
     assert [m.event for m in lives[0].marks] == ["begin", "tick", "signal"]
 
 

@@ -69,7 +69,7 @@ def chaos(
     \b
     Examples:
       make chaos
-      .venv/bin/python -m tools.chaos --jobs 60 --faults 13 --minutes 5 --seed 7
+      .venv/bin/python -m tools.chaos --jobs 60 --faults 15 --minutes 5 --seed 7
       .venv/bin/python -m tools.chaos --only schedd_kill,slurmctld_kill --keep /tmp/chaos --json
     """  # noqa: D301 - \b is click's mark
     settings = Settings(jobs=jobs, faults=faults, seed=seed, minutes=minutes, only=_only(only))

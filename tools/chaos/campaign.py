@@ -254,6 +254,7 @@ class Campaign:
             asked_in_arrays=runs.asked_in_arrays,
             asked_again=runs.asked_again,
             preemptions=runs.preemptions,
+            resized=runs.resized,
             requeues=runs.requeues,
             cancels=self._crowd.cancels,
             attacks=self._attacker.arrays,

@@ -168,6 +168,7 @@ class Crowd:
             het=[first + n for n in range(job.components)] if job.components else None,
             kind=str(job.kind),
             gpus=job.gpus,
+            sizes=job.sizes,
             contract=None
             if terms is None
             else {
@@ -218,8 +219,8 @@ class Crowd:
         options = [f"--job-name={job.name}", f"--time={limit_min}", "--output=%j.out"]
         if not job.requeueable:
             options.append("--no-requeue")
-        if job.terms is not None:
-            options.append(f"--comment={job.terms.comment}")
+        if job.comment is not None:
+            options.append(f"--comment={job.comment}")
         if job.tasks:
             options.append(f"--array=0-{job.tasks - 1}%2")
         if job.kind is Kind.DEPENDENT and self._last is not None:

@@ -10,10 +10,12 @@ import contextlib
 import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from slurm_dl.model.errors import ClusterError
@@ -24,6 +26,7 @@ from tools.chaos.site import Site
 
 _SAVED_WITHIN_S: Final = 12.0
 _TAKE_OVER_S: Final = 4.0
+_DLCTL: Final = Path(sys.executable).with_name("dlctl")
 _BAD_CONFIGS: Final = (
     "manage: {partitions: [gpu]\n",
     "manage: {partitions: [gpu]}\npolicy: {order: no_such_policy}\n",
@@ -196,6 +199,46 @@ def takeover(site: Site, _: random.Random) -> Iterator[None]:
                 site.schedd.start()
 
 
+@contextlib.contextmanager
+def size_ignored(site: Site, _: random.Random) -> Iterator[None]:
+    """Slurm says of each change of a job's size that all is well, and makes none."""
+    flag = site.schedd.deafness
+    with _noted(site, "size_ignored") as found:
+        flag.touch()
+        try:
+            yield
+        finally:
+            found["ignored"] = len(flag.read_text(encoding="utf-8").splitlines())
+            flag.unlink()
+
+
+@contextlib.contextmanager
+def release_all(site: Site, _: random.Random) -> Iterator[None]:
+    """The daemon is ended and the cluster given back to plain Slurm, until the daemon is back."""
+    with _noted(site, "release_all") as found, site.quiet:
+        site.schedd.stop()
+        before = _waiting(site)
+        argv = [str(_DLCTL), "release-all", "--yes", "--config", str(site.schedd.config)]
+        done = site.box.run(argv, 60.0, check=False)
+        after = _waiting(site)
+        # One that has run meanwhile waits in the size of that run.
+        found["sizes"] = {j: w[1] for j, w in after.items() if before.get(j, ("",))[0] == w[0]}
+        found["changed"] = sum(before[j] != after[j] for j in before.keys() & after.keys())
+        found["error"] = done.stderr[-300:] if done.returncode else ""
+        try:
+            yield
+        finally:
+            site.schedd.start()
+
+
+def _waiting(site: Site) -> dict[str, tuple[str, str]]:
+    """Restarts and size of each job of ours that waits."""
+    columns = "JobID:12,RestartCnt:8,NumNodes:10,tres-per-node:40"
+    text = site.box.run(["squeue", "-ahr", "--me", "-t", "PENDING", "-O", columns]).stdout
+    words = [line.split() for line in text.splitlines()]
+    return {w[0]: (w[1], f"{w[2].partition('-')[0]}x{w[3].rpartition(':')[2]}") for w in words}
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A fault that can be injected.
@@ -225,6 +268,9 @@ KINDS: Final = {
     "bad_config": Kind(bad_config, 5.0, ours=True),
     "two_daemons": Kind(two_daemons, 8.0, ours=True),
     "takeover": Kind(takeover, 5.0, ours=True),
+    "size_ignored": Kind(size_ignored, 15.0, ours=True),
+    # Not of ours: it needs a Slurm that answers.
+    "release_all": Kind(release_all, 3.0, ours=False),
 }
 
 

@@ -133,7 +133,9 @@ class Program:
 
     def go(self) -> None:
         """Work until it is done, or until somebody has put an end to it."""
-        self._diary.write("begin")
+        nodes, gpus = (os.environ.get(f"SLURM_{x}", "0") for x in ("NNODES", "GPUS_ON_NODE"))
+        # A slurmctld that has come back starts some jobs without a word of their GPUs (22.05.8).
+        self._diary.write("begin", size="" if "0" in (nodes, gpus) else f"{nodes}x{gpus}")
         threading.Thread(target=self._diary.tick, daemon=True).start()
         last_s = time.monotonic()
         while True:

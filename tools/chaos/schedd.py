@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,10 +40,33 @@ FAST: Final[Mapping[str, Mapping[str, object]]] = {
         "max_handovers": 6,
         "checkpoint_cost_s": 3,
     },
+    "resizing": {"steadiness": 0.1, "cooldown_s": 5, "max_per_day": 4},
     "breakers": {"cluster_share": 0, "failed_share": 0},
     "writes": {"rate_per_s": 100, "burst": 200},
 }
 """A daemon in a hurry: seconds where a site has minutes."""
+
+
+_DEAFNESS: Final = "scontrol_is_deaf"
+_DEAF_SCONTROL: Final = """#!/bin/sh
+case "$*" in *NumNodes=*) [ -e {flag} ] && echo "$*" >>{flag} && exit 0 ;; esac
+exec {scontrol} "$@"
+"""
+
+
+def wrapped_tools(directory: Path) -> Path:
+    """Slurm's tools in a directory of their own, scontrol as one that can be made deaf."""
+    bin_dir = directory / "bin"
+    bin_dir.mkdir()
+    scontrol = Path(shutil.which("scontrol") or "/usr/bin/scontrol")
+    for tool in scontrol.parent.glob("s*"):
+        if tool.name != "scontrol":
+            (bin_dir / tool.name).symlink_to(tool)
+    own = bin_dir / "scontrol"
+    script = _DEAF_SCONTROL.format(flag=directory / _DEAFNESS, scontrol=scontrol)
+    own.write_text(script, encoding="ascii")
+    own.chmod(0o755)
+    return bin_dir
 
 
 class Schedd:
@@ -53,6 +77,8 @@ class Schedd:
         state: Its state directory.
         skew: File with the seconds by which its clock is wrong.
         log: What all of its processes print.
+        deafness: While this file is there, scontrol changes no job's size and says that it did; it
+            has a line for each such time.
         starts: How many processes there were.
         deaths: How those ended that nobody had told to.
     """
@@ -62,6 +88,7 @@ class Schedd:
         self.state = directory / "state"
         self.skew = directory / "skew"
         self.log = directory / "dlschedd.log"
+        self.deafness = directory / _DEAFNESS
         self.starts = 0
         self.deaths: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +97,7 @@ class Schedd:
         self._client = Client(run / SOCKET_NAME, timeout_s=10)
         tree = {
             **FAST,
-            "cluster": {"slurm_conf": slurm_conf},
+            "cluster": {"slurm_conf": slurm_conf, "bin_dir": str(wrapped_tools(directory))},
             "paths": {
                 "state_dir": str(self.state),
                 "run_dir": str(run),

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -42,6 +43,7 @@ class Tally:
         asked_in_arrays: Of these, those of array tasks.
         asked_again: Of these, those that were sent it more than once.
         preemptions: Of these, those that began again later.
+        resized: Runs in another size than the one before them of the same job.
         requeues: Ended runs that were followed by another one, for whatever reason.
         cancels: By users.
         attacks: Odd arrays that an attacker submitted and cancelled.
@@ -60,6 +62,7 @@ class Tally:
     asked_in_arrays: int
     asked_again: int
     preemptions: int
+    resized: int
     requeues: int
     cancels: int
     attacks: int
@@ -76,6 +79,7 @@ class Tally:
             f"  {self.nested} of them during another one",
             f"{self.runs} runs, {self.requeues} of them after a requeue",
             f"  {self.asked} asked to stop, {self.preemptions} preemptions",
+            f"  {self.resized} in another size than the run before",
             f"  {self.asked_in_arrays} were tasks of arrays, {self.asked_again} were asked again",
             f"{self.cancels} cancellations by users, {self.attacks} odd arrays of an attacker",
             f"{self.starts} processes of dlschedd",
@@ -129,17 +133,20 @@ class Runs:
     asked_in_arrays: int
     asked_again: int
     preemptions: int
+    resized: int
     requeues: int
 
 
 def runs_in(out: Path) -> Runs:
     """Count over all diaries in the directory *out*."""
-    runs = asked = in_arrays = again = preemptions = requeues = 0
+    runs = asked = in_arrays = again = preemptions = resized = requeues = 0
     for path in out.glob("*.jsonl"):
         signals: list[int] = []
+        sizes: list[object] = []
         for line in read_lines(path):
             if line["event"] == "begin":
                 signals.append(0)
+                sizes.append(line.get("size"))
             elif line["event"] == "signal" and line["signal"] != "TERM" and signals:
                 signals[-1] += 1
         of_path = sum(n > 0 for n in signals)
@@ -148,8 +155,9 @@ def runs_in(out: Path) -> Runs:
         in_arrays += of_path if "_" in path.stem else 0
         again += sum(n > 1 for n in signals)
         preemptions += sum(n > 0 for n in signals[:-1])
+        resized += sum(one != other for one, other in pairwise(sizes))
         requeues += max(0, len(signals) - 1)
-    return Runs(runs, asked, in_arrays, again, preemptions, requeues)
+    return Runs(runs, asked, in_arrays, again, preemptions, resized, requeues)
 
 
 def _counts(counts: Mapping[str, int]) -> str:

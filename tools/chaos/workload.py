@@ -1,8 +1,8 @@
 """Who comes: jobs of many kinds, short, a function of the seed.
 
 A fifth are large or long and sink into the second queue; the others come in between and make the
-daemon take GPUs back. Sizes, lengths, what a job does when asked to stop, and when its user
-changes his mind are all drawn.
+daemon take GPUs back. About a third can run in several sizes. Sizes, lengths, what a job does when
+asked to stop, and when its user changes his mind are all drawn.
 """
 
 from __future__ import annotations
@@ -73,6 +73,10 @@ _WEIGHTS: Final = {
     Kind.ENDLESS: 4,
     Kind.WIDE: 2,
 }
+_ONE_SIZE: Final = frozenset({Kind.PLAIN, Kind.HET, Kind.ARRAY, Kind.NO_REQUEUE})
+_ELASTIC_PROB: Final = 0.45
+"""Of those that may be elastic, which are three quarters."""
+_LEAST_NODES: Final = 3
 _NO_CONTRACT: Final = frozenset({Kind.PLAIN, Kind.HET})
 _EXPECTS: Final[dict[Kind, Expects]] = {
     Kind.FAILING: "failed",
@@ -98,16 +102,15 @@ class Terms:
     by: str
 
     @property
-    def comment(self) -> str:
-        """The comment that carries it."""
-        ours = {
+    def claim(self) -> dict[str, object]:
+        """Our object in the comment, so far."""
+        return {
             "v": 1,
             "sig": self.signal,
             "to": self.target,
             "grace_s": self.grace_s,
             "by": self.by,
         }
-        return json.dumps({"slurm_dl": ours}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +129,7 @@ class Job:
         components: Components of a het job; 0 for none.
         cancel_after_s: Its user cancels it so long after the submission; None: never.
         requeue_after_s: Its user requeues it so long after; None: never.
+        sizes: Nodes x GPUs on each in which it may run, ``1x2``; the one that it asks for first.
     """
 
     name: str
@@ -140,6 +144,17 @@ class Job:
     components: int
     cancel_after_s: float | None
     requeue_after_s: float | None
+    sizes: tuple[str, ...]
+
+    @property
+    def comment(self) -> str | None:
+        """The comment that carries contract and sizes, as dlsubmit writes it; None: none."""
+        if self.terms is None:
+            return None
+        claim = self.terms.claim
+        if len(self.sizes) > 1:
+            claim |= {"sizes": ",".join(self.sizes), "asked": self.sizes[0], "batch": "fixed"}
+        return json.dumps({"slurm_dl": claim}, separators=(",", ":"))
 
     @property
     def records(self) -> int:
@@ -209,7 +224,20 @@ def _draw(rng: random.Random, kind: Kind, name: str) -> Job:
         components=2 if kind is Kind.HET else 0,
         cancel_after_s=cancel_after_s,
         requeue_after_s=rng.uniform(1, 40) if requeues else None,
+        sizes=_sizes(nodes, gpus // nodes, one=kind in _ONE_SIZE or rng.random() > _ELASTIC_PROB),
     )
+
+
+def _sizes(nodes: int, gpus: int, *, one: bool) -> tuple[str, ...]:
+    """What it asks for and, unless it has *one* size, half and double of it as the nodes hold it.
+
+    Args:
+        gpus: On each node.
+    """
+    half = (nodes, gpus // 2) if gpus % 2 == 0 else (0, 0)
+    double = (nodes, 2 * gpus) if 2 * gpus <= NODE_GPUS else (2 * nodes, gpus)
+    more = () if one else (half, double)
+    return tuple(f"{n}x{g}" for n, g in ((nodes, gpus), *more) if 0 < n <= _LEAST_NODES)
 
 
 def _terms(rng: random.Random, kind: Kind) -> Terms:

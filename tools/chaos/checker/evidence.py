@@ -32,6 +32,7 @@ from tools.chaos.checker.records import (
     Left,
     Life,
     Mark,
+    Release,
     Run,
     Submission,
     Terms,
@@ -92,6 +93,7 @@ def gather(
         lives=lives,
         deeds=tuple(deeds_of(events)),
         faults=tuple(faults_of(events)),
+        releases=tuple(releases_of(events)),
         left=left,
         reservations=_reservations(box, reservations_of),
         ledger=ledger,
@@ -138,6 +140,7 @@ def submission_of(line: Line) -> Submission:
         requeueable=bool(line.get("requeueable", True)),
         expects=str(line.get("expects", "completed")),
         at_s=float(line.get("t", 0)),
+        sizes=tuple(line.get("sizes") or ()),
     )
 
 
@@ -146,6 +149,14 @@ def deeds_of(events: Iterable[Line]) -> Iterator[Deed]:
     for line in events:
         if line.get("event") in ("cancel", "user_requeue"):
             yield Deed(str(line["event"]), str(line["job"]), float(line["t"]))
+
+
+def releases_of(events: Iterable[Line]) -> Iterator[Release]:
+    """Every time that the cluster was given back to plain Slurm."""
+    for line in events:
+        if line.get("fault") == "release_all" and line.get("phase") == "end":
+            told = line["detail"]
+            yield Release(float(line["t"]), dict(told.get("sizes", {})), told.get("error", ""))
 
 
 def faults_of(events: Iterable[Line]) -> Iterator[Fault]:
@@ -214,6 +225,7 @@ def _mark(line: Line) -> Mark:
         at_s=float(line["t"]),
         signal=str(line.get("signal") or ""),
         status=None if status is None else int(status),
+        size=str(line.get("size") or ""),
     )
 
 

@@ -7,14 +7,14 @@ which nothing could be proven does not look like a proof.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import combinations, pairwise
 from typing import Final
 
 from tools.chaos.checker import explained
 from tools.chaos.checker.explained import BY_ITSELF, WHOLE_S
 from tools.chaos.checker.findings import Finding
-from tools.chaos.checker.records import Evidence, Job, Life, Mark, Run, jobs_of
+from tools.chaos.checker.records import Evidence, Job, Life, Mark, Run, gpus_of, jobs_of
 
 SIGNAL_WAY_S: Final = 1.0
 """A signal goes from slurmctld to slurmd to the job; the job writes down when it came."""
@@ -251,6 +251,10 @@ def quantum(evidence: Evidence) -> Finding:
                 what = f"{run.state} {at_s - run.start_s:.0f} s after its run began"
             else:
                 continue
+            if _gpus(job, job.lives_in(run), run.gpus)[1] > job.submission.least_gpus:
+                # The quantum protects the least size alone.
+                found.let_pass["it held more than its least size"] += 1
+                continue
             found.checked += 1
             if at_s - run.start_s < least_s - WHOLE_S:
                 found.say(job.label, f"{what}, the quantum is {least_s:g} s", at_s, by)
@@ -303,7 +307,8 @@ def service(evidence: Evidence) -> Finding:
     A whole second for each run is allowed, if that is more. Where Slurm's records give two answers
     (a program that lived on after its run was ended, a record that was overwritten), anything
     between them is right. A run of which accounting has lost the record counts by what its program
-    wrote, and one of which it has lost the GPUs by those that were asked for.
+    wrote, and one of which it has lost the GPUs by those that its program saw, or
+    by any of its sizes if it saw none.
     """
     found = Finding("service", "attained service within 1 % of the truth", "jobs in the ledger")
     found.due = any(s.gpus for s in evidence.submissions)
@@ -321,14 +326,17 @@ def service(evidence: Evidence) -> Finding:
         for run in job.started:
             least_s, most_s = _held_s(job, run)
             # A slurmctld that comes back may record a run without the GPUs that it has.
-            gpus = run.gpus or job.submission.gpus
-            low += gpus * least_s
-            high += gpus * most_s
-            slack += gpus * WHOLE_S
+            few, many = _gpus(job, job.lives_in(run), run.gpus)
+            low += few * least_s
+            high += many * most_s
+            slack += many * WHOLE_S
+            if few < many:
+                found.let_pass["nobody wrote down in which of its sizes it ran"] += 1
         for life in job.unrecorded:
-            low += job.submission.gpus * (life.last_s - life.first_s)
-            high += job.submission.gpus * (life.last_s - life.first_s + AROUND_S)
-            slack += job.submission.gpus * WHOLE_S
+            few, many = _gpus(job, (life,))
+            low += few * (life.last_s - life.first_s)
+            high += many * (life.last_s - life.first_s + AROUND_S)
+            slack += many * WHOLE_S
         slack = max(slack, SERVICE_FRAC * high)
         if booked.incomplete and booked.attained_gpu_s < low:
             found.let_pass["the ledger itself calls it a lower bound"] += 1
@@ -340,6 +348,14 @@ def service(evidence: Evidence) -> Finding:
         what = f"the ledger says {booked.attained_gpu_s:g} GPU-seconds, accounting {truth}"
         found.say(job.label, what, job.started[-1].end_s, "ledger.sqlite, sacct")
     return found
+
+
+def _gpus(job: Job, lives: Iterable[Life], told: float = 0.0) -> tuple[float, float]:
+    """GPUs of a run at least and at most: as accounting *told*, as its program saw, or as named."""
+    seen = [gpus_of(life.size) for life in lives if life.size]
+    named = [gpus_of(size) for size in job.submission.sizes]
+    known = [told] if told else seen or named or [job.submission.gpus]
+    return min(known), max(known)
 
 
 def _held_s(job: Job, run: Run) -> tuple[float, float]:
@@ -371,6 +387,31 @@ def reservations(evidence: Evidence) -> Finding:
     return found
 
 
+def sizes(evidence: Evidence) -> Finding:
+    """A job runs in a size that its user named, and has the one asked for when it is let go."""
+    found = Finding("sizes", "none in a size that nobody named", "runs")
+    found.due = any(s.gpus for s in evidence.submissions)
+    for job in jobs_of(evidence):
+        named = job.submission.sizes
+        seen = [(run.size, run.start_s, "sacct") for run in job.started]
+        seen += [(life.size, life.first_s, "the job's output") for life in job.lives]
+        for size, at_s, by in seen:
+            found.checked += by == "sacct"
+            if not size or size in named or (not named and gpus_of(size) == job.submission.gpus):
+                continue
+            what = f"ran in {size}, not in {', '.join(named) or job.submission.gpus}"
+            found.say(job.label, what, at_s, by)
+        for release in evidence.releases:
+            left = release.sizes.get(job.label, "")
+            if named and left not in ("", named[0]):
+                what = f"waits in {left} after release-all, and asked for {named[0]}"
+                found.say(job.label, what, release.at_s, "squeue")
+    for release in evidence.releases:
+        if release.error:
+            found.say("release-all", release.error, release.at_s, "its status")
+    return found
+
+
 INVARIANTS: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     lost,
     twice,
@@ -381,6 +422,7 @@ INVARIANTS: Final[tuple[Callable[[Evidence], Finding], ...]] = (
     held,
     service,
     reservations,
+    sizes,
 )
 """All of them, in the order in which they are told."""
 

@@ -27,6 +27,12 @@ REQUEUED: Final = frozenset({"REQUEUED", "PREEMPTED", "REQUEUE_HOLD", "SPECIAL_E
 """States of accounting in which a run ended because the job was put back, by whomever."""
 
 
+def gpus_of(size: str) -> float:
+    """GPUs in all of a size such as ``2x4``."""
+    nodes, _, gpus = size.partition("x")
+    return float(nodes) * float(gpus)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
     """The contract a job was submitted with.
@@ -50,7 +56,9 @@ class Submission:
         job: The id that sbatch told.
         tasks: Numbers of an array's tasks.
         het: Ids of a het job's components, the first is *job*.
-        gpus: GPUs of each job, task or component.
+        gpus: GPUs of each job, task or component, as submitted.
+        sizes: Nodes x GPUs on each, ``1x2``, in which it may run, the submitted one first; empty if
+            that was not told.
         terms: None if it declared none.
         expects: ``completed``, ``failed``, ``cancelled`` or ``any``.
         at_s: Epoch seconds.
@@ -65,6 +73,12 @@ class Submission:
     requeueable: bool = True
     expects: str = "completed"
     at_s: float = 0.0
+    sizes: tuple[str, ...] = ()
+
+    @property
+    def least_gpus(self) -> float:
+        """GPUs of its least size."""
+        return min(map(gpus_of, self.sizes), default=self.gpus)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -101,6 +115,12 @@ class Run:
     nodes: tuple[str, ...] = ()
 
     @property
+    def size(self) -> str:
+        """Nodes x GPUs on each; empty if accounting lacks the GPUs or the nodes."""
+        nodes = len(self.nodes)
+        return f"{nodes}x{self.gpus / nodes:g}" if nodes and self.gpus else ""
+
+    @property
     def is_over(self) -> bool:
         """Accounting knows its end."""
         return self.state not in NOT_OVER and self.end_s > 0
@@ -120,12 +140,14 @@ class Mark:
         at_s: Epoch seconds.
         signal: Name without ``SIG``.
         status: What it ends with.
+        size: Nodes x GPUs on each that it begins with, by its environment.
     """
 
     event: str
     at_s: float
     signal: str = ""
     status: int | None = None
+    size: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +174,11 @@ class Life:
     def last_s(self) -> float:
         """When it wrote last, epoch seconds."""
         return self.marks[-1].at_s
+
+    @property
+    def size(self) -> str:
+        """Nodes x GPUs on each, by its environment; empty if it did not say."""
+        return self.marks[0].size
 
     def signals(self, *names: str) -> tuple[Mark, ...]:
         """The signals of these names that it got."""
@@ -185,6 +212,20 @@ class Fault:
     begin_s: float
     end_s: float
     nodes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What ``dlctl release-all`` left.
+
+    Attributes:
+        sizes: Of each job that waited before and after it, by label.
+        error: What it said as it failed; empty if it did not.
+    """
+
+    at_s: float
+    sizes: Mapping[str, str]
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +270,7 @@ class Evidence:
     lives: tuple[Life, ...]
     deeds: tuple[Deed, ...] = ()
     faults: tuple[Fault, ...] = ()
+    releases: tuple[Release, ...] = ()
     left: tuple[Left, ...] = ()
     reservations: Mapping[str, float] = field(default_factory=dict)
     ledger: Mapping[int, Booked] | None = None
