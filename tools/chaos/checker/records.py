@@ -216,7 +216,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """What ``dlctl release-all`` left.
+    """Jobs that ``dlctl release-all`` left.
 
     Attributes:
         sizes: Of each job that waited before and after it, by label.
