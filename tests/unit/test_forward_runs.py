@@ -12,11 +12,12 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
+from elastic_jobs import sizes_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pasts import past_columns
 
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Preemption, Resizing, Settings
 from slurm_dl.forecast import forward_runs
 from slurm_dl.forecast.calibration import LAST, MOST_OPEN, ForecastBook, Said, judged
 from slurm_dl.forecast.forward_runs import Forecast, ForecastQuestion, foresee, range_of
@@ -24,7 +25,7 @@ from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, RUNNING, Held, JobState
+from slurm_dl.model.jobs import F64, PENDING, RUNNING, Held, JobState
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.trace import Trace
@@ -644,3 +645,16 @@ def test_a_job_that_is_gone_or_cancelled_says_nothing(tmp_path: Path) -> None:
         book.say(said(job_id, NOW_S, NOW_S + 5))
     book.see(snapshot(observed([pending(job_id) for job_id in range(MOST_OPEN + 3)])))
     assert len(json.loads((tmp_path / "when.json").read_bytes())["open"]) == MOST_OPEN
+
+
+def test_a_forecast_leaves_elastic_jobs_in_the_size_they_have() -> None:
+    """It answers as if nobody had named sizes."""
+    begun = mixed(3)
+    waits = tuple(JobId(j) for j in begun.jobs.job_id[begun.jobs.state == PENDING].tolist())
+    elastic = dataclasses.replace(
+        begun, sizes=sizes_of({row: [(1, 1.0), (2, 1.8)] for row in range(len(begun.jobs))})
+    )
+    question = ForecastQuestion(jobs=waits, runs=3)
+    expand = dataclasses.replace(FREE, resizing=Resizing(expand=True))
+    rigid = foresee(begun, question, policy=LAS, settings=expand, pace=AT_ONCE)
+    assert foresee(elastic, question, policy=LAS, settings=expand, pace=AT_ONCE) == rigid

@@ -59,6 +59,7 @@ def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapsho
     """*snap* as a forward run takes it: jobs with GPUs that are not over, then those *wanted*.
 
     What we keep jobs from by ourselves is let go: it follows from decisions that the run repeats.
+    Elastic jobs keep the size they have.
     """
     choices = {
         job_id: choice
@@ -74,6 +75,7 @@ def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapsho
         lost_pairs=(),
         restarts=(),
         broken=frozenset(),
+        sizes=None,
     )
     snap = _taken(snap, _rows(snap.jobs))
     return _with(snap, wanted) if wanted else snap
