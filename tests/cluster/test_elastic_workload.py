@@ -37,10 +37,10 @@ GRACE_S = 15
 HOLD_S = 10.0
 """A requeued job may not start for so long in the sandbox."""
 WORK = (
-    *((0, 2, 80, True), (3, 1, 40, False), (9, 1, 50, True), (15, 2, 50, False)),
-    *((20, 2, 50, True), (24, 1, 70, False), (31, 1, 40, True), (36, 2, 40, False)),
+    *((0, 2, 150, True), (3, 1, 40, False), (9, 1, 50, True), (15, 2, 50, False)),
+    *((20, 2, 50, True), (24, 1, 50, False), (31, 1, 40, True), (36, 2, 40, False)),
     *((42, 1, 50, True), (48, 2, 60, False), (55, 2, 50, True), (61, 1, 30, False)),
-    *((68, 1, 40, True), (75, 1, 40, False), (82, 2, 90, True), (90, 2, 40, False)),
+    *((68, 1, 40, True), (75, 1, 40, False), (82, 2, 60, True), (90, 2, 40, False)),
 )
 """Arrival (s), GPUs asked for, seconds of work on one GPU, and whether it is elastic."""
 STEP_S = 0.5
