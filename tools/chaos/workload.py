@@ -229,7 +229,7 @@ def _draw(rng: random.Random, kind: Kind, name: str) -> Job:
 
 
 def _sizes(nodes: int, gpus: int, *, one: bool) -> tuple[str, ...]:
-    """The size it asks for and, unless it has *one* size, half and double of it as the nodes hold it.
+    """The size it asks for and, unless it has *one* size, half and double of it if nodes hold it.
 
     Args:
         gpus: On each node.
