@@ -5,7 +5,8 @@ Measured on 22.05.8, 24.11.5 and 26.05.5 (tests/contract holds all three to it):
 - ``Gres=gpu:N`` is the one word for GPUs on each node that all three honour, for jobs submitted
   with --gpus-per-node or --gres. Where the job named a type it is named again.
 - A number of nodes must be a range, ``2-2``, to grow.
-- 24.11.5 and 26.05.5 show --cpus-per-task as TRES of a task, too; CPUsPerTask changes both.
+- 24.11.5 and 26.05.5 show --cpus-per-task as TRES of a task, too. CPUsPerTask is honoured, but
+  24.11.5 goes on showing the old TRES.
 - More GPUs or nodes than there are are taken with exit status 0, and then the job never starts. The
   old size, written back whole, starts.
 
