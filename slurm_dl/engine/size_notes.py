@@ -36,9 +36,11 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     Args:
         reshapes: The sizes that this decision writes; of jobs that do not wait Slurm takes none.
     """
-    histories, row_of = size_histories(snap.booked), snap.jobs.row_of()
     written = {action.job_id: action for action in reshapes}
     rows = elastic_rows(snap)
+    if not written and not len(rows) and not any(e.kind == SIZE for e in snap.booked):
+        return []
+    histories, row_of = size_histories(snap.booked), snap.jobs.row_of()
     running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
     runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
     wanted = [
