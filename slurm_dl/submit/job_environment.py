@@ -72,6 +72,12 @@ def clean(environ: Mapping[str, str], *, keep_sbatch: bool) -> Cleaned:
     return Cleaned(environ=kept, ignored=tuple(sorted(ignored)))
 
 
+def of_a_script(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for a user's own script: sbatch's input variables count as sbatch has it."""
+    inside_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
+    return {k: v for k, v in environ.items() if not _is_of_a_job(k, inside_job=inside_job)}
+
+
 def _is_of_a_job(name: str, *, inside_job: bool) -> bool:
     """The variable tells of the job that we run in, or of one that somebody ran in."""
     if name.startswith(_SET_ONLY_WHERE_THEY_APPLY):

@@ -1,6 +1,7 @@
-"""sbatch's options, and the division of a command line into ours, sbatch's and the command.
+"""sbatch's options, and the division of a command line into ours, sbatch's and what is run.
 
-Everything before the first ``--`` is options, everything after it the command. sbatch's options
+Everything before the first ``--`` is options, everything after it the command. A word there that
+is no option names a batch script, and what follows are its arguments. sbatch's options
 are passed on as ``--long=value``, whatever way they were written, so that no value can be read as
 another option. Names, short forms and arities are those that sbatch 22.05.8 itself reports; a
 test on a real sbatch compares them.
@@ -77,6 +78,11 @@ REFUSED: Mapping[str, str] = {
 }
 """sbatch's options that would break a preemptible job, and what to do instead."""
 
+OF_A_SCRIPT = frozenset(
+    name for name in REFUSED if name.startswith(("gpus-per-", "gres-per-", "ntasks"))
+)
+"""Those of them that may go with a batch script, whose shape is its own matter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -122,6 +128,7 @@ class CommandLine:
     own: tuple[str, ...]  # dlsubmit's options as ``--long`` or ``--long=value``
     sbatch: tuple[str, ...]  # sbatch's options, the same way
     command: tuple[str, ...]  # What the job runs
+    script: tuple[str, ...] = ()  # Or its batch script, with arguments
 
 
 def divide(args: Sequence[str], own: Mapping[str, Option]) -> CommandLine:
@@ -131,25 +138,39 @@ def divide(args: Sequence[str], own: Mapping[str, Option]) -> CommandLine:
         ConfigError: An option is unknown, refused, shortened, or lacks its value.
     """
     words = list(args)
-    end = words.index("--") if "--" in words else len(words)
-    head, command = words[:end], words[end + 1 :]
+    script: list[str] = []
+    passed: list[tuple[Option, str | None]] = []
     for_us: list[str] = []
-    for_sbatch: list[str] = []
     at = 0
-    while at < len(head):
-        following = head[at + 1] if at + 1 < len(head) else None
+    while at < len(words) and words[at] != "--":
+        if words[at] not in {"", "-", ":"} and not words[at].startswith("-"):
+            script = words[at:]
+            at = len(words)
+            break
+        following = words[at + 1] if words[at + 1 : at + 2] not in ([], ["--"]) else None
         found, used = (
-            _long(head[at], following, own)
-            if head[at].startswith("--")
-            else _short(head[at], following, own)
+            _long(words[at], following, own)
+            if words[at].startswith("--")
+            else _short(words[at], following, own)
         )
         at += used
         for option, value in found:
-            target = for_us if f"--{option.name}" in own else for_sbatch
-            if target is for_sbatch:
-                _check_passed(option, value)
-            target.append(f"--{option.name}" if value is None else f"--{option.name}={value}")
-    return CommandLine(own=tuple(for_us), sbatch=tuple(for_sbatch), command=tuple(command))
+            if f"--{option.name}" in own:
+                for_us.append(_word(option, value))
+            else:
+                passed.append((option, value))
+    for option, value in passed:
+        _check_passed(option, value, is_script=bool(script))
+    return CommandLine(
+        own=tuple(for_us),
+        sbatch=tuple(_word(option, value) for option, value in passed),
+        command=tuple(words[at + 1 :]),
+        script=tuple(script),
+    )
+
+
+def _word(option: Option, value: str | None) -> str:
+    return f"--{option.name}" if value is None else f"--{option.name}={value}"
 
 
 _Found = list[tuple[Option, str | None]]
@@ -230,16 +251,17 @@ def _unknown(
     return Option(name.removeprefix("--"), Takes.MAYBE)
 
 
-def _check_passed(option: Option, value: str | None) -> None:
+def _check_passed(option: Option, value: str | None, *, is_script: bool) -> None:
     """Refuse what would break the job's contract or the script."""
-    if option.name in REFUSED:
+    if option.name in REFUSED and not (is_script and option.name in OF_A_SCRIPT):
         msg = f"--{option.name} cannot be used: {REFUSED[option.name]}"
         raise ConfigError(msg)
     if value is None:
         return
     clean_text(value, f"--{option.name}")
     items = [item.strip() for item in value.split(",")]
-    if option.name in {"gres", "tres-per-task"} and any(_GPU_GRES.match(item) for item in items):
+    of_gpus = option.name in {"gres", "tres-per-task"} and not is_script
+    if of_gpus and any(_GPU_GRES.match(item) for item in items):
         msg = f"--{option.name}={value}: {_GPUS_ARE_OURS}"
         raise ConfigError(msg)
     if option.name == "open-mode" and value != "append":

@@ -299,7 +299,7 @@ def test_a_kept_partition_decides_the_shape(site: Site) -> None:
     [
         ([], "how many GPUs? give --gpus=N"),
         (["--gpus=4"], "what should the job run? give -- COMMAND at the end"),
-        (["--gpus=4", "python", "train.py"], "'python' is not an option: COMMAND goes after --"),
+        (["--gpus=4", "python", "train.py"], "dlsubmit [OPTIONS] -- COMMAND"),
         (["--gpus=17", "--", "x"], "17 GPUs do not fit evenly: partition gpu has 4 nodes x 4 a100"),
         (["--gpus=1", "--gpu-type=h100", "--", "x"], "there are no GPUs of type h100"),
         (["--gpus=1", "--gpu-type=A100", "--", "x"], "; did you mean a100?"),
@@ -785,6 +785,72 @@ def test_dlrun_is_the_one_beside(site: Site) -> None:
     site.run("--gpus=1", "--", "x")
 
     assert f"\nexec {shlex.quote(str(DLSUBMIT.parent / 'dlrun'))} --launcher" in site.script()
+
+
+SCRIPT = "#!/bin/bash\n#SBATCH --gpus-per-node=4 -t 60\nsrun python train.py\n"
+
+
+def test_a_batch_script_is_submitted_as_it_is(site: Site) -> None:
+    """With the contract on the command line; --diff and --dry-run only show it."""
+    (site.base / "job.sh").write_text(SCRIPT)
+
+    diff = site.run("--diff", "job.sh")
+    assert (diff.returncode, site.submitted) == (0, False)
+    assert not [x for x in diff.stdout.splitlines() if x.startswith("-") and x != "--- job.sh"]
+    done = site.run("--time", "5", "job.sh", "--lr", "1")
+
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 123\n"), done.stderr
+    assert SCRIPT in site.script()
+    words = site.words("sbatch.argv")
+    assert {"--requeue", "--time=5", "--job-name=job.sh"} <= set(words)
+    assert '"slurm_dl"' in next(word for word in words if word.startswith("--comment="))
+    noted = site.run("--gpus=4", "--dry-run", "--no-check", "--", "./job.sh").stderr
+    assert "#SBATCH lines of ./job.sh have no effect" in noted
+
+
+def test_defaults_come_from_the_users_own_files(site: Site) -> None:
+    """The project's before the user's, the line before both; a stranger's file has no effect."""
+    mine = site.base / ".config/slurm_dl/config.yaml"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("grace: 33\naccount: vision\nno-preempt: false\n")
+    project = site.base / ".slurm_dl.yaml"
+    project.write_text("grace: 44\ngpus: 4\n")
+
+    shown = json.loads(site.run("--show-defaults", "--json").stdout)["defaults"]
+    assert (shown["grace"]["value"], shown["grace"]["path"]) == ("44", str(project))
+    assert site.run("--time=60", "--", "true").returncode == 0
+    assert "export SLURM_DL_GRACE_S=44\n" in site.script()
+    assert "--account=vision" in site.words("sbatch.argv")
+    site.run("--grace=55", "-A", "own", "--", "true")
+    assert "export SLURM_DL_GRACE_S=55\n" in site.script()
+    assert "--account=vision" not in site.words("sbatch.argv")
+
+    for spoil in (lambda: project.chmod(0o666), lambda: _link(project), lambda: _fifo(project)):
+        spoil()
+        done = site.run("--gpus=4", "--", "true")
+        assert f"{project} is not used" in done.stderr
+        assert "export SLURM_DL_GRACE_S=33\n" in site.script()
+    if os.geteuid() == 0:
+        project.unlink()
+        project.write_text("dlrun: /tmp/evil\nsetup: /tmp/evil\n")
+        os.chown(project, 4242, -1)
+        assert "/tmp/evil" not in site.run("--gpus=4", "--dry-run", "--", "true").stdout  # noqa: S108 - a name
+
+    project.unlink()
+    project.write_text("gpu: 4\n")
+    wrong = site.run("--gpus=4", "--", "true")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "'gpu' is no option" in wrong.stderr
+
+
+def _link(path: Path) -> None:
+    path.rename(path.with_name("theirs"))
+    path.symlink_to("theirs")
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 def test_help_names_every_option_and_the_page_names_them_too(site: Site) -> None:

@@ -57,7 +57,8 @@ def test_every_spelling_is_passed_on_in_one(
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (["python", "train.py"], "COMMAND goes after --"),
+        (["-"], "COMMAND goes after --"),
+        ([":"], "heterogeneous"),
         (["--hold", ":", "--hold"], "heterogeneous"),
         (["-"], "'-' is not an option"),
         (["-z"], "unknown option '-z'"),
@@ -90,6 +91,24 @@ def test_what_cannot_be_placed_gets_its_line(head: list[str], message: str) -> N
         divide([*head, "--", "true"], OWN)
 
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("args", "sbatch", "script"),
+    [
+        (["job.sh"], (), ("job.sh",)),
+        (["-N2", "job.sh", "--lr", "--", "-x"], ("--nodes=2",), ("job.sh", "--lr", "--", "-x")),
+        (["--gres=gpu:2", "--ntasks", "4", "j"], ("--gres=gpu:2", "--ntasks=4"), ("j",)),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_no_option_is_a_batch_script(
+    args: list[str], sbatch: tuple[str, ...], script: tuple[str, ...]
+) -> None:
+    """All that follows are its arguments, and its GPUs may be asked for in sbatch's way."""
+    assert divide(args, OWN) == CommandLine(own=(), sbatch=sbatch, command=(), script=script)
+
+    with pytest.raises(ConfigError, match="wrap"):
+        divide(["--wrap=true", *args], OWN)
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

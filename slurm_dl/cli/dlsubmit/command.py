@@ -15,7 +15,9 @@ import slurm_dl
 from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
+from slurm_dl.cli.dlsubmit import usual_options
 from slurm_dl.cli.dlsubmit.preview import preview
+from slurm_dl.cli.dlsubmit.script_command import script_notes, submit_script
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.slurm.tool_runner import Slurm
@@ -52,6 +54,7 @@ from slurm_dl.submit.shell_quoting import quote
 
 _SLURM_S = 60.0
 _LINE = "slurm_dl.command_line"
+_DEFAULTS = "slurm_dl.defaults"
 
 _EPILOG = """
 \b
@@ -65,6 +68,8 @@ Examples:
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
   dlsubmit --gpus 8 --dry-run -- python train.py
   dlsubmit --when --gpus 8,16,2x8 --time 1-0
+  dlsubmit train.sbatch
+  dlsubmit --diff train.sbatch
 
 Every other option of sbatch is passed on to it. Options go before --, COMMAND after it; an option
 that only your site's sbatch knows is written --option=value.
@@ -77,8 +82,10 @@ class _DividedCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # shell completion: the line is not finished yet
             return super().parse_args(ctx, args)
-        line = divide(args, _own_options(self.get_params(ctx)))
-        ctx.meta[_LINE] = line
+        own = _own_options(self.get_params(ctx))
+        ctx.meta[_LINE] = line = divide(args, own)
+        ctx.meta[_DEFAULTS] = defaults = usual_options.find(own)
+        ctx.default_map = defaults.own
         return super().parse_args(ctx, list(line.own))
 
 
@@ -98,7 +105,7 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.command(
     cls=_DividedCommand,
     epilog=_EPILOG,
-    options_metavar="--gpus N [OPTIONS] [SBATCH OPTIONS] -- COMMAND...",
+    options_metavar="[OPTIONS] [SBATCH OPTIONS] {SCRIPT [ARGS...] | --gpus N -- COMMAND...}",
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
 )
 @click.option("--gpus", "-G", metavar="[TYPE:]N", help="GPUs of the whole job.")
@@ -197,6 +204,10 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
 @click.option("--no-check", is_flag=True, help="Submit though files or CPUs seem to be missing.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--diff", is_flag=True, help="Print what is changed in SCRIPT, and stop.")
+@click.option(
+    "--show-defaults", is_flag=True, help="Print your own defaults and where they are, and stop."
+)
 @click.option(
     "--when",
     is_flag=True,
@@ -216,31 +227,45 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.version_option(slurm_dl.__version__, "--version", "-V", prog_name="dlsubmit")
 @VIA
 @click.pass_context
-def dlsubmit(  # noqa: C901 - one branch for each way to end early
+def dlsubmit(
     ctx: click.Context,
     /,
     *,
-    keep_sbatch_env: bool,
-    dry_run: bool,
-    no_check: bool,
+    diff: bool,
+    show_defaults: bool,
     when: bool,
-    previews: bool | None,
     show_template: str | None,
     as_json: bool,
-    parsable: bool,
-    quiet: bool,
     **_typed: str | bool | None,
 ) -> int:
     """Submit a deep-learning job that can be preempted by a checkpoint and resumed."""
-    environ = dict(os.environ)
-    where = script_templates.places(environ)
+    where = script_templates.places(dict(os.environ))
+    defaults: usual_options.UsualOptions = ctx.meta[_DEFAULTS]
+    line: CommandLine = ctx.meta[_LINE]
     if show_template is not None:
         _show_template(script_templates.find(show_template, where), as_json=as_json)
         return 0
+    if show_defaults:
+        return usual_options.show(defaults, as_json=as_json)
     if when:
         return before_submitting(ctx.params, as_json=as_json)
-    cleaned = job_environment.clean(environ, keep_sbatch=keep_sbatch_env)
+    if line.script:
+        return submit_script(ctx, line, defaults, where, _dlrun_beside(sys.argv[0]))
+    if diff:
+        msg = "--diff shows what is changed in a batch script: dlsubmit --diff SCRIPT"
+        raise ConfigError(msg)
+    return _submit_command(ctx, where)
+
+
+def _submit_command(ctx: click.Context, where: Sequence[script_templates.TemplateDirectory]) -> int:
+    """Write the script of a command and do with it what the command line says."""
+    environ = dict(os.environ)
+    defaults: usual_options.UsualOptions = ctx.meta[_DEFAULTS]
+    options = ctx.params
+    dry_run, quiet, as_json = options["dry_run"], options["quiet"], options["as_json"]
+    cleaned = job_environment.clean(environ, keep_sbatch=options["keep_sbatch_env"])
     typed, line = _typed_in(ctx)
+    line = replace(line, sbatch=(*defaults.sbatch_beside(line.sbatch), *line.sbatch))
     if typed.partition is None:
         # Kept only on request; the shape has to be looked for where sbatch will put the job.
         typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
@@ -280,7 +305,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         found.extras.directives,
         cwd=Path.cwd(),
         path=environ.get("PATH"),
-        level="none" if no_check else "note" if dry_run else "error",
+        level="none" if options["no_check"] else "note" if dry_run else "error",
     )
     submission = batch_script.compose(request, chosen, where, found.extras)
     argv = (slurm.path("sbatch"), *submission.args)
@@ -288,12 +313,15 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         of_qos = user_notes.qos_notes(request, at_site, typed)
         of_grace = user_notes.grace_note(request, typed)
         of_job = user_notes.notes_on(request, chosen, cleaned)
-        for note in (*of_qos, of_grace, *of_job, model_note, *found.notes, *missing):
+        of_script = script_notes(line.command, Path.cwd())
+        told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
+        for note in (*told, of_script):
             if note:
                 click.echo(f"dlsubmit: note: {note}", err=True)
+        previews, parsable = options["previews"], options["parsable"]
         asks = (sys.stderr.isatty() if previews is None else previews) and not (parsable or as_json)
-        if asks and (told := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
-            click.echo(f"dlsubmit: note: {told}", err=True)
+        if asks and (start := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
+            click.echo(f"dlsubmit: note: {start}", err=True)
     if dry_run:
         text = f"# {quote(argv)}\n{submission.script}"
         _show(text, argv, submission, as_json=as_json)
@@ -304,7 +332,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     if answer.job_id is None:
         return 1
     if not quiet:
-        text = f"{answer.job_id}" if parsable else f"Submitted batch job {answer.job_id}"
+        text = f"{answer.job_id}" if options["parsable"] else f"Submitted batch job {answer.job_id}"
         _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)
     return 0
 

@@ -1,0 +1,412 @@
+"""A batch script of the user's as a job that can be preempted and resumed.
+
+The script itself stays as it is. What is submitted keeps its ``#SBATCH`` lines, writes the script
+into the run directory and runs it there by its own interpreter under dlrun, which passes the
+checkpoint signal to the process that handles it. The contract is on sbatch's command line, which
+wins over the script and over ``SBATCH_*`` variables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import cast
+
+from slurm_dl.client_config import ClientConfig
+from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit import job_comment, option_values, script_templates
+from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_RUN_DIR, DEFAULT_SIGNAL
+from slurm_dl.submit.shell_quoting import UserText, quote, word
+from slurm_dl.submit.user_script import UserScript, named
+from slurm_dl.text import shown
+
+_GPUS = (
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-socket",
+    "gpus-per-task",
+    "gres",
+    "gres-per-task",
+    "tres-per-task",
+)
+"""Options of sbatch that say how many GPUs."""
+
+_TO_SBATCH = {
+    "gpus": "gpus",
+    "nodes": "nodes",
+    "ntasks_per_node": "ntasks-per-node",
+    "name": "job-name",
+    "partition": "partition",
+    "time": "time",
+    "array": "array",
+    "output": "output",
+}
+"""Options of dlsubmit that are sbatch's too, by their names there."""
+
+_OF_A_COMMAND = ("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when")
+"""Options of dlsubmit for which it writes the script itself."""
+
+_VARIABLE = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX"}
+"""Variables of sbatch that are not named as its options."""
+
+_SIGNAL = re.compile(r"(?:[RB]+:)?(?:SIG)?([A-Z0-9]+)(?:@(\d+))?", re.ASCII)
+_NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
+_STOPS_WITH = "0"
+"""A shell hides the status of the training that it ran before its last command."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptJob:
+    """All that is submitted.
+
+    Attributes:
+        args: Arguments of sbatch, without the program.
+        script: What sbatch reads from its standard input.
+        environ: sbatch's environment.
+        notes: For the user, one line each.
+        contract: How the job may be preempted; None if it may not.
+        original: The user's script.
+    """
+
+    args: tuple[str, ...]
+    script: str
+    environ: Mapping[str, str]
+    notes: tuple[str, ...]
+    contract: Contract | None
+    original: UserScript
+
+    def diff(self) -> str:
+        """What is changed in the script, as a unified diff; empty if nothing is."""
+        lines = difflib.unified_diff(
+            self.original.text.splitlines(keepends=True),
+            self.script.splitlines(keepends=True),
+            self.original.name,
+            "submitted",
+        )
+        return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+@dataclass(slots=True, kw_only=True)
+class ScriptRequest:
+    """What a script's job is made of.
+
+    Attributes:
+        script: The script.
+        script_args: Its arguments.
+        typed: dlsubmit's options that were given, by the names of its parameters; a flag is True.
+        usual: Such options that hold where neither the line nor the script says otherwise.
+        usual_sbatch: sbatch's options that do.
+        sbatch: sbatch's options on the line, ``--name`` or ``--name=value``.
+        environ: The user's environment, without what is of another job.
+        site: The site's choices.
+        dlrun: Absolute path of dlrun on the compute nodes.
+        cwd: Directory of submission.
+    """
+
+    script: UserScript
+    script_args: Sequence[str]
+    typed: Mapping[str, str | bool]
+    usual: Mapping[str, str | bool]
+    usual_sbatch: Sequence[str]
+    sbatch: Sequence[str]
+    environ: Mapping[str, str]
+    site: ClientConfig
+    dlrun: str
+    cwd: str
+    notes: list[str] = field(default_factory=list)
+
+    def given(self, name: str) -> str | bool | None:
+        """An option of dlsubmit: from the line, else as usual."""
+        return self.typed.get(name, self.usual.get(name))
+
+    def text(self, name: str, default: str) -> str:
+        """The same, of one that has a value."""
+        value = self.given(name)
+        return value if isinstance(value, str) else default
+
+    def said(self, *names: str) -> tuple[str, str | None] | None:
+        """The last word of the line, else of the environment, else of the script on *names*.
+
+        Returns:
+            The option's name and value, as sbatch will have it; None if it is not given.
+        """
+        for line in reversed(self.options()):
+            name, equals, value = line.removeprefix("--").partition("=")
+            if name in names:
+                return name, value if equals else None
+        for name in names:
+            variable = _VARIABLE.get(name) or f"SBATCH_{name.upper().replace('-', '_')}"
+            if variable in self.environ:
+                return name, self.environ[variable]
+        for option in reversed(self.script.options):
+            if option.name in names:
+                return option.name, option.value
+        return None
+
+    def options(self) -> list[str]:
+        """Options of sbatch on the line, with those of dlsubmit that are sbatch's too."""
+        ours = [
+            f"--{theirs}={option_values.clean_text(value, f'--{theirs}')}"
+            for name, theirs in _TO_SBATCH.items()
+            if isinstance(value := self.typed.get(name), str)
+        ]
+        return [*ours, *self.sbatch]
+
+
+def compose(
+    request: ScriptRequest, where: Sequence[script_templates.TemplateDirectory]
+) -> ScriptJob:
+    """The job of a script.
+
+    Raises:
+        ConfigError: An option has no meaning for a script, or a value is wrong.
+    """
+    wrong = [name for name in _OF_A_COMMAND if name in request.typed]
+    if wrong:
+        option = f"--{wrong[0].replace('_', '-')}"
+        msg = (
+            f"{option} is for dlsubmit -- COMMAND; for a batch script give sbatch's own options, on"
+            " the line or in the script"
+        )
+        raise ConfigError(msg)
+    script = request.script
+    environ = {k: v for k, v in request.environ.items() if k != "SBATCH_WAIT"}
+    args = ["--parsable", *_usual(request), *request.options()]
+    if request.said("job-name") is None:
+        args.append(f"--job-name={option_values.job_name(script.name)}")
+    if script.unread:
+        request.notes.append(f"{named(script.unread)}: not understood here, left to sbatch")
+    why_not = _why_no_contract(request)
+    if why_not is not None:
+        if why_not:
+            request.notes.append(f"submitted as it is, and never preempted: {why_not}")
+        return ScriptJob(
+            args=tuple(args),
+            script=script.text,
+            environ=environ,
+            notes=tuple(request.notes),
+            contract=None,
+            original=script,
+        )
+    contract, lead_s = _contract(request)
+    args += [
+        "--requeue",
+        "--open-mode=append",
+        f"--signal=B:{contract.signal}@{lead_s}",
+        f"--comment={_comment(request, contract)}",
+        *_of_site(request),
+    ]
+    if "gpus" in request.typed:
+        environ = {k: v for k, v in environ.items() if k not in _variables(_GPUS)}
+    _tell(request, contract)
+    return ScriptJob(
+        args=tuple(args),
+        script=_wrapped(request, contract, where),
+        environ=environ,
+        notes=tuple(request.notes),
+        contract=contract,
+        original=script,
+    )
+
+
+def _variables(names: Sequence[str]) -> set[str]:
+    return {f"SBATCH_{name.upper().replace('-', '_')}" for name in names}
+
+
+def _usual(request: ScriptRequest) -> list[str]:
+    """Options that hold as usual and that nobody has given."""
+    words = {word: word.removeprefix("--").partition("=")[0] for word in request.usual_sbatch}
+    theirs_alone = [word for word, name in words.items() if request.said(name) is None]
+    return theirs_alone + [
+        f"--{theirs}={value}"
+        for name, theirs in _TO_SBATCH.items()
+        if name not in request.typed
+        and isinstance(value := request.usual.get(name), str)
+        and request.said(*(_GPUS if name == "gpus" else (theirs,))) is None
+    ]
+
+
+def _why_no_contract(request: ScriptRequest) -> str | None:
+    """The reason why the job cannot be preempted; empty if that was asked for; None if it can."""
+    script = request.script
+    requeue = request.said("requeue", "no-requeue")
+    comment = request.said("comment")
+    has_own = comment is not None and f'"{job_comment.KEY}"' in (comment[1] or "")
+    reasons = {
+        "": request.given("no_preempt"),
+        "heterogeneous jobs cannot be put back into the queue as a whole": script.is_het,
+        "--container runs the batch script in a container, where dlrun is not": request.said(
+            "container", "container-id"
+        ),
+        "it is not to be requeued (--no-requeue); dlsubmit --requeue opts in all the same": (
+            request.given("no_requeue") or (requeue and requeue[0] == "no-requeue")
+        ),
+        "its comment has a contract of its own": has_own and "comment" not in request.typed,
+        "it calls dlrun itself, so the contract belongs into its --comment": script.calls("dlrun"),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _contract(request: ScriptRequest) -> tuple[Contract, int]:
+    """The contract and the seconds before the time limit at which Slurm sends the signal."""
+    typed = request.given("signal")
+    if isinstance(typed, str):
+        signal, lead_s = option_values.signal_and_lead(typed, DEFAULT_LEAD_S)
+    else:
+        signal, lead_s = _signal_of_script(request)
+    limit = request.said("time")
+    limit_s = math.inf
+    if limit and limit[1]:
+        with contextlib.suppress(ConfigError):  # sbatch judges it.
+            limit_s = option_values.time_limit_s(limit[1])
+    if lead_s >= limit_s:
+        lead_s = int(limit_s // 2)
+        request.notes.append(f"Slurm sends {signal} {lead_s} s before the time limit, half of it")
+    grace_s = option_values.grace(request.text("grace", f"{DEFAULT_GRACE_S:g}"))
+    if grace_s > request.site.max_grace_s:
+        grace_s = request.site.max_grace_s
+        request.notes.append(f"grace cut to {grace_s:g} s, the site's limit")
+    usual = "job" if request.script.calls("scontrol", "requeue") else "daemon"
+    by = request.text("requeued_by", usual)
+    if by not in {"daemon", "job"}:
+        msg = f"--requeued-by: {shown(by)} is not daemon or job"
+        raise ConfigError(msg)
+    contract = Contract(
+        signal=signal, target="batch", grace_s=grace_s, requeued_by=cast("Requeuer", by)
+    )
+    return contract, lead_s
+
+
+def _signal_of_script(request: ScriptRequest) -> tuple[str, int]:
+    said = request.said("signal")
+    match = _SIGNAL.fullmatch((said[1] or "").upper()) if said else None
+    if match is None:
+        return option_values.signal_and_lead(DEFAULT_SIGNAL, DEFAULT_LEAD_S)
+    name = _NUMBERS.get(match[1], match[1])
+    try:
+        return option_values.signal_and_lead(f"{name}@{match[2] or DEFAULT_LEAD_S}", DEFAULT_LEAD_S)
+    except ConfigError:
+        signal, lead_s = option_values.signal_and_lead(DEFAULT_SIGNAL, DEFAULT_LEAD_S)
+        request.notes.append(
+            f"--signal={said and said[1]} cannot ask for a checkpoint: {signal} does"
+        )
+        return signal, lead_s
+
+
+def _comment(request: ScriptRequest, contract: Contract) -> str:
+    said = request.said("comment")
+    typed = request.given("comment")
+    theirs = typed if isinstance(typed, str) else said[1] if said else None
+    model, due = request.given("model"), request.given("by")
+    return job_comment.comment(
+        theirs,
+        contract=contract,
+        model=option_values.model_name(model) if isinstance(model, str) else None,
+        due_s=option_values.deadline_s(due, time.time()) if isinstance(due, str) else None,
+    )
+
+
+def _of_site(request: ScriptRequest) -> list[str]:
+    """The site's QOS, and time for the scheduler to look at the job before Slurm starts it."""
+    site, args = request.site, []
+    if site.qos and request.said("qos") is None:
+        args.append(f"--qos={site.qos}")
+    partition = request.said("partition")
+    names = (partition[1] or "").split(",") if partition else []
+    if site.settle_s and request.said("begin") is None and set(names) & set(site.partitions):
+        args.append(f"--begin=now+{math.ceil(site.settle_s)}")
+    return args
+
+
+def _tell(request: ScriptRequest, contract: Contract) -> None:
+    """Notes on the contract and on what of the script it changes."""
+    script, notes = request.script, request.notes
+    if request.said(*_GPUS) is None:
+        notes.append("it asks for no GPUs; give --gpus=N if it needs some")
+    notes.append(
+        f"it can be preempted: {contract.signal} goes to the process that handles it, then there"
+        f" are {contract.grace_s:g} s to save; --no-preempt submits it without"
+    )
+    if contract.requeued_by == "job" and "requeued_by" not in request.typed:
+        notes.append(
+            "it calls scontrol requeue, so it puts itself back (--requeued-by daemon: not)"
+        )
+    elif request.given("stops_with") is None:
+        notes.append(
+            "ends with status 0 after it was asked to save: it is run again, as a shell hides the"
+            " training's own status (--stops-with 75: only what ends with 75 is)"
+        )
+    if script.calls("sbatch"):
+        notes.append(
+            "it calls sbatch: a successor that it submits when it is asked to save would run"
+            " besides, as the job itself comes back"
+        )
+    mode = request.said("open-mode")
+    if mode and (mode[1] or "").startswith("t"):
+        notes.append("--open-mode=append instead of truncate: a requeued job would lose its log")
+    if request.said("wait"):
+        notes.append("--wait is left out: a job that comes back ends more than once")
+
+
+def _wrapped(
+    request: ScriptRequest,
+    contract: Contract,
+    where: Sequence[script_templates.TemplateDirectory],
+) -> str:
+    """The batch script: the user's lines for sbatch, the header, and the script as a document."""
+    from slurm_dl.submit.template_rendering import render  # noqa: PLC0415 - Jinja costs 20 ms
+
+    script = request.script
+    run_base = os.path.normpath(PurePath(request.cwd, request.text("run_dir", DEFAULT_RUN_DIR)))
+    stops_with = request.given("stops_with")
+    model = request.given("model")
+    header = render(
+        "_script",
+        {
+            "directives": (),
+            "launcher": "script",
+            "signal": contract.signal,
+            "grace_s": f"{contract.grace_s:g}",
+            "stops_with": option_values.statuses(stops_with)
+            if isinstance(stops_with, str)
+            else ""
+            if contract.requeued_by == "job"
+            else _STOPS_WITH,
+            "array": request.said("array") is not None,
+            "by_allocation": False,
+            "shared": False,
+            "nccl": [],
+            "dlrun": UserText(request.dlrun),
+            "run_base": UserText(option_values.clean_text(run_base, "--run-dir")),
+            "model": UserText(model) if isinstance(model, str) else None,
+        },
+        where,
+    )
+    first, _, rest = header.partition("\n")
+    without = {"wait": "left out by dlsubmit"}
+    if "gpus" in request.typed:
+        without |= dict.fromkeys(_GPUS, "replaced by dlsubmit --gpus")
+    body = script.text if script.text.endswith("\n") else f"{script.text}\n"
+    mark = (
+        f"END_OF_SCRIPT_{hashlib.sha256(body.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
+    )
+    path = '"$SLURM_DL_RUN_DIR"/slurm_script'
+    lines = [
+        first,
+        *script.sbatch_lines(without),
+        f"{rest.rstrip()}\n",
+        f"# {script.name if script.name.isprintable() else 'The script'}, as it is.",
+        f"cat > {path} <<'{mark}' || exit 1\n{body}{mark}\n",
+        f"exec {quote(UserText(request.dlrun))} --launcher plain --grace {contract.grace_s:g} -- "
+        + " ".join([*map(word, script.interpreter), path, *map(word, request.script_args)]),
+    ]
+    return "\n".join(lines) + "\n"

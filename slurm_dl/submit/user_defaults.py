@@ -1,0 +1,106 @@
+"""Options that a user gives once: for all jobs, and for the jobs of one project.
+
+``~/.config/slurm_dl/config.yaml`` is the user's; ``.slurm_dl.yaml`` in the working directory, or
+else in the nearest directory above it that has one, is the project's and comes first. Keys are
+options' long names, dlsubmit's or sbatch's: ``partition: gpu``.
+
+A file of somebody else could choose what the user's jobs run. So only a plain file counts that
+belongs to the user and that nobody else may write to.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import safe, shown
+
+PROJECT_FILE = ".slurm_dl.yaml"
+_MOST_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserDefault:
+    """One option that holds where nothing else is said."""
+
+    name: str  # Its long name
+    value: str | bool
+    path: Path  # Of the file that says so
+
+
+def find_defaults(
+    environ: Mapping[str, str], cwd: Path, known: Collection[str]
+) -> tuple[dict[str, UserDefault], list[str]]:
+    """The options by name, and notes on files that do not count.
+
+    Args:
+        environ: HOME and XDG_CONFIG_HOME are read.
+        cwd: The working directory.
+        known: Names of options that there are.
+
+    Raises:
+        ConfigError: A file of the user's is wrong.
+    """
+    home = environ.get("HOME", "")
+    base = environ.get("XDG_CONFIG_HOME") or (f"{home}/.config" if home else "")
+    paths = [Path(base, "slurm_dl", "config.yaml")] if Path(base).is_absolute() else []
+    found: dict[str, UserDefault] = {}
+    notes: list[str] = []
+    above = (directory / PROJECT_FILE for directory in (cwd, *cwd.parents))
+    project = next((path for path in above if os.path.lexists(path)), None)
+    for path in [*paths, *([project] if project else [])]:
+        try:
+            text = _text(path)
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeError) as err:
+            why = getattr(err, "strerror", None) or "it is no text in UTF-8"
+            notes.append(f"{safe(str(path))} is not used: {why}")
+        else:
+            found |= {default.name: default for default in _read(text, path, known)}
+    return found, notes
+
+
+def _text(path: Path) -> str:
+    # A FIFO would hold up the command; a link may name any file of the user's.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(descriptor, encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
+            raise OSError(errno.EPERM, "it is not a plain file of yours")
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise OSError(errno.EPERM, "others may write to it: chmod go-w it")
+        return file.read(_MOST_BYTES)
+
+
+def _read(text: str, path: Path, known: Collection[str]) -> Iterator[UserDefault]:
+    import yaml  # noqa: PLC0415 - 30 ms that only who has such a file pays
+
+    where = safe(str(path))
+    try:
+        said = yaml.safe_load(text)
+    except yaml.YAMLError as err:
+        msg = f"{where}: {' '.join(str(err).split())}"
+        raise ConfigError(msg) from None
+    if said is None:
+        return
+    if not isinstance(said, dict):
+        msg = f"{where}: write one option a line, as in partition: gpu"
+        raise ConfigError(msg)
+    for key, value in said.items():
+        name = str(key).replace("_", "-")
+        if name not in known:
+            msg = f"{where}: {shown(str(key))} is no option of dlsubmit or sbatch; see --help"
+            raise ConfigError(msg)
+        if isinstance(value, bool):
+            yield UserDefault(name=name, value=value, path=path)
+        elif isinstance(value, str | int | float):
+            yield UserDefault(name=name, value=str(value), path=path)
+        else:
+            msg = f"{where}: {name}: {shown(value)} is not one value; put lists in quotes"
+            raise ConfigError(msg)

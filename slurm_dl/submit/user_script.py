@@ -1,0 +1,190 @@
+"""A batch script of the user's, read as sbatch reads it.
+
+sbatch takes options from the lines that begin with ``#SBATCH``, up to the first line that is
+neither a comment nor blank. In their words a backslash takes the next character as it is, also
+inside quotes; an unquoted ``#`` begins a comment, also in the middle of a word; an empty word ends
+the line; and no line goes on in the next one (SchedMD/slurm, src/sbatch/opt.c, 17.11 and later). A
+test compares all this with a real sbatch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.sbatch_options import SBATCH, Option, Takes
+from slurm_dl.text import safe, shown
+
+_MAGIC = "#SBATCH"
+_HET = re.compile("hetjob|packjob", re.IGNORECASE)
+_COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
+_QUOTED = r"""(["'])((?:\\.|(?!\1)[^\\])*)\1|\\(.?)"""
+_WORD = re.compile(rf"""\s*((?:[^\s"'#\\]|{_QUOTED.replace("1", "2")})*)""", re.DOTALL)
+_QUOTES = re.compile(_QUOTED, re.DOTALL)
+_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
+_NOT_PLAIN = re.compile(r"([\s\"'#\\])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOption:
+    """One option in the script's own lines."""
+
+    name: str  # Its long name
+    value: str | None  # None where it has none
+    line: int  # Index of its line in the text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScript:
+    """A batch script.
+
+    Attributes:
+        name: Name of the file, without directories.
+        text: The whole script; bytes that are no UTF-8 are surrogates.
+        lines: Indices of its ``#SBATCH`` lines in the text.
+        options: What these lines say, in order.
+        unread: Words of these lines that are no option of sbatch known here; sbatch judges them.
+        is_het: It asks for a heterogeneous job.
+    """
+
+    name: str
+    text: str
+    lines: tuple[int, ...]
+    options: tuple[ScriptOption, ...]
+    unread: tuple[str, ...]
+    is_het: bool
+
+    @property
+    def interpreter(self) -> list[str]:
+        """The words of the first line, as the kernel divides them: the program, one argument."""
+        return self.text.partition("\n")[0][2:].strip().split(maxsplit=1)
+
+    def calls(self, *words: str) -> bool:
+        """Whether the words stand next to each other in a line that is no comment."""
+        pattern = r"(?:^|[\s/;&|('\"])" + r"\s+".join(map(re.escape, words)) + r"(?=[\s;&|)'\"]|$)"
+        return re.search(pattern, _COMMENT.sub("", self.text), re.MULTILINE) is not None
+
+    def sbatch_lines(self, without: Mapping[str, str]) -> list[str]:
+        """Its ``#SBATCH`` lines.
+
+        Args:
+            without: Names of options that are left out, each with the reason.
+        """
+        lines, kept = self.text.split("\n"), []
+        for number in self.lines:
+            said = [option for option in self.options if option.line == number]
+            left_out = [option for option in said if option.name in without]
+            if not left_out:
+                kept.append(lines[number])
+                continue
+            kept += [f"# {without[option.name]}: {_word(option)}" for option in left_out]
+            kept += [f"{_MAGIC} {_word(option)}" for option in said if option not in left_out]
+        return kept
+
+
+def read_script(path: Path) -> UserScript:
+    """The batch script at *path*.
+
+    Raises:
+        ConfigError: It is none, or sbatch would refuse it.
+    """
+    where = safe(str(path))
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as err:
+        msg = (
+            f"{where}: {err.strerror}; write dlsubmit [OPTIONS] SCRIPT for a batch script, or"
+            " dlsubmit [OPTIONS] -- COMMAND"
+        )
+        raise ConfigError(msg) from None
+    if not text.startswith("#!"):
+        msg = (
+            f"{where} is no batch script: its first line must be #! and the program that reads it,"
+            " such as #!/bin/bash; a command goes after --, as in dlsubmit --gpus 1 -- python"
+            f" {where}"
+        )
+        raise ConfigError(msg)
+    if "\r\n" in text or "\0" in text:
+        what = "has DOS line breaks: dos2unix it" if "\r\n" in text else "holds a NUL"
+        msg = f"{where} {what}"
+        raise ConfigError(msg)
+    words: list[tuple[str, int]] = []
+    numbers: list[int] = []
+    is_het = False
+    for number, line in enumerate(text.split("\n")):
+        if line.startswith(_MAGIC):
+            numbers.append(number)
+            is_het = is_het or _HET.search(line) is not None
+            words += [(word, number) for word in _words(line[len(_MAGIC) :], where, number)]
+        elif line.strip() and not line.lstrip().startswith("#"):
+            break
+    options, unread = _options(words)
+    return UserScript(
+        name=path.name,
+        text=text,
+        lines=tuple(numbers),
+        options=tuple(options),
+        unread=tuple(unread),
+        is_het=is_het,
+    )
+
+
+def _words(line: str, where: str, number: int) -> Iterator[str]:
+    """The words of an ``#SBATCH`` line."""
+    at = 0
+    while (match := _WORD.match(line, at)) is not None:
+        at = match.end()
+        word = _QUOTES.sub(
+            lambda part: _ESCAPED.sub(r"\1", part[2]) if part[1] else part[3], match[1]
+        )
+        if not word:
+            break
+        yield word
+    if line[at : at + 1] in {'"', "'"}:
+        msg = f"{where}, line {number + 1}: {line[at]} without its end; sbatch refuses that"
+        raise ConfigError(msg)
+
+
+def _options(words: Sequence[tuple[str, int]]) -> tuple[list[ScriptOption], list[str]]:
+    """The options in the words of all lines, as getopt_long finds them, and what is none."""
+    found: list[ScriptOption] = []
+    unread: list[str] = []
+    at = 0
+    while at < len(words):
+        word, line = words[at]
+        at += 1
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            option = _long(name)
+            given = value if equals else None
+        else:
+            option = SBATCH.get(word[:2])
+            given = word[2:] or None
+        if option is None or (option.takes is Takes.NOTHING and given is not None):
+            unread.append(word)
+            continue
+        if option.takes is Takes.VALUE and given is None and at < len(words):
+            given = words[at][0]
+            at += 1
+        found.append(ScriptOption(name=option.name, value=given, line=line))
+    return found, unread
+
+
+def _long(name: str) -> Option | None:
+    """The option of that name, or the only one that begins so."""
+    longer = {option.name: option for key, option in SBATCH.items() if key.startswith(name)}
+    return SBATCH.get(name) or (next(iter(longer.values())) if len(longer) == 1 else None)
+
+
+def _word(option: ScriptOption) -> str:
+    """*option* as a word that sbatch reads in a script."""
+    value = "" if option.value is None else f"={option.value}"
+    return _NOT_PLAIN.sub(r"\\\1", f"--{option.name}{value}")
+
+
+def named(unread: Sequence[str]) -> str:
+    """The first words that were not understood, for a note."""
+    return ", ".join(shown(word) for word in unread[:4]) + (" ..." if len(unread) > 4 else "")  # noqa: PLR2004 - as many as a line holds
