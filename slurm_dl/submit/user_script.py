@@ -2,7 +2,7 @@
 
 sbatch takes options from the lines that begin with ``#SBATCH``, up to the first line that is
 neither a comment nor blank. In their words a backslash takes the next character as it is, also
-inside quotes; an unquoted ``#`` begins a comment, also in the middle of a word; an empty word ends
+inside quotes, but no blank outside; an unquoted ``#`` begins a comment, also in the middle of a word; an empty word ends
 the line; and no line goes on in the next one (SchedMD/slurm, src/sbatch/opt.c, 17.11 and later). A
 test compares all this with a real sbatch.
 """
@@ -21,11 +21,11 @@ from slurm_dl.text import safe, shown
 _MAGIC = "#SBATCH"
 _HET = re.compile("hetjob|packjob", re.IGNORECASE)
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
-_QUOTED = r"""(["'])((?:\\.|(?!\1)[^\\])*)\1|\\(.?)"""
+_QUOTED = r"""(["'])((?:\\.|(?!\1)[^\\])*)\1|\\(\S?)"""
 _WORD = re.compile(rf"""\s*((?:[^\s"'#\\]|{_QUOTED.replace("1", "2")})*)""", re.DOTALL)
 _QUOTES = re.compile(_QUOTED, re.DOTALL)
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
-_NOT_PLAIN = re.compile(r"([\s\"'#\\])")
+_NOT_PLAIN = re.compile(r"[\s\"'#\\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,8 @@ def _long(name: str) -> Option | None:
 def _word(option: ScriptOption) -> str:
     """*option* as a word that sbatch reads in a script."""
     value = "" if option.value is None else f"={option.value}"
-    return _NOT_PLAIN.sub(r"\\\1", f"--{option.name}{value}")
+    word = f"--{option.name}{value}"
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"' if _NOT_PLAIN.search(word) else word
 
 
 def named(unread: Sequence[str]) -> str:

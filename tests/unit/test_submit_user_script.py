@@ -55,7 +55,8 @@ def arguments(job: ScriptJob) -> dict[str, str]:
     [
         ("#SBATCH -N 2 --time=1:00 # all night", [("nodes", "2"), ("time", "1:00")], ()),
         ('#SBATCH -J "my job" -A \'a b\'', [("job-name", "my job"), ("account", "a b")], ()),
-        ("#SBATCH --job-name=a\\ b\\#c#d", [("job-name", "a b#c")], ()),
+        ("#SBATCH --job-name=a\\#c#d", [("job-name", "a#c")], ()),
+        ("#SBATCH --job-name=a\\ b 'c\\' d'", [("job-name", "a")], ("b", "c' d")),
         ("#SBATCH -p gpu \\\n#SBATCH -t 5", [("partition", "gpu"), ("time", "5")], ()),
         ('#SBATCH -A "" -t 5\n#SBATCH -q high', [("account", "-q")], ("high",)),
         ("#SBATCH --exclusive --nice=5 -Hq", [("exclusive", None), ("nice", "5")], ("-Hq",)),
@@ -169,7 +170,7 @@ def test_options_for_gpus_on_the_line_replace_the_scripts(tmp_path: Path) -> Non
 
     lines = [line for line in job.script.split("cat >")[0].splitlines() if "SBATCH" in line]
     assert "#SBATCH --nodes=2" in lines
-    assert "#SBATCH --job-name=a\\ b\\#c" in lines
+    assert '#SBATCH "--job-name=a b#c"' in lines
     assert not [x for x in lines if x.startswith("#SBATCH") and "gpus" in x]
     assert job.environ == {"PATH": "/bin"}
 
