@@ -2,9 +2,9 @@
 
 sbatch takes options from the lines that begin with ``#SBATCH``, up to the first line that is
 neither a comment nor blank. In their words a backslash takes the next character as it is, also
-inside quotes, but no blank outside; an unquoted ``#`` begins a comment, also in the middle of a word; an empty word ends
-the line; and no line goes on in the next one (SchedMD/slurm, src/sbatch/opt.c, 17.11 and later). A
-test compares all this with a real sbatch.
+inside quotes, but no blank outside; an unquoted ``#`` begins a comment, also in the middle of a
+word; an empty word ends the line; and no line goes on in the next one (SchedMD/slurm,
+src/sbatch/opt.c, 17.11 and later). A test compares all this with a real sbatch.
 """
 
 from __future__ import annotations
