@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
@@ -98,7 +97,7 @@ class Executor:
             self._batch = None
 
     def _send(self, entries: list[tuple[Job, str, bytes]], *, array: bool) -> None:
-        base = str(self.folder / uuid.uuid4().hex)
+        base = str(self.folder / os.urandom(8).hex())
         options = self._command_line(entries[0][1], len(entries) if array else 0)
         python = [] if self._options.get("launcher") == "torchrun" else [self.python]
         command = [*python, "-m", "slurm_dl.submit", base, *(["--array"] if array else [])]

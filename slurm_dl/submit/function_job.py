@@ -42,11 +42,12 @@ class _States:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, str] = {}
+        self._queue: dict[str, str] = {}
         self._again_s = 0.0
 
     def of(self, job_id: str) -> str:
         with self._lock:
-            self._known.setdefault(job_id, "UNKNOWN")
+            self._known.setdefault(job_id, self._queue.get(job_id, "UNKNOWN"))
             if self._known[job_id] not in _OVER and time.monotonic() >= self._again_s:
                 self._look()
                 self._again_s = time.monotonic() + EVERY_S
@@ -59,6 +60,7 @@ class _States:
         found = _ask(*queue)
         if found is None:
             return
+        self._queue = found
         gone = sorted(asked - found.keys())
         if gone:
             past = _ask("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j", ",".join(gone))
