@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import pythons
+import shown
 
 from slurm_dl import submit
 from slurm_dl.submit import function_job
@@ -151,6 +153,7 @@ def test_results_and_exceptions_come_back(
     (bin_ / "squeue.says").write_text("123|FAILED\n")
     odd = executor.submit(work("raises_odd"))
 
+    one = pickle.loads(pickle.dumps(one))
     assert (one.job_id, one.result(), one.exception()) == ("123", 2.0, None)
     assert [job.job_id for job in jobs] == ["123_0", "123_1", "123_2"]
     assert [jobs[0].result(), jobs[2].result()] == [4.0, 3.0]
@@ -324,3 +327,20 @@ def test_it_needs_the_standard_library_alone(version: str) -> None:
     for name in FOR_3_8:
         text = (ROOT / "slurm_dl/submit" / f"{name}.py").read_text("utf-8")
         ast.parse(text, feature_version=(3, 8))
+
+
+def test_the_code_of_the_page_runs(bin_: Path, tmp_path: Path) -> None:
+    """Its module, and its script beside it."""
+    module, *blocks = [
+        x for kind, x in shown.fences(ROOT / "docs/use/python.md") if kind == "python"
+    ]
+    (tmp_path / "train.py").write_text(module)
+    (tmp_path / "script.py").write_text("".join(blocks))
+
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1:] == ["5.0", "[2.5, 5.0, 10.0]", "1000.0 4"]
+    assert (bin_ / "argv").exists()
