@@ -74,11 +74,7 @@ class Executor:
         return entry[0]
 
     def map_array(self, function: Callable[..., Any], *iterables: Iterable[Any]) -> list[Job]:
-        """Submit a call for each tuple of ``zip(*iterables)``, as one array of Slurm's.
-
-        Raises:
-            SubmitError: As `submit`.
-        """
+        """Submit a call for each tuple of ``zip(*iterables)``, as one array of Slurm's."""
         with self.batch():
             return [self.submit(function, *args) for args in zip(*iterables)]
 

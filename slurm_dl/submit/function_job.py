@@ -102,11 +102,7 @@ class Job:
 
     @property
     def job_id(self) -> str:
-        """Slurm's id: ``123``, or ``123_4`` in an array.
-
-        Raises:
-            SubmitError: It gets one at the end of ``with executor.batch()``.
-        """
+        """Slurm's id: ``123``, or ``123_4`` in an array; `SubmitError` before a batch is sent."""
         if not self._job_id:
             msg = "not submitted yet: jobs of a batch are, where its with block ends"
             raise SubmitError(msg)
@@ -142,16 +138,22 @@ class Job:
 
         Raises:
             Exception: What the function raised, with the traceback of its run as the cause.
-            JobFailedError: The job ended without a result.
+            JobFailedError: The job ended without a result, or with what cannot be pickled.
             SubmitError: The file of the result is not to be trusted.
         """
-        returned, value, text = self._outcome()
+        self.wait()
+        path, end_s = self.paths.result, time.monotonic() + LAG_S
+        while not os.path.lexists(path):
+            if time.monotonic() >= end_s:
+                log = self.paths.stderr
+                msg = f"job {self.job_id} ended as {self.state} without a result; its log: {log}"
+                raise JobFailedError(msg)
+            time.sleep(_LOOK_S)
+        returned, value, text = load(path)
         if returned:
             return value
         cause = JobFailedError(f"job {self.job_id}, log {self.paths.stderr}:\n{text}")
-        if value is None:  # an exception that cannot be pickled
-            raise cause
-        raise value from cause
+        raise cause if value is None else value from cause
 
     def exception(self) -> BaseException | None:
         """Wait for the end; what `result` would raise, None if it would return."""
@@ -164,11 +166,7 @@ class Job:
         return None
 
     def cancel(self) -> None:
-        """Have Slurm end it.
-
-        Raises:
-            SubmitError: Slurm refuses, or does not answer.
-        """
+        """Have Slurm end it; `SubmitError` if it refuses or does not answer."""
         argv = ["scancel", self.job_id]
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True, timeout=_SLURM_S)
@@ -178,24 +176,10 @@ class Job:
 
     def stdout(self) -> str | None:
         """The log so far, of all its runs; None before the first."""
-        return _text(self.paths.stdout)
+        path = self.paths.stdout
+        return path.read_text("utf-8", "replace") if path.exists() else None
 
     def stderr(self) -> str | None:
-        """The log of errors so far, of all its runs; None before the first."""
-        return _text(self.paths.stderr)
-
-    def _outcome(self) -> tuple[bool, Any, str]:
-        self.wait()
-        path, end_s = self.paths.result, time.monotonic() + LAG_S
-        while not os.path.lexists(path):
-            if time.monotonic() >= end_s:
-                log = self.paths.stderr
-                msg = f"job {self.job_id} ended as {self.state} without a result; its log: {log}"
-                raise JobFailedError(msg)
-            time.sleep(_LOOK_S)
-        outcome: tuple[bool, Any, str] = load(path)
-        return outcome
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text("utf-8", "replace") if path.exists() else None
+        """The log of errors, likewise."""
+        path = self.paths.stderr
+        return path.read_text("utf-8", "replace") if path.exists() else None

@@ -153,7 +153,7 @@ def test_results_and_exceptions_come_back(
     (bin_ / "squeue.says").write_text("123|FAILED\n")
     odd = executor.submit(work("raises_odd"))
 
-    one = pickle.loads(pickle.dumps(one))
+    one = pickle.loads(pickle.dumps(one))  # noqa: S301 -- a later script's
     assert (one.job_id, one.result(), one.exception()) == ("123", 2.0, None)
     assert [job.job_id for job in jobs] == ["123_0", "123_1", "123_2"]
     assert [jobs[0].result(), jobs[2].result()] == [4.0, 3.0]
@@ -202,7 +202,10 @@ def test_a_run_that_asks_to_be_requeued_leaves_no_result(
 
     argv = json.loads((bin_ / "argv").read_text())
     command = argv[argv.index("--") + 1 :]
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run(command, env={**env, "SLURM_PROCID": "1"}, check=True)
+    assert not job.done()  # rank 0 has the result
+    subprocess.run(command, env=env, check=True)
 
     assert job.result() == ("resumed" if call else 5)
 
@@ -290,6 +293,7 @@ def test_what_cannot_be_submitted_says_why(
         executor.submit(abs, 1)
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
     mine = type("Mine", (), {"__module__": "__main__"})
+    monkeypatch.setattr("__main__.Mine", mine, raising=False)  # pickle would take it
     for function, value in ((abs, mine()), (mine, 1), (lambda: 0, 1)):
         with pytest.raises(submit.SubmitError, match="cloudpickle"):
             executor.submit(function, value)
