@@ -160,7 +160,7 @@ def _listen(call: DelayedSubmission, path: Path) -> None:
 
 def _dumps(value: object) -> bytes:
     try:
-        import cloudpickle  # type: ignore[import-untyped]  # noqa: PLC0415
+        import cloudpickle  # noqa: PLC0415
     except ImportError:
         out = BytesIO()
         _Pickler(out).dump(value)

@@ -20,6 +20,7 @@ WORK = """
 import sys, time
 from pathlib import Path
 from slurm_dl import job
+from slurm_dl.submit import DelayedSubmission
 
 def count(steps, until):
     saved = job.resume_from()
@@ -35,6 +36,21 @@ def count(steps, until):
             job.checkpoint_saved(path, step=len(done))
             job.exit_for_requeue()
     return first, done, job.restart_count()
+
+class Count:
+    def __init__(self):
+        self.done = []
+
+    def __call__(self, steps, until):
+        first = len(self.done)
+        while len(self.done) < steps or not Path(until).exists():
+            time.sleep(0.05)
+            self.done = [*self.done, len(self.done)]
+            print("step", len(self.done), flush=True)
+        return first, self.done, job.restart_count()
+
+    def checkpoint(self, *args):
+        return DelayedSubmission(self, *args)
 
 def inverse(x):
     return 1 / x, sys.version_info[:2]
@@ -55,13 +71,16 @@ def desk(
     sys.modules.pop("functions_at_work", None)
 
 
+@pytest.mark.parametrize("name", ["count", "Count"])
 def test_a_function_is_preempted_and_its_result_is_of_all_its_runs(
-    sandbox: Sandbox, desk: Path, eventually: Callable[..., object]
+    sandbox: Sandbox, desk: Path, eventually: Callable[..., object], name: str
 ) -> None:
     """It saves when asked and is requeued: not done in between, then each step once."""
     executor = submit.Executor(desk / "calls")
     executor.update_parameters(gpus=1, timeout_min=10, grace=40)
-    job = executor.submit(import_module("functions_at_work").count, 20, str(desk / "until"))
+    found = getattr(import_module("functions_at_work"), name)
+    call = found() if name == "Count" else found
+    job = executor.submit(call, 20, str(desk / "until"))
     eventually(lambda: "step 5\n" in (job.stdout() or ""), 60, what=f"{job} to count")
     sandbox.run(["scancel", "--batch", "--signal=USR1", job.job_id])
     squeue = ["squeue", "-h", "-t", "all", "-j", job.job_id, "-o", "%k"]
