@@ -93,6 +93,7 @@ class Executor:
             self._batch = None
 
     def _send(self, entries: list[tuple[Job, str, bytes]], *, array: bool) -> None:
+        dlsubmit = _dlsubmit()
         base = str(self.folder / os.urandom(8).hex())
         options = self._command_line(entries[0][1], len(entries) if array else 0)
         python = [] if self._options.get("launcher") == "torchrun" else [self.python]
@@ -101,7 +102,7 @@ class Executor:
         for file, (_, _, content) in zip(files, entries):
             write(file, content)
         done = subprocess.run(
-            [_dlsubmit(), "--parsable", *options, "--", *command],
+            [dlsubmit, "--parsable", *options, "--", *command],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         job_id = done.stdout.strip()
