@@ -122,9 +122,8 @@ class Executor:
             given["gpus"] = given["gpus_per_node"] * int(given.get("nodes") or 1)
         if given.get("mem_gb"):
             given["mem"] = f"{round(given['mem_gb'] * 1024)}M"
-        if tasks:
-            most = given.get("array_parallelism")
-            given["array"] = f"0-{tasks - 1}" + (f"%{most}" if most else "")
+        most = f"%{given['array_parallelism']}" if given.get("array_parallelism") else ""
+        given["array"] = f"0-{tasks - 1}{most}" if tasks else None
         for option, end in (("output", "out"), ("error", "err")):
             given[option] = f"{self.folder}/{'%A_%a' if tasks else '%j'}.{end}"
         words = []
