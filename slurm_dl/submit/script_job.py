@@ -52,6 +52,8 @@ _TO_SBATCH = {
 }
 """Options of dlsubmit that are sbatch's too, by their names there."""
 
+_SHAPE = ("gpus", "nodes", "ntasks_per_node")
+
 _OF_A_COMMAND = ("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when")
 """Options of dlsubmit for which it writes the script itself."""
 
@@ -223,15 +225,16 @@ def _variables(names: Sequence[str]) -> set[str]:
 
 
 def _usual(request: ScriptRequest) -> list[str]:
-    """Options that hold as usual and that nobody has given."""
-    words = {word: word.removeprefix("--").partition("=")[0] for word in request.usual_sbatch}
-    theirs_alone = [word for word, name in words.items() if request.said(name) is None]
-    return theirs_alone + [
+    """Options that hold as usual and that nobody has given; the shape is the script's own."""
+    ours = [
         f"--{theirs}={value}"
         for name, theirs in _TO_SBATCH.items()
-        if name not in request.typed
-        and isinstance(value := request.usual.get(name), str)
-        and request.said(*(_GPUS if name == "gpus" else (theirs,))) is None
+        if name not in _SHAPE and isinstance(value := request.usual.get(name), str)
+    ]
+    return [
+        word
+        for word in (*ours, *request.usual_sbatch)
+        if request.said(word.removeprefix("--").partition("=")[0]) is None
     ]
 
 
