@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,16 +104,7 @@ class Child:
         parents = {pid: int(fields[_PARENT]) for pid, fields in _living()}
         found = {pid for pid in parents if self._marks <= set(_read(pid, "environ").split(b"\0"))}
         found = _with_descendants(found | parents.keys() & {self.pid}, parents)
-        alone = {self.pid} - set(parents.values())
-        lines = {pid: _read(pid, "cmdline") for pid in found}
-        seen = []
-        for pid in sorted(found):
-            status, program = _status(pid), _program(pid)
-            code = f"{program} {status.get('VmLib', '').strip()}"
-            is_fork = lines.get(parents[pid]) == lines[pid]
-            takes = _takes(status, signum, most=64 if pid in alone else _NEARLY_ALL)
-            seen.append(Process(pid, program, takes, code, is_fork, parents[pid]))
-        return seen
+        return looked_at(found, signum, self.pid)
 
     def send(self, signum: int, pid: int | None = None) -> None:
         """Send a signal to it, or to one of its processes; nothing happens if that has ended."""
@@ -135,6 +126,21 @@ class Child:
                 _signal_group(group, signal.SIGKILL)
         code = self._process.wait()
         return code if code >= 0 else 128 - code
+
+
+def looked_at(pids: Collection[int], signum: int, command: int) -> list[Process]:
+    """The processes *pids* of the *command*, see `Child.processes`."""
+    statuses = {pid: _status(pid) for pid in sorted(pids)}
+    parents = {pid: int(status.get("PPid", "0")) for pid, status in statuses.items()}
+    lines = {pid: _read(pid, "cmdline") for pid in pids}
+    seen = []
+    for pid, status in statuses.items():
+        is_alone = pid == command and pid not in parents.values()
+        takes = _takes(status, signum, most=64 if is_alone else _NEARLY_ALL)
+        program, is_fork = _program(pid), lines.get(parents[pid]) == lines[pid]
+        code = f"{program} {status.get('VmLib', '').strip()}"
+        seen.append(Process(pid, program, takes, code, is_fork, parents[pid]))
+    return seen
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -25,7 +25,7 @@ from slurm_dl.job.run_files import (
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 """Programs that run other programs."""
 
-_NO_TRAINING = SHELLS | {"sleep"}
+NO_TRAINING = SHELLS | {"sleep"}
 """Programs that have nothing to save."""
 
 LOOK_S = 5.0
@@ -58,7 +58,7 @@ class _Found(NamedTuple):
 
     @property
     def programs(self) -> list[Process]:
-        return [p for p in self.family if p.program not in _NO_TRAINING]
+        return [p for p in self.family if p.program not in NO_TRAINING]
 
     @property
     def starter(self) -> str:
