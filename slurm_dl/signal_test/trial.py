@@ -215,9 +215,6 @@ class Trial:
                 facts, end=look.end, killed_by=look.killed_by, last_words=job.last_words()
             )
         run, listened = look.run, job.files.listens(look.run)
-        catching = [p.is_first for p in facts.processes if p.signal in {"catches", "blocks"}]
-        if ready.startswith(QUIET) and catching == [True]:  # dlrun alone
-            return replace(facts, is_unsent=True)
         before = job.files.traces(run)
         self.say(f"sending {job.contract.signal}, and waiting for the checkpoint")
         job.signal()
@@ -229,7 +226,7 @@ class Trial:
             script_listens=listened or job.files.listens(run),
             checkpoint=job.files.written(before, run),
         )
-        if facts.ended_s is not None and not facts.requeued_itself:
+        if facts.is_unsent or (facts.ended_s is not None and not facts.requeued_itself):
             return replace(facts, last_words=job.last_words())
         self.say("the job is put back; waiting until it trains again")
         job.requeue()
@@ -272,7 +269,8 @@ class Trial:
                     return ready, look
                 quiet_s = now_s - max(loaded.values(), default=now_s)
                 may_ask = self.after_s is not None or job.files.listens(look.run, IMPORTED_FILE)
-                if by_time and quiet_s >= self.start_s and not may_ask:
+                is_quiet = quiet_s >= self.start_s and not (may_ask or able_since_s)
+                if by_time and is_quiet:
                     return f"{QUIET} {self.start_s:g} s", look
             if look.state == "over" or now_s > deadline_s:
                 return "", look
@@ -285,6 +283,14 @@ class Trial:
         least_s = SILENT_S if self.after_s is None else self.after_s
         return f"it had run for {least_s:g} s" if now_s - since_s >= least_s else ""
 
+    def _is_unsent(self, facts: Observations, run: int) -> bool:
+        """Dlrun has been asked, and no process of a program past its start has a handler."""
+        return (
+            facts.ready.startswith(QUIET)
+            and self.job.files.is_asked(run)
+            and not _is_able(self.job, run, (*facts.processes, *self.job.processes()))
+        )
+
     def _watch(self, facts: Observations, run: int) -> Observations:
         """Until the job has acknowledged, ended or put itself back, or its grace is over."""
         contract = self.job.contract
@@ -295,6 +301,8 @@ class Trial:
                 return replace(facts, requeued_itself=True, ended_s=waited_s)
             if look.state == "over":
                 return replace(facts, ended_s=waited_s, end=look.end, killed_by=look.killed_by)
+            if self._is_unsent(facts, run):
+                return replace(facts, is_unsent=True)
             if look.acked and facts.acked_s is None:
                 facts = replace(facts, acked_s=waited_s)
             is_acked = facts.acked_s is not None and contract.requeued_by == "daemon"

@@ -90,7 +90,7 @@ class Observations:
 
     Attributes:
         ready: By what it was seen to train; empty if it did not get so far.
-        is_unsent: No signal was sent, because nothing but dlrun has a handler.
+        is_unsent: Nothing but dlrun takes the signal, and it was not waited any longer.
         last_step: The last step it reported before it stopped; None if it reported none.
         processes: Its processes before the signal; empty where they cannot be seen.
         dlrun_took_it: dlrun has noted the request.
@@ -140,9 +140,10 @@ def judge(facts: Observations) -> TrialVerdict:
     is_saved = facts.acked_s is not None or bool(saved.recorded or saved.file)
     deaf = facts.ended_s is None and not is_saved
     # dlrun itself catches the signal, and does not train.
-    has_dlrun = facts.dlrun_took_it or facts.is_unsent
     workers = [
-        p for p in facts.processes if p.name not in SHELLS and not (p.is_first and has_dlrun)
+        p
+        for p in facts.processes
+        if p.name not in SHELLS and not (p.is_first and facts.dlrun_took_it)
     ]
     is_caught = any(p.signal in {"catches", "blocks"} for p in workers)
     is_deaf = bool(ended and facts.dlrun_took_it and workers) and not facts.script_listens
