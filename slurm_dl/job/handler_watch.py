@@ -171,8 +171,9 @@ class HandlerWatch:
         """How long the programs have been the same; below 0 where they cannot be seen."""
         if programs and all(p.program == "srun" for p in programs):
             return -math.inf  # Its tasks are on other nodes, or not there yet.
-        # What is there at the first look is as old as the command.
-        since_s = self._started_s if now_s - self._started_s < 2 * LOOK_S else now_s
+        # What is there at the first look is as old as the command; what a training leaves is not.
+        is_first = now_s - self._started_s < 2 * LOOK_S and not self._has_taken
+        since_s = self._started_s if is_first else now_s
         # 0: a shell alone, whose training has ended or is about to start.
         codes = {(p.pid, p.code) for p in programs if not p.is_fork} or {(0, "")}
         self._seen = {code: self._seen.get(code, since_s) for code in codes}
