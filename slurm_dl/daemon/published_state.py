@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -318,6 +319,27 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
     if name == array and not tasks and int(array) in ids:
         return JobId(int(array))
     return sorted(tasks, key=lambda label: (len(label), label))[:5]
+
+
+def not_listed(now: PublishedState, name: str, found: Sequence[str]) -> str:
+    """What is known of a job that the last look did not show, and no ledger has.
+
+    Args:
+        found: What else it could have been; see `find_job`.
+    """
+    hint = f"; did you mean {' or '.join(found)}?" if found else ", and no record of one"
+    seen = None if now.cycle is None else now.cycle.snapshot.seen
+    match = _JOB_NAME.fullmatch(name)
+    if seen is None or match is None or found:
+        return f"no job {name} in the last snapshot{hint}"
+    # Slurm counts upwards.
+    if int(match["id"]) <= max([0, *seen.jobs.job_id.tolist(), *seen.left_out]):
+        return f"no job {name} in the last snapshot{hint}"
+    next_s = max(0.0, now.next_poll_s - time.time())
+    return (
+        f"no job {name} in the last snapshot: if it was submitted since, it is not looked at yet; "
+        f"the next look is in {next_s:.0f} s"
+    )
 
 
 def is_pending_part(label: str) -> bool:

@@ -21,21 +21,10 @@ from slurm_dl.engine.preemption.start_again import (
 )
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
-
-WAITS_FOR = {
-    Held.USER_OR_ADMIN: "it is held",
-    Held.DEPENDENCY: "it waits for another job (dependency)",
-    Held.BEGIN_TIME: "it is not eligible yet (begin time, or the interval after a requeue)",
-    Held.LIMIT: "it is over a limit of its account, QOS or partition",
-    Held.RESERVATION: "it waits for a reservation",
-    Held.BY_HAND: "its priority was set by hand (Priority={priority}): slurm_dl leaves it alone",
-    Held.UNAVAILABLE: "what it asks for is not available (constraints, nodes, licences)",
-}
-"""Why no GPUs are taken back for a pending job, whatever its rank."""
 
 NO_REQUEUE = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
 """Why a job that has opted in may not be preempted."""
