@@ -54,14 +54,14 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     """
     cycle = _cycle(now)
     snap = cycle.snapshot
+    owner = sight.uid if isinstance(sight, Own) else None
     try:
-        found = published_state.find_job(
-            snap.seen, name, sight.uid if isinstance(sight, Own) else None
-        )
+        found = published_state.find_job(snap.seen, name, owner)
     except ValueError as err:
         raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
     if isinstance(found, list):
-        raise RequestError(RefusalKind.NOT_FOUND, published_state.not_listed(now, name, found))
+        msg = published_state.not_listed(now, name, found, owner)
+        raise RequestError(RefusalKind.NOT_FOUND, msg)
     if left_out := snap.seen.left_out.get(found):
         raise RequestError(RefusalKind.NOT_READY, " ".join(why_left_out(left_out)))
     row = snap.jobs.row_of()[found]

@@ -321,19 +321,20 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
     return sorted(tasks, key=lambda label: (len(label), label))[:5]
 
 
-def not_listed(now: PublishedState, name: str, found: Sequence[str]) -> str:
+def not_listed(now: PublishedState, name: str, found: Sequence[str], owner: int | None) -> str:
     """What is known of a job that the last look did not show, and no ledger has.
 
     Args:
         found: What else it could have been; see `find_job`.
+        owner: Likewise; to them it is not told whether others have such a job.
     """
+    name += "" if owner is None else " of yours"
     hint = f"; did you mean {' or '.join(found)}?" if found else ", and no record of one"
     seen = None if now.cycle is None else now.cycle.snapshot.seen
-    match = _JOB_NAME.fullmatch(name)
-    if seen is None or match is None or found:
-        return f"no job {name} in the last snapshot{hint}"
     # Slurm counts upwards.
-    if int(match["id"]) <= max([0, *seen.jobs.job_id.tolist(), *seen.left_out]):
+    highest = 0 if seen is None else max([0, *seen.jobs.job_id.tolist(), *seen.left_out])
+    number = int(name.partition("_")[0].partition("+")[0].partition(" ")[0])
+    if found or (owner is None and number <= highest):
         return f"no job {name} in the last snapshot{hint}"
     next_s = max(0.0, now.next_poll_s - time.time())
     return (

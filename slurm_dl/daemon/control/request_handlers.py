@@ -151,7 +151,9 @@ class RequestHandlers:
             if gone is not None:
                 standing = privacy.standing_for(standing_of(self._context), sight)
                 return {"now_s": cycle.snapshot.now_s, **gone, **standing}
-            msg = published_state.not_listed(self._context.board.current, request.job, found)
+            msg = published_state.not_listed(
+                self._context.board.current, request.job, found, _owner(sight)
+            )
             raise RequestError(RefusalKind.NOT_FOUND, msg)
         history = self._context.audit.history(found)
         past = self._context.past.of(found)

@@ -5,8 +5,6 @@ Slurm's reasons are those of its `job_reason_codes` page; what they mean is told
 
 from __future__ import annotations
 
-import re
-
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.snapshot import JobText, Snapshot
@@ -48,11 +46,11 @@ def waits_for(snap: Snapshot, row: int) -> str:
     """Why no GPUs are taken back for the pending job at *row*, whatever its rank."""
     jobs = snap.jobs
     text = snap.seen.texts.get(JobId(int(jobs.job_id[row])), JobText(label=""))
-    cause, reason = Held(int(jobs.held[row])), re.split(r"[ ,:(]", text.reason, maxsplit=1)[0]
+    cause, reason = Held(int(jobs.held[row])), text.reason.partition(",")[0].partition(" ")[0]
     words = _WAITS_FOR[cause]
     if cause is not Held.BY_HAND:
         words = next((w for first, w in _BY_REASON if reason.startswith(first)), words)
-    most = re.search(r"%(\d+)", text.label)
+    most = text.label.partition("%")[2].rstrip("]")
     return words.format(
-        priority=int(jobs.priority[row]), reason=reason, limit=f" ({most[0]})" if most else ""
+        priority=int(jobs.priority[row]), reason=reason, limit=f" (%{most})" if most else ""
     )
