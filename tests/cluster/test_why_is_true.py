@@ -124,13 +124,15 @@ def test_each_sentence_is_true(place: Schedd) -> None:
     array = submit(place, "sleep 600", "--array=1-3%1", "--gres=gpu:1", "--nodelist=n3")
     until_said(place, after, "it waits for another job (dependency)")
     assert place.job(after, "Reason") == ["Dependency"]
-    said = until_said(place, f"{array}_2", "its array has as many tasks running", "(%1)")
+    said = until_said(place, f"{array}_2", "its array has as many tasks running")
     assert "of its account" not in said
 
     big = submit(place, "true", "--nodes=3")
-    until_said(place, big, "Slurm plans to start it at")
+    until_said(place, big, "Slurm plans to start it at", "; slurm_dl expects it at ")
+    # Slurm's backfill keeps the nodes for it, and the daemon leaves it alone.
+    place.box.run(["scontrol", "update", f"JobId={big}", "Priority=4000000000"])
     small = submit(place, "true", "--gres=gpu:1", "--time=60")
-    said = until_said(place, small, "there is room for it by", "; slurm_dl expects it at ")
+    said = until_said(place, small, "there is room for it by", "Slurm plans to start it at ")
     assert "in its next pass" not in said
     for job in (big, small):
         place.until(
@@ -140,8 +142,8 @@ def test_each_sentence_is_true(place: Schedd) -> None:
                 == slurms(place.job(job, "StartTime")[0])
             ),
         )
-    assert f"first {big}." in said, "who waits for a dependency or a limit is not ahead"
-    assert re.search(r"(\d) more of a better rank may not start now", said)
+    for kept in (after, array):
+        assert f"first {kept}" not in said, "who waits for a dependency or a limit is not ahead"
     place.box.run(["scancel", big, small])
 
     asked_and_back(place, victim, saved)
@@ -164,7 +166,7 @@ def asked_and_back(place: Schedd, victim: str, saved: Path) -> None:
     place.until("it to sink", lambda: sank(place, victim))
     said = why(place, victim)
     assert f"it gets USR1 and up to {GRACE_S} s" in said
-    place.submit(4, "sleep", "3", options=["--time=1"])
+    place.submit(4, "sleep", "3", options=["--time=5"])
     until_said(place, victim, "it was sent USR1 and has ")
     (entry,) = place.audit(action="signal", job=int(victim))
     end_s, last = entry["epoch_s"] + GRACE_S, GRACE_S + 1
@@ -193,7 +195,7 @@ def ends_otherwise(place: Schedd) -> None:
     trapped = "trap 'exit 0' USR1; while :; do sleep 0.2; done"
     by_us = submit(place, trapped, f"--comment={CONTRACT}", "--requeue", "--nodelist=n2")
     place.until("it to sink", lambda: sank(place, by_us))
-    place.submit(4, "true", options=["--time=1"])
+    place.submit(4, "true", options=["--time=5"])
     place.until_state(by_us, "COMPLETED")
     ended(place, by_us, "with status 0", "was asked to save by USR1", "does not run it again")
     assert accounted(place, by_us)[-1][:2] == ["COMPLETED", "0:0"]

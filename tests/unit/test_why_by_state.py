@@ -118,8 +118,8 @@ CASES: Final[dict[str, tuple[Callable[[], str], tuple[str, ...], tuple[str, ...]
         ("limit", "next pass"),
     ),
     "waits for a limit of its array": (
-        lambda: waits("JobArrayTaskLimit", Held.LIMIT, "7_[2-9%2]"),
-        ("its array", "%2"),
+        lambda: waits("JobArrayTaskLimit", Held.LIMIT, "7_[2-9]"),
+        ("its array", "%N"),
         ("account", "QOS"),
     ),
     "waits for a limit": (

@@ -25,7 +25,7 @@ _BY_REASON = (
     ("JobHeldAdmin", "it is held by an admin"),
     ("JobHoldMaxRequeue", "Slurm holds it: it was requeued too often"),
     ("Cleaning", "Slurm still cleans up after its last run"),
-    ("JobArrayTaskLimit", "its array has as many tasks running as it allows itself{limit}"),
+    ("JobArrayTaskLimit", "its array has as many tasks running as its own %N allows"),
     ("PartitionTimeLimit", "its time limit is above that of its partition"),
     ("PartitionNodeLimit", "it asks for a number of nodes that its partition does not allow"),
     ("PartitionDown", "its partition is down"),
@@ -50,7 +50,4 @@ def waits_for(snap: Snapshot, row: int) -> str:
     words = _WAITS_FOR[cause]
     if cause is not Held.BY_HAND:
         words = next((w for first, w in _BY_REASON if reason.startswith(first)), words)
-    most = text.label.partition("%")[2].rstrip("]")
-    return words.format(
-        priority=int(jobs.priority[row]), reason=reason, limit=f" (%{most})" if most else ""
-    )
+    return words.format(priority=int(jobs.priority[row]), reason=reason)
