@@ -14,19 +14,12 @@ from slurm_dl.daemon import published_state
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.forecast_service import (
-    DEADLINE_S,
-    HORIZON_S,
-    WAIT_S,
-    Forecasts,
-    forecasts_of,
-    score_of,
-)
+from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.commitment_cost import commitment_cost
 from slurm_dl.engine.explain.past_reasons import Sight, moment, why_left_out
-from slurm_dl.engine.preemption.waits_for import waits_for
+from slurm_dl.engine.preemption.eligibility import waits_for
 from slurm_dl.forecast.worker import ForecastError
 from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract
@@ -84,19 +77,17 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     }
 
 
-def expected_start(now: PublishedState, job_id: JobId) -> str:
+def expected_start(forecasts: Forecasts, now: PublishedState, job_id: JobId) -> str:
     """A clause on the start of a job for which Slurm has a plan; empty if none is known at once."""
     snap = _cycle(now).snapshot
     if job_id not in snap.seen.planned or live_jobs(snap.jobs) > QUICK_JOBS_PER_S * _BESIDE_S:
         return ""
-    forecasts = forecasts_of(now.config.paths.state_dir)
     try:
-        answer = forecasts.ask(now, jobs=(job_id,), wait_s=0.0, deadline_s=_BESIDE_S)
-    except (ForecastError, RequestError):
+        answer = _answer(forecasts, now, jobs=(job_id,), within_s=_BESIDE_S)
+    except RequestError:
         return ""
-    one = next(iter(as_list(answer["jobs"])), None)
-    start = one.get("start") if isinstance(one, dict) else None
-    median_s = start.get("median_s") if isinstance(start, dict) else None
+    start = _expected(next(iter(as_list(answer["jobs"])), None))["start"]
+    median_s = start["median_s"] if isinstance(start, dict) else None
     return f"slurm_dl expects it at {moment(number(median_s))}" if median_s else ""
 
 

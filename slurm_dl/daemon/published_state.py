@@ -322,24 +322,22 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
 
 
 def not_listed(now: PublishedState, name: str, found: Sequence[str], owner: int | None) -> str:
-    """What is known of a job that the last look did not show, and no ledger has.
+    """What is known of a job *name* that is neither in the last look nor in the ledger.
 
     Args:
         found: What else it could have been; see `find_job`.
         owner: Likewise; to them it is not told whether others have such a job.
     """
-    name += "" if owner is None else " of yours"
-    hint = f"; did you mean {' or '.join(found)}?" if found else ", and no record of one"
-    seen = None if now.cycle is None else now.cycle.snapshot.seen
+    told = f"no job {name}{'' if owner is None else ' of yours'} in the last snapshot"
+    if found:
+        return f"{told}; did you mean {' or '.join(found)}?"
+    listed = now.cycle.snapshot.seen.jobs.job_id.tolist() if now.cycle else []
     # Slurm counts upwards.
-    highest = 0 if seen is None else max([0, *seen.jobs.job_id.tolist(), *seen.left_out])
-    number = int(name.partition("_")[0].partition("+")[0].partition(" ")[0])
-    if found or (owner is None and number <= highest):
-        return f"no job {name} in the last snapshot{hint}"
-    next_s = max(0.0, now.next_poll_s - time.time())
+    if owner is None and int(re.split(r"[_+]", name)[0]) <= max(listed, default=0):
+        return f"{told}, and no record of one"
     return (
-        f"no job {name} in the last snapshot: if it was submitted since, it is not looked at yet; "
-        f"the next look is in {next_s:.0f} s"
+        f"{told}: if it was submitted since, it is not looked at yet; the next look is in "
+        f"{max(0.0, now.next_poll_s - time.time()):.0f} s"
     )
 
 

@@ -26,12 +26,11 @@ from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
 from slurm_dl.engine.preemption.broken_contracts import note_broken
 from slurm_dl.engine.preemption.commitment import with_commitment
-from slurm_dl.engine.preemption.eligibility import Victims, displacers
+from slurm_dl.engine.preemption.eligibility import Victims, displacers, waits_for
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
 from slurm_dl.engine.preemption.surplus import Surplus, free_and_lent, lenders, movable, releasing
-from slurm_dl.engine.preemption.waits_for import waits_for
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.size_notes import note_sizes
 from slurm_dl.engine.target import Rows

@@ -205,6 +205,6 @@ def ends_otherwise(place: Schedd) -> None:
     place.box.run(["scancel", waits])
     said = ended(place, waits, ": cancelled", "It never ran.")
     assert "with status" not in said
-    failing = submit(place, "exit 3", f"--comment={CONTRACT}", "--requeue", "--gres=gpu:1")
+    failing = submit(place, "sleep 3; exit 3", f"--comment={CONTRACT}", "--requeue", "--gres=gpu:1")
     ended(place, failing, ": failed (NonZeroExitCode), with status 3", "It ran once")
     assert accounted(place, failing)[-1][:2] == ["FAILED", "3:0"]

@@ -164,15 +164,11 @@ class RequestHandlers:
             row = seen.jobs.row_of()[found]
             job = privacy.row_for(published_state.row(cycle, row), sight)
             now = self._context.board.current
+            forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
+            beside = when.expected_start(forecasts, now, found)
+            at_s = time.time() + now.controller_health.ahead_s
             sentences = why(
-                cycle,
-                policy,
-                found,
-                history,
-                sight,
-                past=past,
-                at_s=time.time() + now.controller_health.ahead_s,
-                forecast=when.expected_start(now, found),
+                cycle, policy, found, history, sight, past=past, at_s=at_s, forecast=beside
             )
         return {
             "now_s": cycle.snapshot.now_s,

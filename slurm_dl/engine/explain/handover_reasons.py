@@ -39,29 +39,20 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
         for victim in handover.victims:
             if victim.run.job_id != job_id:
                 continue
-            done = _done(cycle, victim, handover.purpose, at_s)
+            gives_way, signal = _GIVES_WAY[handover.purpose], victim.contract.signal
+            if victim.then is not None:
+                gives_way = f"to save and go on with {in_words(victim.then)}"
+            done = {
+                VictimState.CHOSEN: f"it has been chosen {gives_way}",
+                VictimState.SIGNALLING: f"it is being sent {signal}",
+                VictimState.SIGNALLED: f"it was sent {signal} {_left(cycle, victim, at_s)}",
+                VictimState.REQUEUING: "it is being requeued",
+                VictimState.GONE: f"it has given way ({victim.outcome})",
+            }[victim.state]
             best = sight.jobs(handover.beneficiaries[:3])
             for_whom = f" for {best}" if best else ""
             sentences.append(f"Hand-over {handover.handover_id}{for_whom}: {done}.")
     return [*sentences, *_would_be(cycle, job_id, sight)]
-
-
-def _done(cycle: Cycle, victim: Victim, purpose: Purpose, at_s: float) -> str:
-    signal = victim.contract.signal
-    match victim.state:
-        case VictimState.CHOSEN:
-            gives_way = _GIVES_WAY[purpose]
-            if victim.then is not None:
-                gives_way = f"to save and go on with {in_words(victim.then)}"
-            return f"it has been chosen {gives_way}"
-        case VictimState.SIGNALLING:
-            return f"it is being sent {signal}"
-        case VictimState.SIGNALLED:
-            return f"it was sent {signal} {_left(cycle, victim, at_s)}"
-        case VictimState.REQUEUING:
-            return "it is being requeued"
-        case VictimState.GONE:
-            return f"it has given way ({victim.outcome})"
 
 
 def _left(cycle: Cycle, victim: Victim, at_s: float) -> str:

@@ -6,9 +6,9 @@ It goes by the ledger, so it also answers for jobs that Slurm does not list any 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -242,3 +242,36 @@ def ended_on_request(past: PastJob, end_s: float) -> list[str]:
 
 _NO_REASON = frozenset({"", "None"})
 """What Slurm says where it has nothing to say of how a job ended."""
+
+
+_ACTIONS: Final = {
+    "attach": "let into the reservation",
+    "clear_steer": "kept from no nodes any more",
+    "close_handover": "end of the hand-over",
+    "detach": "taken out of the reservation",
+    "forget_steer": "end of what it was kept from",
+    "mark_gone": "end of the run",
+    "open_handover": "hand-over",
+    "promote": "service forgiven",
+    "reserve": "nodes reserved",
+    "reshape": "change of size",
+    "set_site_factor": "priority",
+    "set_steer": "kept from nodes, or put off",
+    "trim": "request cut",
+    "trip_breaker": "no new hand-overs",
+    "unseal": "reservation released",
+}
+"""Actions whose names do not say what is done."""
+
+
+def audit_sentences(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
+    """The audit lines *history*: when, what, why, and the result."""
+    return [
+        f"{moment(float(str(entry.get('epoch_s', 0))))}: {_done(str(entry.get('action', '?')))}: "
+        f"{sight.text(str(entry.get('reason', '')))} ({sight.text(str(entry.get('result', '?')))})"
+        for entry in history
+    ]
+
+
+def _done(action: str) -> str:
+    return _ACTIONS.get(action, action.replace("_", " "))

@@ -13,12 +13,12 @@ import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.deadlines import counted_deadlines
-from slurm_dl.engine.explain.audit_words import audit_sentences
 from slurm_dl.engine.explain.commitment_cost import commitment_cost, commitment_text
 from slurm_dl.engine.explain.handover_reasons import handover_reasons, some
 from slurm_dl.engine.explain.past_reasons import (
     EVERYTHING,
     Sight,
+    audit_sentences,
     how_it_gave_way,
     moment,
     span,
