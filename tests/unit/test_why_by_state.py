@@ -74,11 +74,11 @@ def of(
 ) -> str:
     """Sentences of job 7, asked ten seconds after the look; *state*: as a victim."""
     claims = {JobId(7): Claim(contract=Contract(), progress=0.5, **(claim or {}))}  # type: ignore[arg-type]
-    handovers = ()
+    handovers: tuple[Handover, ...] = ()
     if state is not None:
         run = Run(JobId(7), row.start_s, row.restarts)
-        victim = Victim(run=run, gpus=4.0, contract=Contract(), state=state, signalled_s=NOW_S - 50)
-        victim = dataclasses.replace(victim, signalled_s=more.pop("signalled_s", NOW_S - 50))
+        sent_s = more.pop("signalled_s", NOW_S - 50)
+        victim = Victim(run=run, gpus=4.0, contract=Contract(), state=state, signalled_s=sent_s)
         handovers = (
             Handover(
                 handover_id=HandoverId(6),
