@@ -74,7 +74,9 @@ def is_first_rank() -> bool:
     return True
 
 
-def write_whole(path: Path, content: Mapping[str, object], *, durable: bool = True) -> None:
+def write_whole(
+    path: Path, content: Mapping[str, object], *, durable: bool = True, mode: int = 0o666
+) -> None:
     """Put *content* at *path* so that a kill at any moment leaves the old file or the new one.
 
     If *durable*, it is on disk when this returns and survives a crash of the node.
@@ -83,7 +85,7 @@ def write_whole(path: Path, content: Mapping[str, object], *, durable: bool = Tr
         OSError: The directory is gone, full or not writable; the old file is as it was.
         ValueError: *content* has numbers that are not finite.
     """
-    _write(path, json.dumps(content, allow_nan=False) + "\n", durable=durable)
+    _write(path, json.dumps(content, allow_nan=False) + "\n", durable=durable, mode=mode)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
@@ -95,12 +97,12 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
     _write(path, "".join(f"{line}\n" for line in lines), durable=False)
 
 
-def _write(path: Path, text: str, *, durable: bool) -> None:
+def _write(path: Path, text: str, *, durable: bool, mode: int = 0o666) -> None:
     # Random, not the pid: processes on several nodes may write into one directory.
     scratch = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with open(os.open(scratch, flags, 0o666), "w", encoding="utf-8") as out:  # noqa: PTH123
+        with open(os.open(scratch, flags, mode), "w", encoding="utf-8") as out:  # noqa: PTH123
             out.write(text)
             out.flush()
             if durable:

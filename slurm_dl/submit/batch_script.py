@@ -142,5 +142,8 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "run_base": UserText(request.run_base),
         "model": None if request.model is None else UserText(request.model),
         "name": UserText(request.name),
-        "command": tuple(UserText(argument) for argument in request.command),
+        "sweep": None if request.sweep is None else request.sweep.case(),
+        "command": tuple(UserText(argument) for argument in request.command)
+        if request.sweep is None
+        else request.sweep.quoted(request.pattern),
     }

@@ -55,20 +55,28 @@ class _States:
 
     def _look(self) -> None:
         asked = {job for job, state in self._known.items() if state not in _OVER}
-        # All of the user's: a question for single ids fails as soon as Slurm has forgotten one.
-        queue = ["squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T"]
-        found = _ask(*queue)
-        if found is None:
-            return
-        self._queue = found
-        gone = sorted(asked - found.keys())
-        if gone:
-            past = _ask("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j", ",".join(gone))
-            found = {**dict.fromkeys(gone, "NOT_FOUND"), **(past or {}), **found}
-        self._known.update((job, found[job]) for job in asked)
+        found = states_of(asked)
+        if found is not None:
+            self._queue = found
+            self._known.update((job, found[job]) for job in asked)
 
 
 _states = _States()
+
+
+def states_of(jobs: set[str]) -> dict[str, str] | None:
+    """Slurm's word for each of *jobs*, and for others; NOT_FOUND once neither tool has it.
+
+    None if Slurm does not answer.
+    """
+    # All of the user's: a question for single ids fails as soon as Slurm has forgotten one.
+    found = _ask("squeue", "-h", "-r", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T")
+    gone = [] if found is None else sorted(jobs - found.keys())
+    if found is not None and gone:
+        arrays = ",".join(sorted({job.partition("_")[0] for job in gone}))
+        past = _ask("sacct", "-n", "-X", "-P", "-o", "JobID,State", "-j", arrays)
+        found = {**dict.fromkeys(gone, "NOT_FOUND"), **(past or {}), **found}
+    return found
 
 
 def _ask(*argv: str) -> dict[str, str] | None:

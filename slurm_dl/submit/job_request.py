@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, cast, get_args
 
@@ -16,6 +16,7 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
 from slurm_dl.submit import job_comment, option_values
+from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.text import shown
 
 Launcher = Literal["plain", "torchrun", "srun"]
@@ -94,6 +95,8 @@ class JobRequest:
         sizes: It may run in any of these: GPUs in all until they are laid on nodes; empty: as it
             asks.
         batch: Its global batch in another size.
+        sweep: Of an array, whose first task's is the command above; None if it is no sweep.
+        pattern: The command of a sweep before its names are replaced.
     """
 
     gpus: int
@@ -125,6 +128,8 @@ class JobRequest:
     due_s: int | None = None
     sizes: tuple[int | Shape, ...] = ()
     batch: Batch = "fixed"
+    sweep: Sweep | None = None
+    pattern: tuple[str, ...] = ()
 
 
 def check(
@@ -137,6 +142,7 @@ def check(
     qos: str | None = None,
     max_grace_s: float = math.inf,
     native: bool = False,
+    sweep: Sweep | None = None,
 ) -> JobRequest:
     """Validate what was typed.
 
@@ -149,10 +155,18 @@ def check(
         qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
         max_grace_s: The site's longest grace, seconds: a preemptible job asks for no more.
         native: Slurm itself preempts at this site.
+        sweep: The job is an array of this.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
     """
+    pattern = tuple(command)
+    if sweep is not None:
+        sweep.check_used(pattern)
+        typed = replace(typed, array=sweep.array(typed.array))
+        for task in range(len(sweep.tasks)):
+            _command(sweep.replaced(pattern, task), _launcher(typed.launcher))
+        command = sweep.replaced(pattern, 0)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -201,6 +215,8 @@ def check(
         sbatch=tuple(sbatch),
         command=_command(command, launcher),
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
+        sweep=sweep,
+        pattern=pattern,
     )
 
 
@@ -268,7 +284,7 @@ def _sizes(
         return (), "fixed"
     cpus = given(sbatch, {"cpus-per-task", "cpus-per-gpu"})
     against = {
-        "--array": (typed.array is not None, "tasks of an array have one size"),
+        "--array or --sweep": (typed.array is not None, "tasks of an array have one size"),
         "--share": (typed.share, "half a GPU is one size"),
         "a range of --nodes": (most_nodes is not None, "name the sizes as NODESxGPUS"),
         "--exclusive": (given(sbatch, {"exclusive"}), "a size takes its part of each node"),

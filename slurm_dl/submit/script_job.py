@@ -25,6 +25,7 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates
 from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_RUN_DIR, DEFAULT_SIGNAL
+from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.shell_quoting import UserText, quote, word
 from slurm_dl.submit.user_script import UserScript, named
 from slurm_dl.text import shown
@@ -64,6 +65,9 @@ _SIGNAL = re.compile(r"(?:[RB]+:)?(?:SIG)?([A-Z0-9]+)(?:@(\d+))?", re.ASCII)
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 _STOPS_WITH = "0"
 """A shell hides the status of the training that it ran before its last command."""
+
+
+_ASKED_FOR = "--no-preempt is given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,7 @@ class ScriptRequest:
         site: The site's choices.
         dlrun: Absolute path of dlrun on the compute nodes.
         cwd: Directory of submission.
+        sweep: The job is an array of this.
     """
 
     script: UserScript
@@ -124,6 +129,7 @@ class ScriptRequest:
     site: ClientConfig
     dlrun: str
     cwd: str
+    sweep: Sweep | None = None
     notes: list[str] = field(default_factory=list)
 
     def given(self, name: str) -> str | bool | None:
@@ -154,6 +160,10 @@ class ScriptRequest:
                 return option.name, option.value
         return None
 
+    def run_base(self) -> str:
+        """Absolute directory under which each job gets its run directory."""
+        return os.path.normpath(PurePath(self.cwd, self.text("run_dir", DEFAULT_RUN_DIR)))
+
     def options(self) -> list[str]:
         """Options of sbatch on the line, with those of dlsubmit that are sbatch's too."""
         ours = [
@@ -181,6 +191,10 @@ def compose(
         )
         raise ConfigError(msg)
     script = request.script
+    if request.sweep is not None:
+        array = request.said("array")
+        request.typed = {**request.typed, "array": request.sweep.array(array and array[1])}
+        request.sweep.check_used(request.script_args, script.text)
     environ = {k: v for k, v in request.environ.items() if k != "SBATCH_WAIT"}
     args = ["--parsable", *_usual(request), *request.options()]
     if request.said("job-name") is None:
@@ -189,6 +203,9 @@ def compose(
         request.notes.append(f"{named(script.unread)}: not understood here, left to sbatch")
     why_not = _why_no_contract(request)
     if why_not is not None:
+        if request.sweep is not None:
+            msg = f"--sweep: not with a script that is submitted as it is: {why_not or _ASKED_FOR}"
+            raise ConfigError(msg)
         if why_not:
             request.notes.append(f"submitted as it is, and never preempted: {why_not}")
         return ScriptJob(
@@ -369,9 +386,9 @@ def _wrapped(
     from slurm_dl.submit.template_rendering import render  # noqa: PLC0415 - Jinja costs 20 ms
 
     script = request.script
-    run_base = os.path.normpath(PurePath(request.cwd, request.text("run_dir", DEFAULT_RUN_DIR)))
     stops_with = request.given("stops_with")
-    model = request.given("model")
+    model, sweep = request.given("model"), request.sweep
+    args = sweep.quoted(request.script_args) if sweep else map(UserText, request.script_args)
     header = render(
         "_script",
         {
@@ -388,8 +405,9 @@ def _wrapped(
             "by_allocation": False,
             "shared": False,
             "nccl": [],
+            "sweep": sweep and sweep.case(),
             "dlrun": UserText(request.dlrun),
-            "run_base": UserText(option_values.clean_text(run_base, "--run-dir")),
+            "run_base": UserText(option_values.clean_text(request.run_base(), "--run-dir")),
             "model": UserText(model) if isinstance(model, str) else None,
         },
         where,
@@ -410,6 +428,6 @@ def _wrapped(
         f"# {script.name if script.name.isprintable() else 'The script'}, as it is.",
         f"cat > {path} <<'{mark}' || exit 1\n{body}{mark}\n",
         f"exec {quote(UserText(request.dlrun))} --launcher plain --grace {contract.grace_s:g} -- "
-        + " ".join([*map(word, script.interpreter), path, *map(word, request.script_args)]),
+        + " ".join([*map(word, script.interpreter), path, *map(quote, args)]),
     ]
     return "\n".join(lines) + "\n"

@@ -41,6 +41,9 @@ _NOT_UP = frozenset(
 DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0
 """Slurm's own ``max_switch_wait``."""
 
+DEFAULT_MOST_TASKS = 1001
+"""Slurm's own ``MaxArraySize``."""
+
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^+-]*)")
 
 
@@ -148,6 +151,16 @@ def _memory_limit(words: Mapping[str, str]) -> MemoryLimit:
     keys = ("MaxMemPerNode", "MaxMemPerCPU")
     node_mb, cpu_mb = (float(_number(words.get(key, ""))) or math.inf for key in keys)
     return MemoryLimit(node_mb=node_mb, cpu_mb=cpu_mb)
+
+
+def read_most_tasks(slurm: Slurm) -> int:
+    """Tasks that an array may have: its indexes stay below ``MaxArraySize``.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    values = config_values(slurm.run("scontrol", "show", "config"))
+    return _number(values.get("MaxArraySize", "")) or DEFAULT_MOST_TASKS
 
 
 def read_longest_switch_wait_s(slurm: Slurm) -> float:

@@ -21,7 +21,6 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import safe, shown
 
 PROJECT_FILE = ".slurm_dl.yaml"
-_MOST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +54,7 @@ def find_defaults(
     project = next((path for path in above if os.path.lexists(path)), None)
     for path in [*paths, *([project] if project else [])]:
         try:
-            text = _text(path)
+            text = read_own(path)
         except FileNotFoundError:
             continue
         except (OSError, UnicodeError) as err:
@@ -66,7 +65,13 @@ def find_defaults(
     return found, notes
 
 
-def _text(path: Path) -> str:
+def read_own(path: Path, most_bytes: int = 64 * 1024) -> str:
+    """The text of a plain file of the user's that nobody else may write to.
+
+    Raises:
+        OSError: It is another's, or cannot be read.
+        UnicodeError: It is no UTF-8.
+    """
     # A FIFO would hold up the command; a link may name any file of the user's.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     with open(descriptor, encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
@@ -75,7 +80,7 @@ def _text(path: Path) -> str:
             raise OSError(errno.EPERM, "it is not a plain file of yours")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise OSError(errno.EPERM, "others may write to it: chmod go-w it")
-        return file.read(_MOST_BYTES)
+        return file.read(most_bytes)
 
 
 def _read(text: str, path: Path, known: Collection[str]) -> Iterator[UserDefault]:

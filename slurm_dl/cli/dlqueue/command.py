@@ -19,6 +19,7 @@ from slurm_dl.cli.by_ssh import VIA
 from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
+from slurm_dl.cli.dlqueue.sweep_table import sweep
 from slurm_dl.cli.dlqueue.when import expected_starts, show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.client_config import read_client_config
@@ -249,6 +250,7 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
 
 
 dlqueue.add_command(when)
+dlqueue.add_command(sweep)
 
 
 def _warn(answer: JsonObject) -> None:

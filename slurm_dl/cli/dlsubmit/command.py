@@ -17,7 +17,7 @@ from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit import usual_options
 from slurm_dl.cli.dlsubmit.preview import preview
-from slurm_dl.cli.dlsubmit.script_command import script_notes, submit_script
+from slurm_dl.cli.dlsubmit.script_command import script_notes, submit_script, sweep_of, tell
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.slurm.tool_runner import Slurm
@@ -49,6 +49,7 @@ from slurm_dl.submit.job_request import (
 )
 from slurm_dl.submit.node_range import NodeRange
 from slurm_dl.submit.option_values import clean_text
+from slurm_dl.submit.past_submissions import again, remember
 from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
 from slurm_dl.submit.shell_quoting import quote
 
@@ -64,6 +65,7 @@ Examples:
   dlsubmit --gpus 4 --launcher srun --array 0-9%2 -A vision -c 8 -- python sweep.py
   dlsubmit --gpus 8 --nodes 1-4 --launcher torchrun -- train.py
   dlsubmit --gpus 2 --sizes 1,2,4,2x4 --launcher torchrun -- train.py
+  dlsubmit --gpus 1 --sweep lr=1e-3,1e-4 --sweep seed=0..4 -- python train.py {lr} {seed}
   dlsubmit --share --model resnet18 -- python train.py
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
   dlsubmit --gpus 8 --dry-run -- python train.py
@@ -83,8 +85,10 @@ class _DividedCommand(click.Command):
         if ctx.resilient_parsing:  # shell completion: the line is not finished yet
             return super().parse_args(ctx, args)
         own = _own_options(self.get_params(ctx))
-        ctx.meta[_LINE] = line = divide(args, own)
-        ctx.meta[_DEFAULTS] = defaults = usual_options.find(own)
+        line, notes = again(divide(args, own), own)
+        found = usual_options.find(own)
+        ctx.meta[_LINE] = line
+        ctx.meta[_DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
         ctx.default_map = defaults.own
         return super().parse_args(ctx, list(line.own))
 
@@ -163,6 +167,13 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 )
 @click.option("--array", "-a", metavar="SPEC", help="Array of jobs, such as 0-15%4.")
 @click.option(
+    "--sweep",
+    metavar="NAME=V,...",
+    multiple=True,
+    help="Array with a task for each value, as lr=1e-3,1e-4 or seed=0..4, that replaces {NAME} in "
+    "COMMAND; several times: for all combinations. --array %4: four at a time.",
+)
+@click.option(
     "--signal",
     metavar="SIG@LEAD",
     default=DEFAULT_SIGNAL,
@@ -203,6 +214,7 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
 @click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
 @click.option("--no-check", is_flag=True, help="Submit though files or CPUs seem to be missing.")
+@click.option("--again", metavar="JOB", help="The submission of JOB once more, options here win.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option("--diff", is_flag=True, help="Print what is changed in SCRIPT, and stop.")
 @click.option(
@@ -236,7 +248,7 @@ def dlsubmit(
     when: bool,
     show_template: str | None,
     as_json: bool,
-    **_typed: str | bool | None,
+    **_typed: str | bool | tuple[str, ...] | None,
 ) -> int:
     """Submit a deep-learning job that can be preempted by a checkpoint and resumed."""
     where = script_templates.places(dict(os.environ))
@@ -270,6 +282,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
         # Kept only on request; the shape has to be looked for where sbatch will put the job.
         typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
     at_site = read_client_config(environ)
+    slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
     request = check(
         typed,
         sbatch=_with_kept_qos(line.sbatch, cleaned),
@@ -279,8 +292,8 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
         qos=at_site.qos or None,
         max_grace_s=at_site.max_grace_s,
         native=at_site.native,
+        sweep=sweep_of(options["sweep"], slurm),
     )
-    slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
     partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
     chosen = choose_shape(request, partitions)
     request = job_sizes.lay_out(request, chosen, partitions, cleaned.environ)
@@ -315,9 +328,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
         of_job = user_notes.notes_on(request, chosen, cleaned)
         of_script = script_notes(line.command, Path.cwd())
         told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
-        for note in (*told, of_script):
-            if note:
-                click.echo(f"dlsubmit: note: {note}", err=True)
+        tell((*told, of_script), quiet=quiet)
         previews, parsable = options["previews"], options["parsable"]
         asks = (sys.stderr.isatty() if previews is None else previews) and not (parsable or as_json)
         if asks and (start := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
@@ -331,6 +342,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
     click.echo(answer.text, nl=False, err=True)  # bytes, as they came
     if answer.job_id is None:
         return 1
+    tell(remember(answer.job_id, ctx.meta[_LINE], request.run_base, request.sweep), quiet=quiet)
     if not quiet:
         text = f"{answer.job_id}" if options["parsable"] else f"Submitted batch job {answer.job_id}"
         _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)

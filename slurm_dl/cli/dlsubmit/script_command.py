@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -14,7 +14,9 @@ from slurm_dl.cli.dlsubmit.usual_options import UsualOptions
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.submit import job_environment, script_job, script_templates
+from slurm_dl.submit import job_environment, script_job, script_templates, slurm_calls
+from slurm_dl.submit.parameter_sweep import Sweep, parse
+from slurm_dl.submit.past_submissions import remember
 from slurm_dl.submit.sbatch_options import CommandLine
 from slurm_dl.submit.shell_quoting import quote
 from slurm_dl.submit.user_script import read_script
@@ -43,13 +45,14 @@ def submit_script(
     given = {
         name: value
         for name, value in params.items()
-        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE and name != "sweep"
     }
     dlrun = params["dlrun"] or dlrun
     if dlrun is None or not dlrun.startswith("/"):
         msg = "no dlrun beside dlsubmit; give its path on the compute nodes as --dlrun=PATH"
         raise ConfigError(msg)
     site = read_client_config()
+    slurm = Slurm(environ=dict(os.environ), timeout_s=_SLURM_S)
     request = script_job.ScriptRequest(
         script=read_script(Path(line.script[0])),
         script_args=line.script[1:],
@@ -61,13 +64,11 @@ def submit_script(
         site=site,
         dlrun=dlrun,
         cwd=str(Path.cwd()),
+        sweep=sweep_of(params["sweep"], slurm),
     )
     job = script_job.compose(request, where)
-    slurm = Slurm(environ=dict(os.environ), timeout_s=_SLURM_S)
     argv = (slurm.path("sbatch"), *job.args)
-    if not params["quiet"]:
-        for note in filter(None, (*usual.notes, site.trouble, *job.notes)):
-            click.echo(f"dlsubmit: note: {note}", err=True)
+    tell((*usual.notes, site.trouble, *job.notes), quiet=params["quiet"])
     if params["diff"]:
         click.echo(f"# {quote(argv)}\n{job.diff()}".encode("utf-8", "surrogateescape"), nl=False)
         return 0
@@ -80,6 +81,7 @@ def submit_script(
         job_id = answer.job_id
         if job_id is None:
             return 1
+        tell(remember(job_id, line, request.run_base(), request.sweep), quiet=params["quiet"])
         text = f"{job_id}\n" if params["parsable"] else f"Submitted batch job {job_id}\n"
     if params["as_json"]:
         value = {"job_id": job_id, "script": job.script, "shape": None, "argv": list(argv)}
@@ -87,6 +89,21 @@ def submit_script(
     if not params["quiet"] or params["dry_run"]:
         click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
     return 0
+
+
+def sweep_of(typed: Sequence[str], slurm: Slurm) -> Sweep | None:
+    """The sweep of ``--sweep``, within what an array may have on this cluster.
+
+    Raises:
+        ConfigError: It is wrong.
+    """
+    return parse(typed, slurm_calls.read_most_tasks(slurm)) if typed else None
+
+
+def tell(notes: Iterable[str], *, quiet: bool) -> None:
+    """Print those *notes* that are not empty."""
+    for note in () if quiet else filter(None, notes):
+        click.echo(f"dlsubmit: note: {note}", err=True)
 
 
 def script_notes(command: Sequence[str], cwd: Path) -> str:
