@@ -145,5 +145,5 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "sweep": None if request.sweep is None else request.sweep.case(),
         "command": tuple(UserText(argument) for argument in request.command)
         if request.sweep is None
-        else request.sweep.quoted(request.pattern),
+        else request.sweep.quoted(),
     }

@@ -96,7 +96,6 @@ class JobRequest:
             asks.
         batch: Its global batch in another size.
         sweep: Of an array, whose first task's is the command above; None if it is no sweep.
-        pattern: The command of a sweep before its names are replaced.
     """
 
     gpus: int
@@ -129,7 +128,6 @@ class JobRequest:
     sizes: tuple[int | Shape, ...] = ()
     batch: Batch = "fixed"
     sweep: Sweep | None = None
-    pattern: tuple[str, ...] = ()
 
 
 def check(
@@ -155,18 +153,16 @@ def check(
         qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
         max_grace_s: The site's longest grace, seconds: a preemptible job asks for no more.
         native: Slurm itself preempts at this site.
-        sweep: The job is an array of this.
+        sweep: The job is an array of this, whose words are *command*.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
     """
-    pattern = tuple(command)
     if sweep is not None:
-        sweep.check_used(pattern)
         typed = replace(typed, array=sweep.array(typed.array))
         for task in range(len(sweep.tasks)):
-            _command(sweep.replaced(pattern, task), _launcher(typed.launcher))
-        command = sweep.replaced(pattern, 0)
+            _command(sweep.replaced(task), _launcher(typed.launcher))
+        command = sweep.replaced(0)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -216,7 +212,6 @@ def check(
         command=_command(command, launcher),
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
         sweep=sweep,
-        pattern=pattern,
     )
 
 

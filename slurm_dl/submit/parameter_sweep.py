@@ -21,15 +21,16 @@ from slurm_dl.text import shown
 MOST_TASKS = 10_000
 _VARIABLE = "SLURM_DL_SWEEP_"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
-_RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?", re.ASCII)
+_RANGE = re.compile(r"(-?\d{1,17})\.\.(-?\d{1,17})(?:\.\.([1-9]\d{0,16}))?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Names, and the values of each task: all combinations, those of the last name fastest."""
+    """Names, the values of each task, and the words in which names are replaced."""
 
     names: tuple[str, ...]
     tasks: tuple[tuple[str, ...], ...]
+    words: tuple[str, ...] = ()
 
     def array(self, typed: str | None) -> str:
         """The ``--array`` of it; *typed* may only limit how many tasks run at a time, as ``%4``.
@@ -42,22 +43,22 @@ class Sweep:
             raise ConfigError(msg)
         return f"0-{len(self.tasks) - 1}{typed or ''}"
 
-    def replaced(self, words: Sequence[str], task: int) -> tuple[str, ...]:
-        """*words* as that task has them."""
+    def replaced(self, task: int) -> tuple[str, ...]:
+        """The words of that task."""
         values = dict(zip(self.names, self.tasks[task], strict=True))
-        return tuple(self._replace(text, lambda name: values[name], str) for text in words)
+        return tuple(self._replace(text, values.__getitem__, str) for text in self.words)
 
-    def quoted(self, words: Sequence[str]) -> tuple[ShellText, ...]:
-        """*words* for the script, with a variable in place of each ``{name}``."""
+    def quoted(self) -> tuple[ShellText, ...]:
+        """The words for the script, with a variable in place of each ``{name}``."""
 
         def variable(name: str) -> str:
             # A template without the header sets none: better no run than one without its values.
             return f'"${{{_VARIABLE}{name.upper()}?}}"'
 
-        return tuple(
-            ShellText(self._replace(text, variable, lambda rest: rest and word(rest)) or "''")
-            for text in words
-        )
+        def other(text: str) -> str:
+            return text and word(text)
+
+        return tuple(ShellText(self._replace(w, variable, other) or "''") for w in self.words)
 
     def _replace(self, text: str, swept: Callable[[str], str], other: Callable[[str], str]) -> str:
         parts = re.split(rf"\{{({'|'.join(self.names)})\}}", text)
@@ -72,22 +73,50 @@ class Sweep:
             lines.append(f"{task}) export {sets} ;;\n")
         return ShellText(f'case "$SLURM_ARRAY_TASK_ID" in\n{"".join(lines)}esac')
 
-    def check_used(self, words: Sequence[str], script: str = "") -> None:
-        """Refuse a name that neither *words*, files among them, nor *script* use.
 
-        Raises:
-            ConfigError: There is one.
-        """
-        told = " ".join(words)
-        unused = [name for name in self.names if f"{{{name}}}" not in told]
-        text = script + told + "".join(map(_content, words)) if unused else ""
-        for name in unused:
-            if f"{_VARIABLE}{name.upper()}" not in text:
-                msg = (
-                    f"--sweep {name}: {{{name}}} stands nowhere in the command, and nothing there"
-                    f" reads {_VARIABLE}{name.upper()}"
-                )
-                raise ConfigError(msg)
+def parse(typed: Sequence[str], most: int, words: Sequence[str], script: str = "") -> Sweep:
+    r"""Read ``name=a,b``, with ``\,`` for a comma in a value, and ``A..B`` or ``A..B..STEP``.
+
+    Args:
+        most: Tasks that an array of this cluster may have.
+        words: Of the command, or the arguments of *script*.
+
+    Raises:
+        ConfigError: One is wrong or not used, or there are too many combinations.
+    """
+    ranges: dict[str, list[Sequence[object]]] = {}
+    for text in typed:
+        name, _, values = text.partition("=")
+        if not _NAME.fullmatch(name) or name.upper() in map(str.upper, ranges):
+            msg = f"--sweep: {shown(text)} is not NAME=VALUE,... or NAME=FIRST..LAST of a new name"
+            raise ConfigError(msg)
+        if f"{{{name}}}" not in " ".join(words):
+            _check_read(name, script, words)
+        ranges[name] = [_values(name, item) for item in re.split(r"(?<!\\),", values)]
+    count, most = math.prod(sum(map(len, i)) for i in ranges.values()), min(most, MOST_TASKS)
+    if count > most:
+        msg = f"--sweep: {count:,} combinations; an array may have {most:,} tasks here"
+        raise ConfigError(msg)
+    lists = ([str(v) for items in parts for v in items] for parts in ranges.values())
+    return Sweep(tuple(ranges), tuple(itertools.product(*lists)), tuple(words))
+
+
+def _values(name: str, item: str) -> Sequence[object]:
+    match = _RANGE.fullmatch(item)
+    values = range(int(match[1]), int(match[2]) + 1, int(match[3] or 1)) if match else ()
+    if not item or (match and not values):
+        msg = f"--sweep {name}: {shown(item)} is no value; a range is FIRST..LAST or with ..STEP"
+        raise ConfigError(msg)
+    return values or (item.replace(r"\,", ","),)
+
+
+def _check_read(name: str, script: str, words: Sequence[str]) -> None:
+    """Refuse a name whose variable is nowhere in *script*, *words* and the files that they name."""
+    variable = f"{_VARIABLE}{name.upper()}"
+    if any(variable in text for text in (script, *words, *map(_content, words))):
+        return
+    msg = f"--sweep {name}: {{{name}}} is nowhere in the command, and nothing reads {variable}"
+    raise ConfigError(msg)
 
 
 def _content(path: str) -> str:
@@ -95,41 +124,3 @@ def _content(path: str) -> str:
         return read_regular(Path(path)).decode("utf-8", "replace")
     except (OSError, ValueError):
         return ""
-
-
-def parse(typed: Sequence[str], most: int) -> Sweep:
-    r"""Read ``name=a,b``, with ``\,`` for a comma in a value, and ``A..B`` or ``A..B..STEP``.
-
-    Args:
-        most: Tasks that an array of this cluster may have.
-
-    Raises:
-        ConfigError: One is wrong, or there are too many combinations.
-    """
-    ranges: dict[str, list[Sequence[object]]] = {}
-    for text in typed:
-        name, equals, values = text.partition("=")
-        if not equals or not _NAME.fullmatch(name):
-            msg = f"--sweep: {shown(text)} is not NAME=VALUE,VALUE or NAME=FIRST..LAST"
-            raise ConfigError(msg)
-        if name.upper() in (other.upper() for other in ranges):
-            msg = f"--sweep {name}: the name is given twice"
-            raise ConfigError(msg)
-        items = (item.replace(r"\,", ",") for item in re.split(r"(?<!\\),", values))
-        ranges[name] = [_values(name, item) for item in items]
-    count = math.prod(sum(map(len, items)) for items in ranges.values())
-    if count > min(most, MOST_TASKS):
-        msg = f"--sweep: {count:,} combinations; an array may have {min(most, MOST_TASKS):,} here"
-        raise ConfigError(msg)
-    lists = ([str(v) for items in parts for v in items] for parts in ranges.values())
-    return Sweep(tuple(ranges), tuple(itertools.product(*lists)))
-
-
-def _values(name: str, item: str) -> Sequence[object]:
-    match = _RANGE.fullmatch(item)
-    step = int(match[3] or 1) if match else 1
-    values = range(int(match[1]), int(match[2]) + 1, step) if match and step else (item,)
-    if not item or "\0" in item or not values or not step:
-        msg = f"--sweep {name}: {shown(item)} is no value; a range is FIRST..LAST or with ..STEP"
-        raise ConfigError(msg)
-    return values

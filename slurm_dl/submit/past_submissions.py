@@ -29,18 +29,8 @@ _MOST_BYTES = 8 * 1024 * 1024
 _OF_THE_ANSWER = {"--json", "--parsable", "--quiet", "--preview", "--no-preview"}
 
 
-def remember(job_id: int, line: CommandLine, run_base: str, sweep: Sweep | None) -> list[str]:
-    """Write the submission down; notes on what could not be written, for the job is submitted."""
-    notes = []
-    if sweep is not None:
-        path = _sweep_file(run_base, job_id)
-        try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_whole(path, {"v": 1, "names": sweep.names, "tasks": sweep.tasks}, durable=False)
-        except OSError as err:
-            notes.append(
-                f"dlqueue sweep will not know the values: {safe(f'{path}')}: {err.strerror}"
-            )
+def remember(job_id: int, line: CommandLine, run_base: str, sweep: Sweep | None) -> str:
+    """Write the submission down; a note if that fails, for the job is submitted already."""
     content = {
         "v": 1,
         "own": [word for word in line.own if word not in _OF_THE_ANSWER],
@@ -50,15 +40,20 @@ def remember(job_id: int, line: CommandLine, run_base: str, sweep: Sweep | None)
         "run_base": run_base,
         "time_s": int(time.time()),
     }
-    directory = _directory(os.environ)
     try:
+        directory = _directory()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(directory / f"{_here()}-{job_id}.json", content, durable=False, mode=0o600)
-        for old in _newest_first(directory, "*-*.json")[KEPT:]:
-            old.unlink(missing_ok=True)
-    except OSError as err:
-        notes.append(f"--again will not know this job: {safe(f'{directory}')}: {err.strerror}")
-    return notes
+        with contextlib.suppress(FileNotFoundError):  # another dlsubmit tidies up, too
+            for old in _newest_first(directory, "*-*.json")[KEPT:]:
+                old.unlink()
+        if sweep is not None:
+            content = {"v": 1, "names": sweep.names, "tasks": sweep.tasks}
+            Path(run_base).mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(Path(run_base, f"{job_id}.sweep.json"), content, durable=False)
+    except (OSError, RuntimeError) as err:
+        return f"not written down for --again and dlqueue sweep: {safe(str(err))}"
+    return ""
 
 
 def again(line: CommandLine, own: Mapping[str, Option]) -> tuple[CommandLine, list[str]]:
@@ -74,19 +69,17 @@ def again(line: CommandLine, own: Mapping[str, Option]) -> tuple[CommandLine, li
     if not asked:
         return line, []
     old = recall(asked[-1])
+    where = safe(old["cwd"])
     try:
         os.chdir(old["cwd"])
     except OSError as err:
-        msg = f"--again: {safe(old['cwd'])}, from where it was submitted: {err.strerror}"
+        msg = f"--again: {where}, from where it was submitted: {err.strerror}"
         raise ConfigError(msg) from None
     mine = [word for word in line.own if not word.startswith("--again=")]
-    theirs = old["own"]
-    if any(word.startswith("--sweep=") for word in mine):
-        theirs = [word for word in theirs if not word.startswith("--sweep=")]
+    anew = any(word.startswith("--sweep=") for word in mine)
+    theirs = [word for word in old["own"] if not (anew and word.startswith("--sweep="))]
     rest = line.script or (("--", *line.command) if line.command else old["rest"])
-    note = (
-        f"as job {asked[-1]}, in {safe(old['cwd'])}; it begins anew, in a run directory of its own"
-    )
+    note = f"as job {asked[-1]}, in {where}; it begins anew, in a run directory of its own"
     return divide([*old["sbatch"], *line.sbatch, *theirs, *mine, *rest], own), [note]
 
 
@@ -96,18 +89,16 @@ def recall(job: str) -> dict[str, Any]:
     Raises:
         ConfigError: Nothing, or it cannot be read.
     """
-    directory = _directory(os.environ)
-    if not re.fullmatch(r"[1-9]\d{0,9}", job, re.ASCII):
-        msg = f"{shown(job)} is no job id; an array has one for all its tasks"
-        raise ConfigError(msg)
-    found = _newest_first(directory, f"*-{job}.json")
-    here = directory / f"{_here()}-{job}.json"
-    path = here if here in found or not found else found[0]
+    path = directory = _directory()
     try:
+        if re.fullmatch(r"[1-9]\d{0,9}", job, re.ASCII):
+            found = _newest_first(directory, f"*-{job}.json")
+            here = directory / f"{_here()}-{job}.json"
+            path = here if here in found or not found else found[0]
         content: dict[str, Any] = json.loads(read_own(path, _MOST_BYTES))
     except (OSError, ValueError) as err:
         why = getattr(err, "strerror", None) or "it is damaged"
-        msg = f"no submission of job {job} is known: {safe(str(path))}: {why}"
+        msg = f"no submission of job {shown(job)} is known: {safe(str(path))}: {why}"
         raise ConfigError(msg) from None
     return content
 
@@ -121,7 +112,7 @@ def recall_sweep(job: str) -> tuple[Path, Sweep]:
     base = Path(RUNS_NAME).absolute()
     with contextlib.suppress(ConfigError):
         base = Path(recall(job)["run_base"])
-    path = _sweep_file(base, job)
+    path = base / f"{job}.sweep.json"
     try:
         content: Any = read_object(path, must_be_ours=True)
         return base, Sweep(tuple(content["names"]), tuple(map(tuple, content["tasks"])))
@@ -130,15 +121,11 @@ def recall_sweep(job: str) -> tuple[Path, Sweep]:
         raise ConfigError(msg) from None
 
 
-def _sweep_file(run_base: str | Path, job: int | str) -> Path:
-    return Path(run_base, f"{job}.sweep.json")
-
-
-def _directory(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):
-        base = os.path.expanduser("~/.local/state")  # noqa: PTH111 - Path's raises without a home
-    return Path(base, "slurm_dl", "submissions")
+def _directory() -> Path:
+    base = os.environ.get("XDG_STATE_HOME", "")
+    return Path(
+        base if base.startswith("/") else "~/.local/state", "slurm_dl/submissions"
+    ).expanduser()
 
 
 def _here() -> str:
@@ -148,8 +135,4 @@ def _here() -> str:
 
 
 def _newest_first(directory: Path, pattern: str) -> list[Path]:
-    times = []
-    for path in directory.glob(pattern):
-        with contextlib.suppress(FileNotFoundError):  # another dlsubmit tidies up, too
-            times.append((path.lstat().st_mtime, path))
-    return [path for _, path in sorted(times, reverse=True)]
+    return sorted(directory.glob(pattern), key=lambda path: path.lstat().st_mtime, reverse=True)

@@ -194,7 +194,6 @@ def compose(
     if request.sweep is not None:
         array = request.said("array")
         request.typed = {**request.typed, "array": request.sweep.array(array and array[1])}
-        request.sweep.check_used(request.script_args, script.text)
     environ = {k: v for k, v in request.environ.items() if k != "SBATCH_WAIT"}
     args = ["--parsable", *_usual(request), *request.options()]
     if request.said("job-name") is None:
@@ -388,7 +387,7 @@ def _wrapped(
     script = request.script
     stops_with = request.given("stops_with")
     model, sweep = request.given("model"), request.sweep
-    args = sweep.quoted(request.script_args) if sweep else map(UserText, request.script_args)
+    args = sweep.quoted() if sweep else map(UserText, request.script_args)
     header = render(
         "_script",
         {

@@ -41,9 +41,6 @@ _NOT_UP = frozenset(
 DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0
 """Slurm's own ``max_switch_wait``."""
 
-DEFAULT_MOST_TASKS = 1001
-"""Slurm's own ``MaxArraySize``."""
-
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^+-]*)")
 
 
@@ -160,7 +157,7 @@ def read_most_tasks(slurm: Slurm) -> int:
         ClusterError: scontrol is missing or failed.
     """
     values = config_values(slurm.run("scontrol", "show", "config"))
-    return _number(values.get("MaxArraySize", "")) or DEFAULT_MOST_TASKS
+    return _number(values.get("MaxArraySize", "")) or 1001  # Slurm's own
 
 
 def read_longest_switch_wait_s(slurm: Slurm) -> float:

@@ -6,7 +6,6 @@ It reads the user's own files, and asks Slurm once for the states: it works with
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,7 @@ from slurm_dl.job.run_files import PROGRESS_FILE, read_object
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.submit.function_job import states_of
 from slurm_dl.submit.past_submissions import recall_sweep
-from slurm_dl.text import number, shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Task:
-    task: int
-    values: dict[str, str]
-    state: str | None
-    step: int | None
-    total: int | None
-    numbers: dict[str, float]
+from slurm_dl.text import number, safe, shown
 
 
 @click.command()
@@ -48,30 +37,29 @@ def sweep(job: str, *, sort: str | None, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark
     base, swept = recall_sweep(job)
     states = states_of({f"{job}_{task}" for task in range(len(swept.tasks))}) or {}
-    tasks = []
-    for index, values in enumerate(swept.tasks):
-        name = f"{job}_{index}"
-        told = _progress(base / name)
-        state = states.get(name, "NOT_FOUND")
-        tasks.append(
-            _Task(
-                task=index,
-                values=dict(zip(swept.names, values, strict=True)),
-                state=None if state == "NOT_FOUND" else state,
-                step=told.get("step"),
-                total=told.get("total"),
-                numbers=told.get("numbers", {}),
-            )
+    rows = []
+    for task, values in enumerate(swept.tasks):
+        told = _progress(base / f"{job}_{task}")
+        state = states.get(f"{job}_{task}", "NOT_FOUND")
+        rows.append(
+            {
+                "task": task,
+                "values": dict(zip(swept.names, values, strict=True)),
+                "state": None if state == "NOT_FOUND" else state,
+                "step": told.get("step"),
+                "total": told.get("total"),
+                "numbers": told.get("numbers", {}),
+            }
         )
-    reported = sorted({name for task in tasks for name in task.numbers})
+    reported = sorted({name for row in rows for name in row["numbers"]})
     if sort:
-        tasks = _sorted(tasks, sort, [*swept.names, *reported])
+        rows = _sorted(rows, sort, [*swept.names, *reported])
     if as_json:
-        print_json({"job_id": int(job), "tasks": [asdict(task) for task in tasks]})
+        print_json({"job_id": int(job), "tasks": rows})
         return
     titles = ["TASK", *swept.names, "STATE", "STEP", *reported]
     columns = [Column(title=title, right=title in reported, least=6) for title in titles]
-    show(columns, [_cells(task, reported) for task in tasks])
+    show(columns, [_cells(row, reported) for row in rows])
 
 
 def _progress(directory: Path) -> dict[str, Any]:
@@ -81,32 +69,32 @@ def _progress(directory: Path) -> dict[str, Any]:
         return {}
 
 
-def _cells(task: _Task, reported: list[str]) -> list[str]:
-    steps = [number(n) for n in (task.step, task.total) if n is not None]
-    numbers = (task.numbers.get(name) for name in reported)
+def _cells(row: dict[str, Any], reported: list[str]) -> list[str]:
+    steps = [number(row[name]) for name in ("step", "total") if row[name] is not None]
+    numbers = [row["numbers"].get(name) for name in reported]
     return [
-        str(task.task),
-        *task.values.values(),
-        task.state or "not known",
+        str(row["task"]),
+        *row["values"].values(),
+        row["state"] or "not known",
         "/".join(steps) or "-",
         *("-" if value is None else f"{value:.6g}" for value in numbers),
     ]
 
 
-def _sorted(tasks: list[_Task], sort: str, names: list[str]) -> list[_Task]:
-    """By one name; tasks without it come last."""
+def _sorted(rows: list[dict[str, Any]], sort: str, names: list[str]) -> list[dict[str, Any]]:
+    """By one name; rows without it come last."""
     name = sort.removeprefix("-")
     if name not in names:
-        msg = f"--sort: there is no {shown(name)}; there are {', '.join(names)}"
+        msg = f"--sort: there is no {shown(name)}; there are {safe(', '.join(names))}"
         raise click.UsageError(msg)
 
-    def value(task: _Task) -> tuple[float, str]:
-        text = str((task.values | task.numbers)[name])
+    def value(row: dict[str, Any]) -> tuple[float, str]:
+        text = str((row["values"] | row["numbers"])[name])
         try:
             return float(text), ""
         except ValueError:
             return math.inf, text
 
-    has = [task for task in tasks if name in task.values | task.numbers]
-    rest = [task for task in tasks if name not in task.values | task.numbers]
+    has = [row for row in rows if name in row["values"] | row["numbers"]]
+    rest = [row for row in rows if row not in has]
     return [*sorted(has, key=value, reverse=sort != name), *rest]

@@ -292,7 +292,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
         qos=at_site.qos or None,
         max_grace_s=at_site.max_grace_s,
         native=at_site.native,
-        sweep=sweep_of(options["sweep"], slurm),
+        sweep=sweep_of(options["sweep"], slurm, line.command),
     )
     partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
     chosen = choose_shape(request, partitions)
@@ -342,7 +342,8 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
     click.echo(answer.text, nl=False, err=True)  # bytes, as they came
     if answer.job_id is None:
         return 1
-    tell(remember(answer.job_id, ctx.meta[_LINE], request.run_base, request.sweep), quiet=quiet)
+    note = remember(answer.job_id, ctx.meta[_LINE], request.run_base, request.sweep)
+    tell([note], quiet=quiet)
     if not quiet:
         text = f"{answer.job_id}" if options["parsable"] else f"Submitted batch job {answer.job_id}"
         _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)

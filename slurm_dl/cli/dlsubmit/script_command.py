@@ -51,10 +51,10 @@ def submit_script(
     if dlrun is None or not dlrun.startswith("/"):
         msg = "no dlrun beside dlsubmit; give its path on the compute nodes as --dlrun=PATH"
         raise ConfigError(msg)
-    site = read_client_config()
+    script, site = read_script(Path(line.script[0])), read_client_config()
     slurm = Slurm(environ=dict(os.environ), timeout_s=_SLURM_S)
     request = script_job.ScriptRequest(
-        script=read_script(Path(line.script[0])),
+        script=script,
         script_args=line.script[1:],
         typed=given,
         usual=usual.own,
@@ -64,7 +64,7 @@ def submit_script(
         site=site,
         dlrun=dlrun,
         cwd=str(Path.cwd()),
-        sweep=sweep_of(params["sweep"], slurm),
+        sweep=sweep_of(params["sweep"], slurm, line.script[1:], script.text),
     )
     job = script_job.compose(request, where)
     argv = (slurm.path("sbatch"), *job.args)
@@ -75,13 +75,14 @@ def submit_script(
     job_id = None
     text = f"# {quote(argv)}\n{job.script}"
     if not params["dry_run"]:
-        script = job.script.encode("utf-8", "surrogateescape")
-        answer = slurm.submit(*job.args, script=script, environ=job.environ)
+        content = job.script.encode("utf-8", "surrogateescape")
+        answer = slurm.submit(*job.args, script=content, environ=job.environ)
         click.echo(answer.text, nl=False, err=True)  # bytes, as they came
         job_id = answer.job_id
         if job_id is None:
             return 1
-        tell(remember(job_id, line, request.run_base(), request.sweep), quiet=params["quiet"])
+        note = remember(job_id, line, request.run_base(), request.sweep)
+        tell([note], quiet=params["quiet"])
         text = f"{job_id}\n" if params["parsable"] else f"Submitted batch job {job_id}\n"
     if params["as_json"]:
         value = {"job_id": job_id, "script": job.script, "shape": None, "argv": list(argv)}
@@ -91,13 +92,15 @@ def submit_script(
     return 0
 
 
-def sweep_of(typed: Sequence[str], slurm: Slurm) -> Sweep | None:
+def sweep_of(
+    typed: Sequence[str], slurm: Slurm, words: Sequence[str], script: str = ""
+) -> Sweep | None:
     """The sweep of ``--sweep``, within what an array may have on this cluster.
 
     Raises:
         ConfigError: It is wrong.
     """
-    return parse(typed, slurm_calls.read_most_tasks(slurm)) if typed else None
+    return parse(typed, slurm_calls.read_most_tasks(slurm), words, script) if typed else None
 
 
 def tell(notes: Iterable[str], *, quiet: bool) -> None:
