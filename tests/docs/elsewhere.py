@@ -79,6 +79,13 @@ TABLE: Final = (
         "tests/cluster/test_sweep_on_slurm.py",
         '"--on", "slurm"',
     ),
+    *(
+        Elsewhere(text, "it is about a job of dlsubmit", "tests/cluster/test_sweeps.py", has)
+        for text, has in (
+            ("dlqueue sweep 4711", '"dlqueue", "sweep"'),
+            ("dlsubmit --again 4711", '"--again", job'),
+        )
+    ),
     Elsewhere("make demo", _TAKES_LONG, "tests/cluster/test_demo.py", '"-m", "demo"'),
     Elsewhere("make test", "it runs this test", ".ci/run", "make test"),
     Elsewhere("make venv", "it changes what the tests run with", "Makefile", "test: system"),

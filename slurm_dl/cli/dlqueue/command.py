@@ -19,8 +19,8 @@ from slurm_dl.cli.by_ssh import VIA
 from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
 from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
-from slurm_dl.cli.dlqueue.sweep_table import sweep
 from slurm_dl.cli.dlqueue.when import expected_starts, show_stale, when
+from slurm_dl.cli.lazy_group import LazyGroup
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.client_config import read_client_config
 from slurm_dl.daemon.control.client import Client, daemon_at
@@ -29,8 +29,14 @@ from slurm_dl.json_types import JsonObject, as_list
 from slurm_dl.report.terminal_table import show
 from slurm_dl.text import safe
 
+_SWEEP = "Show the tasks of dlsubmit --sweep: values, state, steps, and the numbers last reported."
 
-@click.group(invoke_without_command=True)
+
+@click.group(
+    cls=LazyGroup,
+    lazy={"sweep": ("slurm_dl.cli.dlqueue.sweep_table:sweep", _SWEEP)},
+    invoke_without_command=True,
+)
 @click.option("--me", is_flag=True, help="Only my own jobs.")
 @click.option(
     "-u", "--user", "users", metavar="LIST", multiple=True, help="Only jobs of these users."
@@ -250,7 +256,6 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
 
 
 dlqueue.add_command(when)
-dlqueue.add_command(sweep)
 
 
 def _warn(answer: JsonObject) -> None:
