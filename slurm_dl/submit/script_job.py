@@ -345,8 +345,8 @@ def _tell(request: ScriptRequest, contract: Contract) -> None:
         )
     elif request.given("stops_with") is None:
         notes.append(
-            "ends with status 0 after it was asked to save: it is run again, as a shell hides the"
-            " training's own status (--stops-with 75: only what ends with 75 is)"
+            "if it ends with status 0 after a process of it got the signal it is run again, as a"
+            " shell hides the training's own status (--stops-with 75: only what ends with 75 is)"
         )
     if script.calls("sbatch"):
         notes.append(
