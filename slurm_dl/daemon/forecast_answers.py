@@ -18,13 +18,13 @@ from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Fore
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.commitment_cost import commitment_cost
-from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
-from slurm_dl.engine.preemption.eligibility import WAITS_FOR
+from slurm_dl.engine.explain.past_reasons import Sight, moment, why_left_out
+from slurm_dl.engine.preemption.eligibility import waits_for
 from slurm_dl.forecast.worker import ForecastError
-from slurm_dl.json_types import Json, JsonObject, as_list
+from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
+from slurm_dl.model.jobs import COMPLETED, PENDING, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.simulation.forward.initial_state import (
     HypotheticalJob,
@@ -47,15 +47,14 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     """
     cycle = _cycle(now)
     snap = cycle.snapshot
+    owner = sight.uid if isinstance(sight, Own) else None
     try:
-        found = published_state.find_job(
-            snap.seen, name, sight.uid if isinstance(sight, Own) else None
-        )
+        found = published_state.find_job(snap.seen, name, owner)
     except ValueError as err:
         raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
     if isinstance(found, list):
-        hint = f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
-        raise RequestError(RefusalKind.NOT_FOUND, f"no job {name} in the last snapshot{hint}")
+        msg = published_state.not_listed(now, name, found, owner)
+        raise RequestError(RefusalKind.NOT_FOUND, msg)
     if left_out := snap.seen.left_out.get(found):
         raise RequestError(RefusalKind.NOT_READY, " ".join(why_left_out(left_out)))
     row = snap.jobs.row_of()[found]
@@ -76,6 +75,24 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
         **_expected(one),
         **_common(forecasts, answer),
     }
+
+
+def expected_start(forecasts: Forecasts, now: PublishedState, job_id: JobId) -> str:
+    """A clause on the start of a job for which Slurm has a plan; empty if none is known at once."""
+    snap = _cycle(now).snapshot
+    if job_id not in snap.seen.planned or live_jobs(snap.jobs) > QUICK_JOBS_PER_S * _BESIDE_S:
+        return ""
+    try:
+        answer = _answer(forecasts, now, jobs=(job_id,), within_s=_BESIDE_S)
+    except RequestError:
+        return ""
+    start = _expected(next(iter(as_list(answer["jobs"])), None))["start"]
+    median_s = start["median_s"] if isinstance(start, dict) else None
+    return f"slurm_dl expects it at {moment(number(median_s))}" if median_s else ""
+
+
+_BESIDE_S: Final = 3.0
+"""So long a forecast may take that nobody asked for by itself."""
 
 
 def of_jobs(
@@ -129,8 +146,7 @@ def _why_not(snap: Snapshot, row: int) -> str:
     if not jobs.gpus[row] > 0:
         return "it has no GPUs"
     if jobs.state[row] == PENDING and not startable(snap)[row]:
-        why = WAITS_FOR[Held(int(jobs.held[row]))]
-        return why.format(priority=int(jobs.priority[row]))
+        return waits_for(snap, row)
     if jobs.state[row] == PENDING:
         return _never(snap, row)
     return ""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -318,6 +319,26 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
     if name == array and not tasks and int(array) in ids:
         return JobId(int(array))
     return sorted(tasks, key=lambda label: (len(label), label))[:5]
+
+
+def not_listed(now: PublishedState, name: str, found: Sequence[str], owner: int | None) -> str:
+    """What is known of a job *name* that is neither in the last look nor in the ledger.
+
+    Args:
+        found: What else it could have been; see `find_job`.
+        owner: Likewise; to them it is not told whether others have such a job.
+    """
+    told = f"no job {name}{'' if owner is None else ' of yours'} in the last snapshot"
+    if found:
+        return f"{told}; did you mean {' or '.join(found)}?"
+    listed = now.cycle.snapshot.seen.jobs.job_id.tolist() if now.cycle else []
+    # Slurm counts upwards.
+    if owner is None and int(re.split(r"[_+]", name)[0]) <= max(listed, default=0):
+        return f"{told}, and no record of one"
+    return (
+        f"{told}: if it was submitted since, it is not looked at yet; the next look is in "
+        f"{max(0.0, now.next_poll_s - time.time()):.0f} s"
+    )
 
 
 def is_pending_part(label: str) -> bool:

@@ -26,7 +26,7 @@ from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
 from slurm_dl.engine.preemption.broken_contracts import note_broken
 from slurm_dl.engine.preemption.commitment import with_commitment
-from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacers
+from slurm_dl.engine.preemption.eligibility import Victims, displacers, waits_for
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
@@ -49,7 +49,7 @@ from slurm_dl.engine.waiting_sizes import (
 from slurm_dl.model.booking import changes
 from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
+from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Book, Plan, Promote, Reshape, SetSiteFactor, TripBreaker
 from slurm_dl.model.shape import Shape
@@ -321,8 +321,7 @@ def tell(
     for row in ((jobs.state == PENDING) & (jobs.held != NOT_HELD)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:
-            why = WAITS_FOR[Held(int(jobs.held[row]))]
-            notes[job_id] = why.format(priority=int(jobs.priority[row]))
+            notes[job_id] = waits_for(snap, row)
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late

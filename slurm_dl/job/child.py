@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_dl.job.run_files import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE
+
 LEFTOVER_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for processes that outlive the command."""
 
@@ -18,6 +20,11 @@ GROUP, SESSION = 2, 3
 """Fields of /proc/PID/stat after the command's name, see proc(5)."""
 
 _STATE, _PARENT = 0, 1
+
+_NEARLY_ALL = 40
+"""So many of the 64 signals in a mask are no choice of the training's. Go's runtime has a handler
+for each that a program may be notified of (golang/go, src/runtime/sigtab_linux_generic.go), and
+vfork of the C library blocks all of them for a moment."""
 
 
 class Process(NamedTuple):
@@ -28,6 +35,7 @@ class Process(NamedTuple):
     takes: bool  # It has a handler for the signal, or waits for it
     code: str  # The program and the size of its libraries, which changes while a program starts
     is_fork: bool  # Its parent runs the same command line, as that of a data loader's worker does
+    parent: int = 0
 
 
 class Child:
@@ -51,11 +59,20 @@ class Child:
             os.setpgid(0, 0)
             prepare()
 
+        # Slurm's daemon hands them on to the tasks of an srun, which are no descendants, and no
+        # other process has both.
+        names = (RUN_DIR_VARIABLE, ATTEMPT_VARIABLE)
+        self._marks = {os.fsencode(f"{name}={environ[name]}") for name in names}
         self._process = subprocess.Popen(
             list(argv),
             env=dict(environ),
             preexec_fn=own_group,  # noqa: PLW1509 -- one thread only
         )
+
+    @property
+    def pid(self) -> int:
+        """Number of its process."""
+        return self._process.pid
 
     def has_exited(self) -> bool:
         """True once it has ended. It is not reaped here: its group must keep its number."""
@@ -78,31 +95,21 @@ class Child:
         """Name of the program that its process runs now; empty if that cannot be seen."""
         return _program(self._process.pid)
 
-    def processes(self, signum: int, variables: Collection[str]) -> list[Process]:
-        """Living processes of the command on this node, in order.
+    def processes(self, signum: int) -> list[Process]:
+        """Living processes of the command on this node, in order; *signum* is what they may take.
 
-        Args:
-            signum: The signal that they may take.
-            variables: What Slurm's daemon hands on to the tasks of an srun, which are no
-                descendants: assignments that no other process has all of.
+        Of the programs that handle nearly all signals, only the command itself counts as taking
+        it, and only without children: what such a program has started is the training.
         """
         parents = {pid: int(fields[_PARENT]) for pid, fields in _living()}
-        marks = {os.fsencode(text) for text in variables}
-        found = {pid for pid in parents if marks <= set(_read(pid, "environ").split(b"\0"))}
-        found = _with_descendants(found | parents.keys() & {self._process.pid}, parents)
-        lines = {pid: _read(pid, "cmdline") for pid in found}
-        seen = []
-        for pid in sorted(found):
-            status, program = _status(pid), _program(pid)
-            code = f"{program} {status.get('VmLib', '').strip()}"
-            is_fork = lines.get(parents[pid]) == lines[pid]
-            seen.append(Process(pid, program, _takes(status, signum), code, is_fork))
-        return seen
+        found = {pid for pid in parents if self._marks <= set(_read(pid, "environ").split(b"\0"))}
+        found = _with_descendants(found | parents.keys() & {self.pid}, parents)
+        return looked_at(found, signum, self.pid)
 
-    def send(self, signum: int) -> None:
-        """Send it a signal; nothing happens if it has ended."""
+    def send(self, signum: int, pid: int | None = None) -> None:
+        """Send a signal to it, or to one of its processes; nothing happens if that has ended."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._process.pid, signum)
+            os.kill(pid or self.pid, signum)
 
     def finish(self) -> int:
         """End what is left of its group and return its status as a shell would, 128+n for signals.
@@ -121,6 +128,21 @@ class Child:
         return code if code >= 0 else 128 - code
 
 
+def looked_at(pids: Collection[int], signum: int, command: int) -> list[Process]:
+    """The processes *pids* of the *command*, see `Child.processes`."""
+    statuses = {pid: _status(pid) for pid in sorted(pids)}
+    parents = {pid: int(status.get("PPid", "0")) for pid, status in statuses.items()}
+    lines = {pid: _read(pid, "cmdline") for pid in pids}
+    seen = []
+    for pid, status in statuses.items():
+        is_alone = pid == command and pid not in parents.values()
+        takes = _takes(status, signum, most=64 if is_alone else _NEARLY_ALL)
+        program, is_fork = _program(pid), lines.get(parents[pid]) == lines[pid]
+        code = f"{program} {status.get('VmLib', '').strip()}"
+        seen.append(Process(pid, program, takes, code, is_fork, parents[pid]))
+    return seen
+
+
 def _read(pid: int, name: str) -> bytes:
     """A file of a process in /proc; nothing if it has ended, or is another user's."""
     try:
@@ -134,8 +156,11 @@ def _status(pid: int) -> dict[str, str]:
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
-def _takes(status: Mapping[str, str], signum: int) -> bool:
-    return _has(status, "SigCgt", signum) or _has(status, "SigBlk", signum)
+def _takes(status: Mapping[str, str], signum: int, most: int = 64) -> bool:
+    return any(
+        _has(status, name, signum) and bin(int(status[name], 16)).count("1") <= most
+        for name in ("SigCgt", "SigBlk")
+    )
 
 
 def _has(masks: Mapping[str, str], name: str, signum: int) -> bool:

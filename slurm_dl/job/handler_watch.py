@@ -1,7 +1,6 @@
 """Whether the checkpoint signal can reach the command, and what is said where it cannot.
 
-dlrun sends the signal to the command's own process, and only once that has a handler. A shell or
-torchrun around the training passes nothing on, so the training never hears of the request.
+dlrun sends the signal to processes that have a handler, see `forwarding`; to none behind torchrun.
 
 The scheduler ends its wait for a job of which this is known. So it is said only of programs that
 are past their start, and taken back as soon as a handler is there after all.
@@ -17,18 +16,16 @@ from slurm_dl.job.child import Child, Process, signal_name
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.run_files import (
-    ATTEMPT_VARIABLE,
     IMPORTED_FILE,
     LISTENING_FILE,
-    RUN_DIR_VARIABLE,
     RunId,
     is_marked,
 )
 
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
-"""Programs that run other programs and pass no signal on to them."""
+"""Programs that run other programs."""
 
-_NO_TRAINING = SHELLS | {"sleep"}
+NO_TRAINING = SHELLS | {"sleep"}
 """Programs that have nothing to save."""
 
 LOOK_S = 5.0
@@ -42,11 +39,8 @@ OWED_S, SO_FAR_S = 3.0, 20.0
 long. That is a hint; the scheduler is told only when it is certain."""
 
 START_S, LONG_START_S = 60.0, 600.0
-"""So long the programs must be the same where a shell keeps the signal from them, and where they
-can have a handler yet. The first is longer than an import takes between two libraries: of the 14 s
-of torch's (2.x, two slow cores) the last 8 s load none, and a shared file system makes that several
-times as long. The second leaves room for data that is loaded for minutes before the handler is
-there."""
+"""So long only shells and `sleep` must be there, and so long other programs must be the same. The
+second leaves room for data that is loaded for minutes before the handler is there."""
 
 ASKED_S = 1.0
 """How often to look once a checkpoint is asked for: the scheduler may be waiting."""
@@ -58,13 +52,17 @@ class _Found(NamedTuple):
     launcher: str
     command: str  # The program of its own process.
     family: Sequence[Process]
-    is_heard: bool  # The signal, by that process; or it has been sent.
+    is_sent: bool  # The signal, to one of them.
     is_listening: bool  # The script looks for requests.
     may_listen: bool  # It may do so yet.
 
     @property
     def programs(self) -> list[Process]:
-        return [p for p in self.family if p.program not in _NO_TRAINING]
+        return [p for p in self.family if p.program not in NO_TRAINING]
+
+    @property
+    def starter(self) -> str:
+        return self.command if self.launcher == "plain" else self.launcher
 
     @property
     def catching(self) -> list[Process]:
@@ -72,21 +70,15 @@ class _Found(NamedTuple):
         return [p for p in self.family if p.takes and p.program != "srun"]
 
     @property
-    def is_shell(self) -> bool:
-        return self.launcher == "plain" and self.command in SHELLS
-
-    @property
     def is_taken(self) -> bool:
-        # Nothing reads the request any more where only shells are left.
-        reads = self.is_listening and bool(self.programs)
-        return self.is_heard or reads or (bool(self.catching) and not self.is_shell)
+        # Nothing acts on the request any more where only shells without a handler are left.
+        return bool(self.catching or ((self.is_listening or self.is_sent) and self.programs))
 
     def verdict(self, same_s: float, asked_s: float, start_s: float | None) -> tuple[bool, bool]:
         """The signal seems to reach nobody; no handler is to be expected."""
-        own = [p for p in self.programs if not p.is_fork and p.program != "srun"]
-        is_sure = (bool(own) and all(p.takes for p in own)) or self.command == "sleep"
+        is_sure = self.command == "sleep"
         if start_s is None:
-            start_s = START_S if self.is_shell or not self.programs else LONG_START_S
+            start_s = LONG_START_S if self.programs else START_S
         hint_s = min(LOOK_S if is_sure else SO_FAR_S, start_s)
         is_certain = same_s >= (LOOK_S if is_sure else start_s)
         may_listen = bool(self.programs) and self.may_listen
@@ -139,11 +131,11 @@ class HandlerWatch:
         """Seconds until it is to look again."""
         return max(0.0, self._next_s - now_s)
 
-    def look(self, child: Child, run: RunId, *, owed: bool, now_s: float) -> None:
+    def look(self, child: Child, run: RunId, *, is_sent: bool, now_s: float) -> None:
         """Report if the command takes no signal, as far as that is certain; or take that back.
 
         Args:
-            owed: The signal could not be delivered so far.
+            is_sent: The signal has been sent to a process of this start.
             now_s: By the same clock.
         """
         asked = self._asked_s < math.inf
@@ -151,12 +143,11 @@ class HandlerWatch:
             return
         early = now_s - self._started_s < EARLY_S
         self._next_s = now_s + (ASKED_S if asked else LOOK_S if early else LATER_S)
-        found = self._find(child, run, is_sent=asked and not owed)
+        found = self._find(child, run, is_sent=is_sent)
         is_taken, is_hint, is_certain = found.is_taken, False, False
         # Also where it is the first: a word of the user's or of an earlier run may stand there.
         self._owes_word |= is_taken and not self._has_taken
         self._has_taken |= is_taken
-        # A handler behind a shell is there, and a sleep gets none.
         if not is_taken and found.family and not (found.programs and self._has_taken):
             same_s, asked_s = self._same_s(found.programs, now_s), now_s - self._asked_s
             is_hint, is_certain = found.verdict(same_s, asked_s, self._options.start_s)
@@ -171,22 +162,18 @@ class HandlerWatch:
         self._owes_word = self._owes_word and not self._tell_slurm()
 
     def _find(self, child: Child, run: RunId, *, is_sent: bool) -> _Found:
-        options, launcher = self._options, self._options.launcher
-        variables = [f"{RUN_DIR_VARIABLE}={options.run_dir}", f"{ATTEMPT_VARIABLE}={run.attempt}"]
-        family, command = child.processes(options.signum, variables), child.program()
+        options = self._options
+        family, command = child.processes(options.signum), child.program()
         marks = [is_marked(options.run_dir / name, run) for name in (LISTENING_FILE, IMPORTED_FILE)]
-        if launcher == "plain":
-            is_heard = child.listens_for(options.signum) or (is_sent and not marks[0])
-        else:  # Sent by srun, with whatever came of it.
-            is_heard = launcher == "srun" and self._asked_s < math.inf
-        return _Found(launcher, command, family, is_heard, *marks)
+        return _Found(options.launcher, command, family, is_sent, *marks)
 
     def _same_s(self, programs: Sequence[Process], now_s: float) -> float:
         """How long the programs have been the same; below 0 where they cannot be seen."""
         if programs and all(p.program == "srun" for p in programs):
             return -math.inf  # Its tasks are on other nodes, or not there yet.
-        # What is there at the first look is as old as the command.
-        since_s = self._started_s if now_s - self._started_s < 2 * LOOK_S else now_s
+        # What is there at the first look is as old as the command; what a training leaves is not.
+        is_first = now_s - self._started_s < 2 * LOOK_S and not self._has_taken
+        since_s = self._started_s if is_first else now_s
         # 0: a shell alone, whose training has ended or is about to start.
         codes = {(p.pid, p.code) for p in programs if not p.is_fork} or {(0, "")}
         self._seen = {code: self._seen.get(code, since_s) for code in codes}
@@ -194,28 +181,19 @@ class HandlerWatch:
 
     def _sentence(self, child: Child, found: _Found) -> str:
         name, launcher = self._signal, found.launcher
-        if launcher != "plain":
-            last = (found.programs or found.family)[-1]
-            handler = f", or install a handler for {name}" if launcher == "srun" else ""
-            return (
-                f"so far nothing that {launcher} has started here takes {name} (the last is "
-                f"{last.program}, process {last.pid}), and the script does not look for requests: "
-                f"the training is not told to save. Call job.should_checkpoint() at every step"
-                f"{handler}"
-            )
-        if not found.is_shell:
+        last = (found.programs or found.family)[-1]
+        handler = "" if launcher == "torchrun" else f", or install a handler for {name}"
+        what, does = f"nothing that {found.starter} has started here", "has a handler for"
+        if last.pid == child.pid:
+            what = f"the command ({found.command})"
             does = "ignores" if child.ignores(self._options.signum) else "has no handler for"
-            return (
-                f"so far the command ({found.command}) {does} {name}, so {name} is not sent: "
-                f"call job.should_checkpoint() at every step, or install a handler for {name}"
-            )
-        has_one = [f"{p.program}, process {p.pid}, has one" for p in found.catching[:1]]
-        who = f" ({has_one[0]} and never gets the signal)" if has_one else ""
+        others = ""
+        if found.programs and all(p.program == "srun" for p in found.programs):
+            others = ". Tasks on other nodes hear of the request by that call alone"
         return (
-            f"so far the command is a shell ({found.command}) that has no handler for {name}, "
-            f"and it passes no signals on{who}: the training is not told to save. Start it by "
-            f"'exec python ...' in the shell's script, or trap {name} there and forward it, or "
-            "call job.should_checkpoint() at every step"
+            f"so far {what} {does} {name} (last: {last.program}, process {last.pid}), and the "
+            "script does not look for requests: the training is not told to save. Call "
+            f"job.should_checkpoint() at every step{handler}{others}"
         )
 
     def _tell_slurm(self) -> bool:

@@ -159,7 +159,8 @@ def dlrun_parser() -> argparse.ArgumentParser:
         type=_forward,
         metavar="SIG|none",
         help="signal sent to COMMAND when a checkpoint is asked for, whether or not it has a "
-        "handler (default: SLURM_DL_SIGNAL, once COMMAND has a handler; none with torchrun)",
+        "handler (default: SLURM_DL_SIGNAL, to each topmost process that has a handler; none with "
+        "torchrun)",
     )
     parser.add_argument(
         "--stops-with",

@@ -17,6 +17,7 @@ from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
 from slurm_dl.job.comment_report import ProgressReport, RateReport, SaveReport
 from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.forwarding import Forwarding
 from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.run_files import (
@@ -89,6 +90,8 @@ class Supervisor:
         self._asked_s: float | None = None
         """When this run was asked for a checkpoint, monotonic."""
         self._owes_signal = False
+        self._is_sent = False
+        """In this start."""
         self._ended_by: int | None = None
         """The signal that told dlrun itself to end."""
         self._pass_on_s: float | None = None
@@ -124,7 +127,7 @@ class Supervisor:
 
     def _run_command(self) -> End:
         self._asked_s = None
-        self._owes_signal = False
+        self._owes_signal = self._is_sent = False
         for name in (REQUEST_FILE, LISTENING_FILE, IMPORTED_FILE, STOPPED_FILE):
             (self._options.run_dir / name).unlink(missing_ok=True)
         try:
@@ -134,6 +137,7 @@ class Supervisor:
             return End(127 if isinstance(err, FileNotFoundError) else 126, stopped=False)
         log(f"run {self._run.restart} of {self._options.command[0]} in {self._options.run_dir}")
         self._handlers.start(time.monotonic())
+        forwarding = Forwarding(child.pid)
         if self._rate is not None:
             self._rate.start(time.monotonic(), time.time())
         while not child.has_exited():
@@ -141,7 +145,7 @@ class Supervisor:
             if signum is not None:
                 self._take(signum, child)
             if self._owes_signal:
-                self._forward(child)
+                self._forward(child, forwarding)
             if self._pass_on_s is not None and time.monotonic() >= self._pass_on_s:
                 self._pass_on(child)
             if self._ended_by is None:
@@ -173,7 +177,7 @@ class Supervisor:
         return due_s
 
     def _look(self, child: Child) -> None:
-        self._handlers.look(child, self._run, owed=self._owes_signal, now_s=time.monotonic())
+        self._handlers.look(child, self._run, is_sent=self._is_sent, now_s=time.monotonic())
         for report in self._reports:
             report.look(self._run, time.monotonic())
         if self._rate is not None:
@@ -202,25 +206,40 @@ class Supervisor:
         except OSError as err:
             log(f"cannot write the request, the command gets the signal only: {err}")
 
-    def _forward(self, child: Child) -> None:
+    def _forward(self, child: Child, forwarding: Forwarding) -> None:
         """Send the owed signal, or wait until the command can take it."""
         options = self._options
-        forward = options.forward
+        forward, is_announced = options.forward, self._is_announced()
         if forward is None:
-            if options.launcher == "torchrun":
-                forward = 0
-            elif options.launcher == "srun" and self._is_announced():
+            if options.launcher == "plain":
+                self._forward_to_handlers(child, forwarding, is_announced=is_announced)
+                return
+            if options.launcher == "torchrun" or is_announced:
                 # srun would signal every process of its tasks, and loader workers die of it.
                 forward = 0
             elif child.listens_for(options.signum):
                 forward = options.signum
             else:
-                self._owes_signal = not self._is_announced()
                 return
-        self._owes_signal = False
+        self._owes_signal, self._is_sent = False, bool(forward)
         if forward:
             child.send(forward)
             log(f"sent {signal_name(forward)} to the command")
+
+    def _forward_to_handlers(
+        self, child: Child, forwarding: Forwarding, *, is_announced: bool
+    ) -> None:
+        signum, asked_s = self._options.signum, time.monotonic() - (self._asked_s or 0.0)
+        by_srun = not is_announced and self._environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
+        family = child.processes(signum)
+        for process in forwarding.receivers(family, by_srun=by_srun, asked_s=asked_s):
+            child.send(signum, process.pid)
+            is_own = process.pid == child.pid
+            to = "the command" if is_own else f"{process.program}, process {process.pid}"
+            log(f"sent {signal_name(signum)} to {to}")
+            self._is_sent = True
+            self._owes_signal &= not is_own
+        self._owes_signal &= not is_announced
 
     def _is_announced(self) -> bool:
         return is_marked(self._options.run_dir / LISTENING_FILE, self._run)
@@ -252,7 +271,9 @@ class Supervisor:
         if self._ended_by is not None:
             return End(code, stopped=False)
         asked = self._asked_s is not None
-        end = judge(code, self._options, self._run, asked=asked, log=log)
+        # Where nothing has heard of the request, an end with such a status is an end.
+        heard = self._is_sent or self._is_announced() or self._options.launcher == "torchrun"
+        end = judge(code, self._options, self._run, asked=asked, heard=heard, log=log)
         if self._controller is not None and code in self._options.never_requeue:
             self._report_final(self._controller)
         return end

@@ -104,10 +104,11 @@ def endings_of(
     if not len(new):
         return (), strangers
     rows = np.flatnonzero(listed & is_in(jobs.job_id, new))
-    return tuple(_endings(rows.tolist(), seen)), strangers
+    return tuple(endings_at(rows.tolist(), seen)), strangers
 
 
-def _endings(rows: Iterable[int], seen: Observed) -> Iterator[JobEnding]:
+def endings_at(rows: Iterable[int], seen: Observed) -> Iterator[JobEnding]:
+    """The ends of the jobs at *rows*, which are over."""
     jobs = seen.jobs
     for i in rows:
         job_id, partition = JobId(int(jobs.job_id[i])), int(jobs.partition[i])

@@ -122,6 +122,8 @@ class Observed:
             whoever put them there; only jobs that exclude any.
         begins: When pending jobs that have a begin time may start, epoch seconds, by job id; of
             one that is over Slurm goes on saying so until its scheduler has looked.
+        planned: When Slurm's own plan starts pending jobs, epoch seconds, by job id; only where
+            that is later than *now_s*.
         eligible: From when on pending and running jobs could or can start, epoch seconds, by job
             id, as Slurm tells it; only jobs of which that is later than their submission.
         texts: Words for people, by job id.
@@ -162,6 +164,7 @@ class Observed:
     barred: frozenset[JobId] = frozenset()
     requeue_hold_s: float = DEFAULT_HOLD_S
     begins: Mapping[JobId, float] = field(default_factory=dict)
+    planned: Mapping[JobId, float] = field(default_factory=dict)
     eligible: Mapping[JobId, float] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)

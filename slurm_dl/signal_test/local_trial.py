@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_dl.job.child import SESSION, members
+from slurm_dl.job.child import SESSION, family, looked_at, members
 from slurm_dl.job.options import NEVER_REQUEUE_VARIABLE, STOPS_WITH_VARIABLE
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
@@ -122,7 +122,7 @@ class LocalJob:
         return ended(self._run, str(status), max(0, -status))
 
     def processes(self) -> tuple[ObservedProcess, ...]:
-        """All processes of the session."""
+        """All processes of the session, and their descendants."""
         return seen(self._session.pid, self.contract.signal)
 
     def signal(self) -> None:
@@ -215,21 +215,23 @@ class LocalJob:
 def seen(session: int, name: str) -> tuple[ObservedProcess, ...]:
     """The processes of *session* on this host, and what each does with the signal *name*."""
     found = []
-    for pid in members(SESSION, session):
+    for process in looked_at(family(session), signal.Signals["SIG" + name], session):
         with contextlib.suppress(OSError):  # it has ended
-            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-            process = ObservedProcess(
-                pid=pid,
-                name=status.partition("\n")[0].removeprefix("Name:\t"),
-                signal=disposition(status, name),
-                others=tuple(
-                    other
-                    for other in ("USR1", "USR2")
-                    if other != name and disposition(status, other) == "catches"
-                ),
-                is_first=pid == session,
+            path = Path(f"/proc/{process.pid}/status")
+            status = path.read_text(encoding="utf-8", errors="replace")
+            does = disposition(status, name)
+            names = {"USR1", "USR2"} - {name}
+            found.append(
+                ObservedProcess(
+                    pid=process.pid,
+                    name=process.program,
+                    # A program that handles all signals there are is a wrapper.
+                    signal="ignores" if does == "catches" and not process.takes else does,
+                    others=tuple(x for x in sorted(names) if disposition(status, x) == "catches"),
+                    is_first=process.pid == session,
+                    code="" if process.is_fork else process.code,
+                )
             )
-            found.append(process)
     return tuple(found)
 
 

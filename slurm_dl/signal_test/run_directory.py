@@ -45,9 +45,9 @@ class RunFiles:
         step = content.get("step")
         return step if content.get("restart") == run and type(step) is int else None
 
-    def listens(self, run: int) -> bool:
-        """The script of run *run* asks whether it should stop."""
-        return self._object(LISTENING_FILE).get("restart") == run
+    def listens(self, run: int, mark: str = LISTENING_FILE) -> bool:
+        """The script of run *run* asks whether it should stop; or has left another *mark*."""
+        return self._object(mark).get("restart") == run
 
     def is_asked(self, run: int) -> bool:
         """Dlrun has taken the signal in run *run*."""

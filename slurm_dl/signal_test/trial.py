@@ -18,13 +18,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from slurm_dl.job.handler_watch import NO_TRAINING, SHELLS
+from slurm_dl.job.run_files import IMPORTED_FILE
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
 from slurm_dl.own_python import own_python
 from slurm_dl.signal_test.local_trial import LocalJob
 from slurm_dl.signal_test.slurm_trial import SlurmJob
-from slurm_dl.signal_test.verdict import Look, Observations, Return
+from slurm_dl.signal_test.verdict import Look, Observations, ObservedProcess, Return
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import job_environment
 from slurm_dl.submit.job_comment import comment
@@ -32,7 +34,6 @@ from slurm_dl.text import safe
 
 LEAD_S = 60
 _FIRST_LINE = 200
-_SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
 _ARRAY_LINE = re.compile(r"^#SBATCH\s+(?:.*\s)?(?:--ar|-a)", re.MULTILINE)
 _ARRAY_OPTION = re.compile(r"--ar|-a")
 _SUBMIT = "import sys; from slurm_dl.cli.dlsubmit.command import main; sys.exit(main(sys.argv[1:]))"
@@ -46,10 +47,12 @@ def local_argv(
     Raises:
         ConfigError: There is no such script, or it cannot be run here.
     """
+    dlrun = own_python("-m", "slurm_dl.job.run", "--launcher", launcher, "--")
+    if not script.is_file() and script.name == str(script) and shutil.which(script.name):
+        return (*dlrun, _program(script.name), *arguments)
     path = _readable(script)
     if path.suffix != ".py":
         return (_shell(path), str(path), *arguments)
-    dlrun = own_python("-m", "slurm_dl.job.run", "--launcher", launcher, "--")
     if launcher == "torchrun":
         if not gpus.isascii() or not gpus.isdigit():
             msg = f"--gpus: {gpus!r} is no number of workers"
@@ -110,7 +113,7 @@ def _sbatch(
     run_dir = place / "runs"
     run_dir.mkdir()
     lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
-    if Path(_shell(path)).name in _SHELLS:
+    if Path(_shell(path)).name in SHELLS:
         # What the script itself sets comes later and wins; then --watch is needed.
         commands = (i for i, x in enumerate(lines) if x.strip() and not x.startswith("#"))
         after = next(commands, len(lines))
@@ -171,6 +174,9 @@ steps: a handler is often there before the first step."""
 SILENT_S = 30.0
 """A job that reports nothing, and shows no handler, is taken to train after so long."""
 
+QUIET, START_S = "its programs had loaded nothing for", 10.0
+"""A program that has loaded no library for so long is taken to be past its start."""
+
 
 Job = LocalJob | SlurmJob
 
@@ -182,6 +188,7 @@ class Trial:
     Attributes:
         after_s: Send the signal so long after the start; None: once it trains.
         within_s: Longest wait until it trains, before and after the requeue.
+        start_s: Programs that have loaded nothing for so long are past their start.
         say: Is told what is waited for.
         sleep: Waits for so many seconds; what it raises ends the trial.
     """
@@ -191,6 +198,7 @@ class Trial:
     within_s: float
     say: Callable[[str], None]
     sleep: Callable[[float], None] = time.sleep
+    start_s: float = START_S
 
     def run(self) -> Observations:
         """Do it; what was seen.
@@ -218,7 +226,7 @@ class Trial:
             script_listens=listened or job.files.listens(run),
             checkpoint=job.files.written(before, run),
         )
-        if facts.ended_s is not None and not facts.requeued_itself:
+        if facts.is_unsent or (facts.ended_s is not None and not facts.requeued_itself):
             return replace(facts, last_words=job.last_words())
         self.say("the job is put back; waiting until it trains again")
         job.requeue()
@@ -239,6 +247,8 @@ class Trial:
         job = self.job
         deadline_s = time.monotonic() + self.within_s
         since_s = able_since_s = first_step = None
+        loaded: dict[tuple[int, str], float] = {}
+        """Since when each program has had its libraries."""
         while True:
             look, now_s = job.look(), time.monotonic()
             if look.state == "running" and (last is None or look.run > last.run):
@@ -249,11 +259,19 @@ class Trial:
                 # tells where it goes on.
                 if step is not None and (last or (self.after_s is None and step != first_step)):
                     return f"it reported step {step}", look
-                if not able_since_s and _is_able(job, look.run):
+                processes = job.processes()
+                if not able_since_s and _is_able(job, look.run, processes):
                     able_since_s = now_s
                 by_time = not reports and (step is None or self.after_s is not None)
+                codes = [(p.pid, p.code) for p in processes if p.code and p.name not in NO_TRAINING]
+                loaded = {code: loaded.get(code, now_s) for code in codes}
                 if by_time and (ready := self._by_time(now_s, since_s, able_since_s)):
                     return ready, look
+                quiet_s = now_s - max(loaded.values(), default=now_s)
+                may_ask = self.after_s is not None or job.files.listens(look.run, IMPORTED_FILE)
+                is_quiet = quiet_s >= self.start_s and not (may_ask or able_since_s)
+                if by_time and is_quiet:
+                    return f"{QUIET} {self.start_s:g} s", look
             if look.state == "over" or now_s > deadline_s:
                 return "", look
             self.sleep(job.every_s)
@@ -265,6 +283,14 @@ class Trial:
         least_s = SILENT_S if self.after_s is None else self.after_s
         return f"it had run for {least_s:g} s" if now_s - since_s >= least_s else ""
 
+    def _is_unsent(self, facts: Observations, run: int) -> bool:
+        """Dlrun has been asked, and no process of a program past its start has a handler."""
+        return (
+            facts.ready.startswith(QUIET)
+            and self.job.files.is_asked(run)
+            and not _is_able(self.job, run, (*facts.processes, *self.job.processes()))
+        )
+
     def _watch(self, facts: Observations, run: int) -> Observations:
         """Until the job has acknowledged, ended or put itself back, or its grace is over."""
         contract = self.job.contract
@@ -275,6 +301,8 @@ class Trial:
                 return replace(facts, requeued_itself=True, ended_s=waited_s)
             if look.state == "over":
                 return replace(facts, ended_s=waited_s, end=look.end, killed_by=look.killed_by)
+            if self._is_unsent(facts, run):
+                return replace(facts, is_unsent=True)
             if look.acked and facts.acked_s is None:
                 facts = replace(facts, acked_s=waited_s)
             is_acked = facts.acked_s is not None and contract.requeued_by == "daemon"
@@ -283,8 +311,8 @@ class Trial:
             self.sleep(self.job.every_s)
 
 
-def _is_able(job: Job, run: int) -> bool:
+def _is_able(job: Job, run: int, processes: Sequence[ObservedProcess]) -> bool:
     """A process has a handler of its own; one that listens by slurm_dl.job will report steps."""
     return not job.files.listens(run) and any(
-        p.signal == "catches" and not p.is_first for p in job.processes()
+        p.signal == "catches" and not p.is_first for p in processes
     )

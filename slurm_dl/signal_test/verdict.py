@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from slurm_dl.job.handler_watch import SHELLS
 from slurm_dl.job.options import DEFAULT_NEVER_REQUEUE
 from slurm_dl.model.contract import Contract
 
@@ -26,6 +27,7 @@ class ObservedProcess:
         signal: What it does with the contract's signal.
         others: What it catches of USR1 and USR2 beside that, without ``SIG``.
         is_first: It is the batch script's own process, the only one that gets the signal.
+        code: It changes while the program loads libraries; empty of a fork.
     """
 
     pid: int
@@ -33,6 +35,7 @@ class ObservedProcess:
     signal: Disposition
     others: tuple[str, ...] = ()
     is_first: bool = False
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +90,7 @@ class Observations:
 
     Attributes:
         ready: By what it was seen to train; empty if it did not get so far.
+        is_unsent: Nothing but dlrun takes the signal, and it was not waited any longer.
         last_step: The last step it reported before it stopped; None if it reported none.
         processes: Its processes before the signal; empty where they cannot be seen.
         dlrun_took_it: dlrun has noted the request.
@@ -101,6 +105,7 @@ class Observations:
 
     contract: Contract
     ready: str = ""
+    is_unsent: bool = False
     last_step: int | None = None
     processes: tuple[ObservedProcess, ...] = ()
     dlrun_took_it: bool = False
@@ -113,9 +118,6 @@ class Observations:
     checkpoint: SavedCheckpoint = SavedCheckpoint()
     back: Return | None = None
     last_words: str = ""
-
-
-_SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 
 
 class TrialVerdict(NamedTuple):
@@ -132,7 +134,7 @@ def judge(facts: Observations) -> TrialVerdict:
     back = facts.back or Return(trained=False)
     first = next((p for p in facts.processes if p.is_first), None)
     program = first.name if first else "bash"
-    is_shell = program in _SHELLS
+    is_shell = program in SHELLS
     died = facts.killed_by == name
     ended = facts.ended_s is not None and not facts.requeued_itself
     is_saved = facts.acked_s is not None or bool(saved.recorded or saved.file)
@@ -141,8 +143,12 @@ def judge(facts: Observations) -> TrialVerdict:
     workers = [
         p
         for p in facts.processes
-        if p.name not in _SHELLS and not (p.is_first and facts.dlrun_took_it)
+        if p.name not in SHELLS and not (p.is_first and facts.dlrun_took_it)
     ]
+    is_caught = any(p.signal in {"catches", "blocks"} for p in workers)
+    is_deaf = bool(ended and facts.dlrun_took_it and workers) and not facts.script_listens
+    is_unheard = facts.is_unsent or (is_deaf and not is_caught)
+    programs = ", ".join(sorted({p.name for p in workers})) or "a shell"
     ignoring = [p.name for p in workers if p.signal == "ignores"]
     others = [(p.name, other) for p in workers for other in p.others]
     other_name, other = others[0] if others else ("", "")
@@ -168,6 +174,12 @@ def judge(facts: Observations) -> TrialVerdict:
             died,
             f"{program} got {name} and died of it.",
             f"install a handler for {name} in {program}, or run it under dlrun",
+            1,
+        ),
+        (
+            is_unheard and not others and not ignoring,
+            f"Nothing has a handler for {name} ({programs}), so dlrun sends it to no process.",
+            f"{listen}; a handler that comes later needs --start S",
             1,
         ),
         (
@@ -219,7 +231,7 @@ def judge(facts: Observations) -> TrialVerdict:
             1,
         ),
         (
-            deaf and any(p.signal in {"catches", "blocks"} for p in workers),
+            deaf and is_caught,
             f"A process caught {name} and nothing acknowledged it.",
             "end with job.exit_for_requeue(), or requeue itself and have --requeued-by job",
             1,
@@ -274,7 +286,7 @@ def _seen(facts: Observations) -> Iterator[str]:
     if facts.ended_s is not None:
         how = "It put itself back" if facts.requeued_itself else _capital(facts.end)
         yield f"{how} {facts.ended_s:.1f} s after the signal."
-    elif facts.acked_s is None:
+    elif facts.acked_s is None and not facts.is_unsent:
         grace = f"{facts.contract.grace_s:g} s"
         yield f"It acknowledged nothing for the whole grace of {grace}, and was requeued by force."
     saved, back = facts.checkpoint, facts.back

@@ -258,6 +258,7 @@ class SlurmCluster:
             barred=frozenset(self._limits.barred & table.texts.keys()),
             requeue_hold_s=site.config.requeue_hold_s,
             begins=table.begins,
+            planned=table.planned,
             eligible=table.eligible,
             texts=table.texts,
             reserved=table.reserved,

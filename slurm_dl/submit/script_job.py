@@ -53,16 +53,10 @@ _TO_SBATCH = {
 }
 """Options of dlsubmit that are sbatch's too, by their names there."""
 
+_SHAPE = ("gpus", "nodes", "ntasks_per_node")
+
 _OF_A_COMMAND = (
-    "gpu_type",
-    "share",
-    "sizes",
-    "batch",
-    "cpus",
-    "launcher",
-    "template",
-    "when",
-    "container",
+    *("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when", "container"),
 )
 """Options of dlsubmit for which it writes the script itself."""
 
@@ -238,15 +232,16 @@ def _variables(names: Sequence[str]) -> set[str]:
 
 
 def _usual(request: ScriptRequest) -> list[str]:
-    """Options that hold as usual and that nobody has given."""
-    words = {word: word.removeprefix("--").partition("=")[0] for word in request.usual_sbatch}
-    theirs_alone = [word for word, name in words.items() if request.said(name) is None]
-    return theirs_alone + [
+    """Options that hold as usual and that nobody has given; the shape is the script's own."""
+    ours = [
         f"--{theirs}={value}"
         for name, theirs in _TO_SBATCH.items()
-        if name not in request.typed
-        and isinstance(value := request.usual.get(name), str)
-        and request.said(*(_GPUS if name == "gpus" else (theirs,))) is None
+        if name not in _SHAPE and isinstance(value := request.usual.get(name), str)
+    ]
+    return [
+        word
+        for word in (*ours, *request.usual_sbatch)
+        if request.said(word.removeprefix("--").partition("=")[0]) is None
     ]
 
 
@@ -357,8 +352,8 @@ def _tell(request: ScriptRequest, contract: Contract) -> None:
         )
     elif request.given("stops_with") is None:
         notes.append(
-            "ends with status 0 after it was asked to save: it is run again, as a shell hides the"
-            " training's own status (--stops-with 75: only what ends with 75 is)"
+            "if it ends with status 0 after a process of it got the signal it is run again, as a"
+            " shell hides the training's own status (--stops-with 75: only what ends with 75 is)"
         )
     if script.calls("sbatch"):
         notes.append(

@@ -183,7 +183,7 @@ def test_the_order_reaches_slurm_and_the_user(
         assert "\x1b" not in shown.stdout
         why = schedd.ask("queue", "why", f"{waiting}_7")
         assert "It has rank 5 of 5, in tier" in why.stdout
-        assert "set_site_factor" in why.stdout
+        assert "Z: priority: " in why.stdout
 
 
 def test_a_dead_slurmctld_is_waited_for(

@@ -27,6 +27,9 @@ JOB = ROOT / "tools/packaging/job"
 PAGE = ROOT / "docs/use/in-the-job.md"
 MOST_BYTES = 200_000
 MOST_IMPORT_S = 0.1
+FOR_SCRIPTS = ("__init__", "__main__", "executor", "function_job", "pickled_call")
+"""Of slurm_dl/submit: what `slurm_dl.submit` imports, and the command of its jobs."""
+
 TRIES = 3
 """Builds take hatchling from an index, which may be away for a moment."""
 
@@ -95,6 +98,7 @@ def test_its_files_are_those_of_the_checkout(wheel: Path) -> None:
     """All that runs in a job and nothing else; so beside slurm-dl each file has one content."""
     sources = [ROOT / "slurm_dl" / name for name in ("__init__.py", "py.typed", "job/README.md")]
     sources += (ROOT / "slurm_dl/job").rglob("*.py")
+    sources += (ROOT / "slurm_dl/submit" / f"{name}.py" for name in FOR_SCRIPTS)
 
     expected = {str(path.relative_to(ROOT)): path.read_bytes() for path in sources}
     assert files(wheel) == {**expected, "scripts/dlrun": (ROOT / "bin/dlrun").read_bytes()}
@@ -155,6 +159,9 @@ def test_the_guide_from_the_installation_to_a_resumed_training(
     shapes = [re.sub(r"\S*/checkpoint-0 at step \d+", "", line) for line in lines]
     at = [shapes.index(re.sub(r"\S*/check\S* at step \d+", "", x)) for x in log.splitlines()]
     assert at == sorted(at), told
+    output(
+        "env/bin/python", "-c", "from slurm_dl.submit import Executor as E; E('x')", cwd=tmp_path
+    )
     seconds, *modules = output("env/bin/python", "-c", IMPORTS, cwd=tmp_path).split()
     assert HEAVY & {*modules} == set()
     assert float(seconds) < MOST_IMPORT_S * PATIENCE

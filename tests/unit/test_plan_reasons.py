@@ -10,7 +10,8 @@ import pytest
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.explain.plan_reasons import span, why
+from slurm_dl.engine.explain.past_reasons import moment, span
+from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -80,7 +81,7 @@ def test_a_job_in_the_last_tier_does_not_sink() -> None:
     [
         (VictimState.CHOSEN, "chosen to give way"),
         (VictimState.SIGNALLING, "being sent USR2"),
-        (VictimState.SIGNALLED, "sent USR2 and has 90 s to save"),
+        (VictimState.SIGNALLED, "sent USR2 and has 30 s left to save"),
         (VictimState.REQUEUING, "being requeued"),
         (VictimState.GONE, "has given way"),
     ],
@@ -92,6 +93,7 @@ def test_both_sides_of_a_hand_over_are_told(state: VictimState, words: str) -> N
         gpus=4.0,
         contract=Contract(signal="USR2", grace_s=90.0),
         state=state,
+        signalled_s=build.NOW_S - 60,
         outcome="requeued",
     )
     handover = Handover(
@@ -170,8 +172,8 @@ ASKED = Contract(signal="USR2")
 @pytest.mark.parametrize(
     ("claim", "words"),
     [
-        (Claim(contract=ASKED, unhandled_run=2), "In its run 2 nothing took USR2"),
-        (Claim(contract=ASKED, unhandled_run=2, acked_run=1), "In its run 2 nothing took USR2"),
+        (Claim(contract=ASKED, unhandled_run=2), "its run 2 had a handler for USR2"),
+        (Claim(contract=ASKED, unhandled_run=2, acked_run=1), "its run 2 had a handler for USR2"),
         (Claim(contract=ASKED, unhandled_run=2, acked_run=2), ""),
         (Claim(contract=ASKED), ""),
         (Claim(unreadable=True), "the contract in it is unreadable"),
@@ -185,8 +187,8 @@ def test_what_is_wrong_with_a_contract_is_told(claim: Claim, words: str) -> None
     said = _said(cycle, 1)
 
     assert words in said
-    assert ("nothing took" in said, "unreadable" in said, "It has not opted in" in said) == (
-        "nothing took" in words,
+    assert ("had a handler" in said, "unreadable" in said, "It has not opted in" in said) == (
+        "had a handler" in words,
         "unreadable" in words,
         "It has not opted in" in words,
     )
@@ -278,19 +280,19 @@ def test_a_job_that_we_put_off_is_told_what_for() -> None:
 
 def test_what_was_done_is_told_with_its_time() -> None:
     """The audit trail of the job comes last, as it is."""
-    entry = {"time": "T", "action": "requeue", "reason": "its grace is over", "result": "ok"}
+    entry = {"epoch_s": 1e6, "action": "requeue", "reason": "its grace is over", "result": "ok"}
 
     assert _said(_cycle([build.pending(1)]), 1, (entry,)).endswith(
-        "T: requeue: its grace is over (ok)"
+        f"{moment(1e6)}: requeue: its grace is over (ok)"
     )
 
 
 def test_a_job_slurm_has_forgotten_still_has_its_history() -> None:
     """Nothing is invented about it."""
-    entry = {"time": "T", "action": "requeue", "reason": "r", "result": "ok"}
+    entry = {"epoch_s": 1e6, "action": "requeue", "reason": "r", "result": "ok"}
     said = why(_cycle([]), POLICY, JobId(9), (entry,))
 
-    assert said == ["Slurm does not list job 9 any more.", "T: requeue: r (ok)"]
+    assert said == ["Slurm does not list job 9 any more.", f"{moment(1e6)}: requeue: r (ok)"]
 
 
 def test_a_job_elsewhere_is_told_that_it_is_not_ours() -> None:

@@ -258,7 +258,7 @@ def test_own_jobs_are_shown_whole() -> None:
     assert mine["jobs"] == wanted
     words = " ".join(story["sentences"])
     assert "is freeing GPUs for it: 2 other users' jobs give way." in words
-    assert "keeps the freed GPUs for job 7000003" in words or "open_handover" in words
+    assert "keeps the freed GPUs for job 7000003" in words or "Z: hand-over: " in words
     assert {line["details"] == {} for line in story["history"]} == {True}
 
 

@@ -85,6 +85,10 @@ def under(
             "handler for USR1 in python3",
         ),
         (replace(ENDED, end="it ended with status 0"), "--stops-with 0"),
+        (
+            under(replace(ENDED, script_listens=False, end="it ended with status 0"), DLRUN),
+            "install a handler for USR1",
+        ),
         (replace(ENDED, end="it ended with status 93"), "--never-requeue"),
         (replace(ENDED, end="it ended with status 3"), "job.exit_for_requeue()"),
         (replace(ENDED, end="it ended with status 3", dlrun_took_it=False), "exec dlrun"),
@@ -98,6 +102,7 @@ def under(
         (under(DEAF, DLRUN, replace(PYTHON, others=("USR2",))), "--signal USR2"),
         (under(DEAF, DLRUN, replace(PYTHON, signal="ignores")), "install a handler for USR1"),
         (under(DEAF, DLRUN), "install a handler for USR1"),
+        (replace(under(DEAF, DLRUN), is_unsent=True), "--start S"),
         (replace(ITSELF, contract=BY_JOB, checkpoint=NO_FILE), "--watch"),
         (replace(GOOD, back=Return(trained=False, end="it ended with status 1")), "see its log"),
         (replace(GOOD, back=Return(trained=False)), "see its log"),

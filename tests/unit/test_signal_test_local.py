@@ -133,6 +133,62 @@ def test_what_is_said_of_a_script(
     assert (done.returncode == 0, "To do: " not in done.stdout) == (works, works)
 
 
+DEAF = "import time; time.sleep(60)"
+RANKS = (
+    f"import subprocess as s, sys; s.run([sys.executable, '-c', {DEAF!r}], start_new_session=True)"
+)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("deaf.py",),
+        ("env", "SEED=1", "nice", sys.executable, "deaf.py"),
+        ("ranks.py",),
+        ("job.sh",),
+    ],
+    ids=["a script", "a command", "ranks in sessions of their own", "a shell under dlrun"],
+)
+def test_a_missing_handler_is_named_soon(
+    tmp_path: Path, batch: Batch, argv: tuple[str, ...]
+) -> None:
+    """Once no program has loaded anything for a while."""
+    (tmp_path / "deaf.py").write_text(DEAF)
+    (tmp_path / "ranks.py").write_text(RANKS)
+    batch(f"{DLRUN.removesuffix(sys.executable)} bash -c '{sys.executable} deaf.py; true'")
+    done = dlctl(tmp_path, "--local", "--start", "2", "--grace", "20", *argv)
+
+    assert "Nothing has a handler for USR1 (python" in done.stdout, done
+    assert "install a handler for USR1" in done.stdout
+    assert done.returncode == 1
+
+
+LATE = """import ctypes, glob, time
+began, paths = time.monotonic(), glob.glob("/usr/lib/*/lib[a-z]*.so.?")
+while time.monotonic() < began + 4:
+    try:
+        ctypes.CDLL(paths.pop())  # As an import does.
+    except OSError:
+        continue
+    time.sleep(0.2)
+import sys
+sys.argv[1:] = ["USR1", "save", "requeue"]
+exec(open("train.py").read())
+"""
+
+
+def test_a_program_that_still_loads_is_not_taken_to_have_no_handler(
+    tmp_path: Path, batch: Batch
+) -> None:
+    """However long its imports take."""
+    batch("true")
+    (tmp_path / "late.py").write_text(LATE)
+    options = ("--start", "2", "--requeued-by", "job", "--watch", "saved")
+    done = dlctl(tmp_path, "--local", *options, sys.executable.rpartition("/")[2], "late.py")
+
+    assert "It works." in done.stdout, done
+
+
 def test_nobody_is_left(tmp_path: Path, batch: Batch) -> None:
     """Also processes in groups of their own that the training has left behind."""
     pids = tmp_path / "pids"

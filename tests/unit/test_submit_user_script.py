@@ -103,7 +103,7 @@ def test_what_sbatch_would_refuse_is_refused(tmp_path: Path, text: str, message:
         (TRAIN.replace("-N 2", "-J mine"), (), {}, {"job-name": None}),
         (TRAIN, (), {"typed": {"time": "2-0", "nodes": "1"}}, {"time": "2-0", "nodes": "1"}),
         (TRAIN, (), {"usual": {"time": "2", "partition": "g"}}, {"time": None, "partition": "g"}),
-        (TRAIN, (), {"usual": {"gpus": "2"}}, {"gpus": None}),
+        ("#!/bin/sh\n", (), {"usual": {"gpus": "2"}}, {"gpus": None}),
         (TRAIN, (), {"usual_sbatch": ["--account=v", "--time=9"]}, {"account": "v", "time": None}),
         (TRAIN, ("--qos=own",), {"site": SITE}, {"qos": "own", "begin": None}),
         (TRAIN, ("--partition=gpu",), {"site": SITE}, {"qos": "dl", "begin": "now+3"}),

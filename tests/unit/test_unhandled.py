@@ -38,23 +38,20 @@ class FakeChild:
     def __init__(self) -> None:
         self.family: list[Process] = []
 
+    pid = 1
+
     def program(self) -> str:
         """What it runs."""
         return self.family[0].program
-
-    def listens_for(self, signum: int) -> bool:
-        """Whether it takes the signal itself."""
-        del signum
-        return self.family[0].takes
 
     def ignores(self, signum: int) -> bool:
         """It ignores nothing."""
         del signum
         return False
 
-    def processes(self, signum: int, variables: object) -> list[Process]:
+    def processes(self, signum: int) -> list[Process]:
         """Those that are given."""
-        del signum, variables
+        del signum
         return self.family
 
 
@@ -84,6 +81,7 @@ class Look(NamedTuple):
     family: list[Process]
     word: str
     asked: bool = False
+    is_sent: bool = False
     mark: str = ""
     run: RunId = RUN
 
@@ -130,13 +128,24 @@ class Look(NamedTuple):
         pytest.param("srun", [Look(t, [SRUN], "") for t in (5, 119)], id="srun, no task here"),
         pytest.param(
             "plain",
-            [Look(5, [BASH, TAKES], CLAIMED, asked=True)],
+            [Look(5, [BASH, TAKES], ""), Look(9, [BASH, TAKES], "", asked=True)],
             id="shell before a handler",
         ),
         pytest.param(
             "plain",
-            [Look(4, [BASH, TAKES], "", asked=True)],
-            id="shell that may set its trap yet",
+            [
+                Look(5, [process(1, "bash", takes=True), process(3, "sleep")], "", asked=True),
+                Look(9, [BASH, process(3, "cp")], "", is_sent=True),
+                Look(20, [BASH], SO_FAR),
+                Look(80, [BASH], CLAIMED),
+            ],
+            id="shell with a trap that has run",
+        ),
+        pytest.param(
+            "plain",
+            [Look(5, [BASH, SRUN], ""), Look(9, [BASH, SRUN], "", asked=True)]
+            + [Look(t, [BASH, SRUN], SO_FAR, asked=True) for t in (12, 9000)],
+            id="srun in a shell, no task here",
         ),
         pytest.param(
             "plain",
@@ -157,7 +166,7 @@ class Look(NamedTuple):
             "plain",
             [
                 Look(t, [BASH, ONE, process(t, "sleep")], word)
-                for t, word in ((5, ""), (55, SO_FAR), (60, CLAIMED))
+                for t, word in ((5, ""), (55, SO_FAR), (599, SO_FAR), (660, CLAIMED))
             ],
             id="a shell that waits in a loop",
         ),
@@ -183,12 +192,14 @@ class Look(NamedTuple):
         pytest.param(
             "plain",
             [
-                Look(5, [BASH, TAKES], CLAIMED),
-                Look(10, [BASH, TAKES, process(8)], SO_FAR),
-                Look(65, [BASH, TAKES, process(8)], SO_FAR),
-                Look(70, [BASH, TAKES, process(8)], CLAIMED),
+                Look(5, [BASH, ONE], ""),
+                Look(30, [BASH, ONE, TWO], ""),
+                Look(60, [BASH, ONE, TWO], SO_FAR),
+                Look(625, [BASH, ONE, TWO], SO_FAR),
+                Look(690, [BASH, ONE, TWO], CLAIMED),
+                Look(750, [BASH, ONE, process(8, takes=True)], ""),
             ],
-            id="training beside a program that takes all signals",
+            id="handler after 10 minutes behind a shell",
         ),
         pytest.param(
             "plain",
@@ -246,18 +257,16 @@ def test_a_run_is_unhandled_once_no_handler_is_to_be_expected(
     child, controller, said = FakeChild(), FakeController(), list[str]()
     watch = HandlerWatch(options, cast("JobController", controller), said.append)
     watch.start(0)
-    marked = False
     for look in looks:
         child.family = look.family
         if look.mark:
-            marked = look.mark == LISTENING_FILE
             write_mark(tmp_path / look.mark, RUN)
         if look.asked:
             watch.ask(look.at_s)
         if look.run != RUN:
             said.clear()
             watch.start(look.at_s - 5)
-        watch.look(cast("Child", child), look.run, owed=not marked, now_s=look.at_s)
+        watch.look(cast("Child", child), look.run, is_sent=look.is_sent, now_s=look.at_s)
         word = CLAIMED if controller.unhandled == RUN.restart else SO_FAR
         assert (word if said and "after all" not in said[-1] else "") == look.word, (look, said)
 
@@ -273,7 +282,7 @@ def test_a_word_that_is_not_dlruns_does_not_outlive_the_first_look_that_finds_a_
     controller.unhandled, child.family = 2, [process(1, takes=True)]
     watch = HandlerWatch(options, cast("JobController", controller), lambda _: None)
     watch.start(0)
-    watch.look(cast("Child", child), RUN, owed=False, now_s=5)
+    watch.look(cast("Child", child), RUN, is_sent=False, now_s=5)
 
     assert controller.unhandled is None
 
@@ -289,15 +298,15 @@ def test_a_comment_that_the_scheduler_wrote_over_is_set_right(
     watch = HandlerWatch(options, cast("JobController", controller), lambda _: None)
     watch.start(0)
     for at_s in (5, 600):
-        watch.look(cast("Child", child), RUN, owed=False, now_s=at_s)
+        watch.look(cast("Child", child), RUN, is_sent=False, now_s=at_s)
     child.family = [process(1, takes=takes)]
-    watch.look(cast("Child", child), RUN, owed=False, now_s=660)
+    watch.look(cast("Child", child), RUN, is_sent=False, now_s=660)
     assert (controller.unhandled, controller.asked) == (right, False)
 
     for at_s in (661, 671):
         controller.unhandled = overwritten
         watch.ask(at_s)
-        watch.look(cast("Child", child), RUN, owed=True, now_s=at_s)
+        watch.look(cast("Child", child), RUN, is_sent=False, now_s=at_s)
 
         assert (controller.unhandled, controller.asked) == (right, True)
 

@@ -55,6 +55,15 @@ _LONGEST = 1000
     help="Longest wait until it trains, in the queue too, seconds; for each of its two runs.",
 )
 @click.option(
+    "--start",
+    type=click.FloatRange(0, min_open=True),
+    default=trial.START_S,
+    show_default=True,
+    metavar="S",
+    help="With --local: seconds without a new library after which a program is past its start, "
+    "and its handler must be there.",
+)
+@click.option(
     "--signal",
     "signal_name",
     type=click.Choice(SIGNALS),
@@ -109,6 +118,7 @@ def test_signal(
     yes: bool,
     after: float | None,
     within: float,
+    start: float,
     signal_name: str | None,
     grace: float | None,
     requeued_by: str | None,
@@ -125,15 +135,16 @@ def test_signal(
 ) -> None:
     """Show that a job saves, stops and goes on when it is preempted, before it is needed.
 
-    SCRIPT is a Python script, or a batch script. It is started as a short job of its own (or here,
-    with --local), signalled as the daemon would once it trains, requeued, and watched until it
-    trains again; then it is ended. JOB is one of yours that runs: it is signalled and requeued for
-    real, which needs --yes. The exit status is 0 if all works, 1 if it does not or if that cannot
-    be seen.
+    SCRIPT is a Python script, a batch script or, with --local, a program on PATH. It is started as
+    a short job of its own (or here, with --local), signalled as the daemon would once it trains,
+    requeued, and watched until it trains again; then it is ended. JOB is one of yours that runs: it
+    is signalled and requeued for real, which needs --yes. The exit status is 0 if all works, 1 if
+    it does not or if that cannot be seen.
 
     \b
     Examples:
       dlctl test-signal --local train.py --epochs 2
+      dlctl test-signal --local env SEED=1 python train.py
       dlctl test-signal --launcher torchrun --gpus 2 train.py
       dlctl test-signal --signal USR2 --requeued-by job job.sbatch
       dlctl test-signal --yes 1234
@@ -181,7 +192,7 @@ def test_signal(
             files = RunFiles(place / "runs" / str(job_id), watched)
             job = SlurmJob(slurm, job_id, contract, files=files, log=place / "output.log")
             undo.callback(_cancel, job, job_id)
-        facts = Trial(job, after, within, say=_say, sleep=sleep).run()
+        facts = Trial(job, after, within, say=_say, sleep=sleep, start_s=start).run()
     verdict = judge(facts)
     if as_json:
         print_json(

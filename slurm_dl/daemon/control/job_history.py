@@ -18,8 +18,7 @@ from slurm_dl.daemon.control import privacy
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.published_state import LETTERS
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.past_reasons import Sight, why_gone
-from slurm_dl.engine.explain.plan_reasons import audit_sentences
+from slurm_dl.engine.explain.past_reasons import Sight, audit_sentences, why_gone
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.job_past import PastJob

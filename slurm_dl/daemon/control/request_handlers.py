@@ -151,10 +151,9 @@ class RequestHandlers:
             if gone is not None:
                 standing = privacy.standing_for(standing_of(self._context), sight)
                 return {"now_s": cycle.snapshot.now_s, **gone, **standing}
-            hint = (
-                f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
+            msg = published_state.not_listed(
+                self._context.board.current, request.job, found, _owner(sight)
             )
-            msg = f"no job {request.job} in the last snapshot{hint}"
             raise RequestError(RefusalKind.NOT_FOUND, msg)
         history = self._context.audit.history(found)
         past = self._context.past.of(found)
@@ -164,7 +163,13 @@ class RequestHandlers:
         else:
             row = seen.jobs.row_of()[found]
             job = privacy.row_for(published_state.row(cycle, row), sight)
-            sentences = why(cycle, policy, found, history, sight, past=past)
+            now = self._context.board.current
+            forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
+            beside = when.expected_start(forecasts, now, found)
+            at_s = time.time() + now.controller_health.ahead_s
+            sentences = why(
+                cycle, policy, found, history, sight, past=past, at_s=at_s, forecast=beside
+            )
         return {
             "now_s": cycle.snapshot.now_s,
             "job": job,

@@ -6,9 +6,9 @@ It goes by the ledger, so it also answers for jobs that Slurm does not list any 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -151,25 +151,60 @@ def why_gone(past: PastJob, sight: Sight) -> list[str]:
     Args:
         sight: What of other jobs may be told.
     """
-    sentences = [*_gone(past)]
+    seen = ""
+    if past.ending is None and past.last_seen_s:
+        seen = f"; it was last seen at {moment(past.last_seen_s)}"
+    return [f"Slurm no longer lists {_named(past)}{seen}.", *_story(past, sight)]
+
+
+def why_over(
+    past: PastJob, sight: Sight, *, status: int | None = None, saved_s: float | None = None
+) -> list[str]:
+    """The story of a job that is over and that Slurm still lists.
+
+    Args:
+        sight: What of other jobs may be told.
+        status: Its exit status if it failed and Slurm has told it; 0 or None: not known.
+        saved_s: When its last checkpoint was complete, epoch seconds, as it reported.
+    """
+    end = f", with status {status}" if status else ""
+    sentences = [f"J{_named(past)[1:]} is over.", *_story(past, sight, end)]
+    if saved_s:
+        sentences.append(f"It last reported a checkpoint at {moment(saved_s)}.")
+    return sentences
+
+
+def _named(past: PastJob) -> str:
+    if past.ending is None:
+        return f"job {past.job_id}"
+    return f"job {past.ending.label}{f' ({past.ending.name})' if past.ending.name else ''}"
+
+
+def _story(past: PastJob, sight: Sight, status: str = "") -> list[str]:
+    """How it ended, its runs, what it received, and each time it gave way."""
+    ending = past.ending
+    asked: list[str] = []
+    sentences: list[str] = []
+    if ending is not None:
+        if ending.state is JobState.COMPLETED:
+            asked, status = ended_on_request(past, ending.end_s), ", with status 0"
+        reason = "" if ending.reason in _NO_REASON else f" ({ending.reason})"
+        at_s = ending.end_s or ending.seen_s
+        sentences.append(f"It ended at {moment(at_s)}: {ending.how}{reason}{status}.")
     if past.runs:
         often = "once" if len(past.runs) == 1 else f"{len(past.runs)} times"
         sentences.append(
             f"It ran {often}, from {moment(past.runs[0].start_s)} to "
             f"{moment(past.runs[-1].end_s)}, {span(past.ran_s)} in all."
         )
-    elif not past.ran_s:
+    elif not (past.ran_s or (ending is not None and ending.start_s)):
         sentences.append("It never ran.")
     least = "at least " if past.incomplete else ""
     sentences.append(f"It received {least}{past.attained_gpu_s / 3600:.2f} GPU-hours.")
     times = past.preemptions
     often = f"{times} time{'' if times == 1 else 's'}"
     sentences.append(f"It was preempted {often}." if times else "It was never preempted.")
-    sentences += how_it_gave_way(past, sight)
-    ending = past.ending
-    if ending is not None and ending.state is JobState.COMPLETED:
-        sentences += ended_on_request(past, ending.end_s)
-    return sentences
+    return [*sentences, *how_it_gave_way(past, sight), *asked]
 
 
 def why_left_out(job: LeftOut) -> list[str]:
@@ -205,20 +240,38 @@ def ended_on_request(past: PastJob, end_s: float) -> list[str]:
     return [told]
 
 
-def _gone(past: PastJob) -> list[str]:
-    """Label and end of a job that Slurm no longer lists, as far as known."""
-    ending = past.ending
-    if ending is None:
-        seen = f"; it was last seen at {moment(past.last_seen_s)}" if past.last_seen_s else ""
-        return [f"Slurm no longer lists job {past.job_id}{seen}."]
-    name = f" ({ending.name})" if ending.name else ""
-    reason = "" if ending.reason in _NO_REASON else f" ({ending.reason})"
-    at_s = ending.end_s or ending.seen_s
+_NO_REASON = frozenset({"", "None"})
+"""What Slurm says where it has nothing to say of how a job ended."""
+
+
+_ACTIONS: Final = {
+    "attach": "let into the reservation",
+    "clear_steer": "kept from no nodes any more",
+    "close_handover": "end of the hand-over",
+    "detach": "taken out of the reservation",
+    "forget_steer": "end of what it was kept from",
+    "mark_gone": "end of the run",
+    "open_handover": "hand-over",
+    "promote": "service forgiven",
+    "reserve": "nodes reserved",
+    "reshape": "change of size",
+    "set_site_factor": "priority",
+    "set_steer": "kept from nodes, or put off",
+    "trim": "request cut",
+    "trip_breaker": "no new hand-overs",
+    "unseal": "reservation released",
+}
+"""Actions whose names do not say what is done."""
+
+
+def audit_sentences(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
+    """The audit lines *history*: when, what, why, and the result."""
     return [
-        f"Slurm no longer lists job {ending.label}{name}.",
-        f"It ended at {moment(at_s)}: {ending.how}{reason}.",
+        f"{moment(float(str(entry.get('epoch_s', 0))))}: {_done(str(entry.get('action', '?')))}: "
+        f"{sight.text(str(entry.get('reason', '')))} ({sight.text(str(entry.get('result', '?')))})"
+        for entry in history
     ]
 
 
-_NO_REASON = frozenset({"", "None"})
-"""What Slurm says where it has nothing to say of how a job ended."""
+def _done(action: str) -> str:
+    return _ACTIONS.get(action, action.replace("_", " "))

@@ -5,6 +5,7 @@ Only what the cycle and the audit trail say goes in; nothing is guessed.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
@@ -13,29 +14,31 @@ import numpy as np
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.explain.commitment_cost import commitment_cost, commitment_text
+from slurm_dl.engine.explain.handover_reasons import handover_reasons, some
 from slurm_dl.engine.explain.past_reasons import (
     EVERYTHING,
     Sight,
-    ended_on_request,
+    audit_sentences,
     how_it_gave_way,
-    in_words,
     moment,
     span,
+    why_over,
 )
 from slurm_dl.engine.explain.size_reasons import size_reasons
+from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
 from slurm_dl.engine.preemption.start_again import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Deadlines, External, Native
+from slurm_dl.ledger.completions import endings_at
 from slurm_dl.ledger.job_past import PastJob
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.handover import Purpose, VictimState
+from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, JobState
-from slurm_dl.model.plan import OpenHandover
+from slurm_dl.model.jobs import BY_HAND, COMPLETED, COMPLETING, NOT_HELD, JobState
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Policy
 
@@ -46,8 +49,8 @@ UNREADABLE = (
     "So it has not opted in to preemption"
 )
 
-MOST_NAMED = 4
-"""Nodes that are named in a sentence."""
+SOON_S = 10.0
+"""A start that Slurm plans within so many seconds is no later than its next pass."""
 
 
 def why(
@@ -58,14 +61,18 @@ def why(
     sight: Sight = EVERYTHING,
     *,
     past: PastJob | None = None,
+    at_s: float = 0.0,
+    forecast: str = "",
 ) -> list[str]:
     """The sentences of ``dlqueue why``: rank, jobs ahead, next tier, past actions, Slurm's reason.
 
     Args:
-        history: Audit entries of the job, oldest first; ``time``, ``action``, ``reason`` and
-            ``result`` are read.
+        history: Audit entries of the job, oldest first; ``epoch_s``, ``action``, ``reason``
+            and ``result`` are read.
         sight: What of other jobs may be told; the job itself always is.
         past: What the ledger knows of it beside the snapshot.
+        at_s: When it is asked, epoch seconds by the snapshot's clock, if that is later than it.
+        forecast: A clause on when it is expected to start, beside Slurm's plan.
 
     Returns:
         Sentences; one that says so if Slurm does not list the job.
@@ -76,6 +83,9 @@ def why(
         return [f"Slurm does not list job {job_id} any more.", *audit_sentences(history, sight)]
     text = snap.seen.texts.get(job_id)
     label = text.label if text else str(job_id)
+    if snap.jobs.state[row] >= COMPLETED:
+        return [*_over(cycle, row, job_id, past, sight), *audit_sentences(history, sight)]
+    at_s = max(at_s, snap.now_s)
     sentences = [_state(cycle, row, label), *_progress(cycle, row, job_id)]
     if cycle.plan.rank[row] >= 0:
         sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
@@ -84,23 +94,56 @@ def why(
             *_next_tier(cycle, policy, row),
             *_due(cycle, policy, row, job_id),
         ]
-    elif snap.jobs.state[row] not in (JobState.COMPLETED, JobState.FAILED):
+    else:
         sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")
-    sentences += _handover(cycle, job_id, sight)
+    sentences += handover_reasons(cycle, job_id, sight, at_s)
+    planned = _planned(cycle, row, job_id, forecast)
     note = cycle.plan.notes.get(job_id)
     if note:
+        note = note.replace(THERE_IS_ROOM, _ROOM_LATER) if planned else note
         sentences.append(f"At the last look: {sight.text(note)}.")
+    sentences += planned
     sentences += _steered(cycle, row, job_id, sight)
-    sentences += _opted(cycle, row, job_id)
+    if snap.jobs.state[row] < COMPLETING:
+        sentences += _opted(cycle, row, job_id)
     sentences += size_reasons(cycle, policy, row)
     if past:
         sentences += how_it_gave_way(past, sight)
-        if snap.jobs.state[row] == JobState.COMPLETED:
-            sentences += ended_on_request(past, float(snap.jobs.end_s[row]))
     sentences += _not_before(cycle, row, job_id)
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
     return [*sentences, *audit_sentences(history, sight)]
+
+
+def _over(cycle: Cycle, row: int, job_id: JobId, past: PastJob | None, sight: Sight) -> list[str]:
+    """The story of a job that is over and that Slurm still lists."""
+    snap, memory = cycle.snapshot, cycle.snapshot.memory
+    known = past or PastJob(
+        job_id=job_id,
+        attained_gpu_s=float(memory.attained_gpu_s[row]),
+        ran_s=float(memory.ran_s[row]),
+        preemptions=int(memory.preemptions[row]),
+    )
+    (ending,) = endings_at([row], snap.seen)
+    return why_over(
+        dataclasses.replace(known, ending=ending),
+        sight,
+        status=snap.seen.failed_with.get(job_id),
+        saved_s=snap.seen.claim(job_id).saved_s,
+    )
+
+
+_ROOM_LATER = "there is room for it by what slurm_dl knows, but not by Slurm's plan"
+
+
+def _planned(cycle: Cycle, row: int, job_id: JobId, forecast: str) -> list[str]:
+    """Slurm's own plan for a waiting job, if that is later than its next pass."""
+    snap = cycle.snapshot
+    start_s = snap.seen.planned.get(job_id, 0.0)
+    if snap.jobs.state[row] != JobState.PENDING or start_s <= snap.now_s + SOON_S:
+        return []
+    ours = f"; {forecast}" if forecast else ""
+    return [f"Slurm plans to start it at {moment(start_s)}, {span(start_s - snap.now_s)} on{ours}."]
 
 
 def _state(cycle: Cycle, row: int, label: str) -> str:
@@ -157,15 +200,18 @@ def _ahead(cycle: Cycle, row: int, sight: Sight) -> list[str]:
     if jobs.state[row] != JobState.PENDING:
         return []
     before = np.flatnonzero((plan.rank >= 0) & (plan.rank < plan.rank[row]))
-    if not len(before):
-        return ["No job is ahead of it."]
     running = before[jobs.state[before] == JobState.RUNNING]
-    waiting = before[jobs.state[before] == JobState.PENDING]
+    waits = before[jobs.state[before] == JobState.PENDING]
+    waiting = waits[np.isin(jobs.held[waits], (NOT_HELD, BY_HAND))]
+    kept = len(waits) - len(waiting)
+    rest = [f"{kept} more of a better rank may not start now, whatever is free."] if kept else []
+    if not (len(running) or len(waiting)):
+        return ["No job is ahead of it.", *rest]
     first = waiting[np.argsort(plan.rank[waiting])][:5]
     first = first[[sight.knows(job_id) for job_id in jobs.job_id[first].tolist()]]
     names = ", ".join(_label(snap.seen.texts, int(jobs.job_id[r])) for r in first)
     sentence = f"Ahead of it are {len(running)} running and {len(waiting)} waiting jobs"
-    return [sentence + (f", first {names}." if names else ".")]
+    return [sentence + (f", first {names}." if names else "."), *rest]
 
 
 def _label(texts: Mapping[JobId, object], job_id: int) -> str:
@@ -216,60 +262,6 @@ def _due(cycle: Cycle, policy: Policy, row: int, job_id: JobId) -> list[str]:
     return [f"{due}, {'up to ' if limit else ''}{span(-spare_s)} too late if it ran from now on."]
 
 
-def _handover(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
-    sentences = []
-    for handover in cycle.snapshot.handovers:
-        ids = [v.run.job_id for v in handover.victims]
-        if job_id in handover.beneficiaries:
-            # Where they run is theirs too.
-            on = f" on {_some(handover.nodes)}" if all(map(sight.knows, ids)) else ""
-            sentences.append(
-                f"Hand-over {handover.handover_id} is freeing GPUs for it: "
-                f"{sight.jobs(ids)} give way{on}."
-            )
-        for victim in handover.victims:
-            if victim.run.job_id != job_id:
-                continue
-            gives_way = _GIVES_WAY[handover.purpose]
-            if victim.then is not None:
-                gives_way = f"to save and go on with {in_words(victim.then)}"
-            done = {
-                VictimState.CHOSEN: f"it has been chosen {gives_way}",
-                VictimState.SIGNALLING: f"it is being sent {victim.contract.signal}",
-                VictimState.SIGNALLED: (
-                    f"it was sent {victim.contract.signal} and has "
-                    f"{victim.contract.grace_s:.0f} s to save its work"
-                ),
-                VictimState.REQUEUING: "it is being requeued",
-                VictimState.GONE: f"it has given way ({victim.outcome})",
-            }[victim.state]
-            best = sight.jobs(handover.beneficiaries[:3])
-            for_whom = f" for {best}" if best else ""
-            sentences.append(f"Hand-over {handover.handover_id}{for_whom}: {done}.")
-    return [*sentences, *_would_be(cycle, job_id, sight)]
-
-
-def _would_be(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
-    """Hand-overs about it that are not begun because the daemon only looks."""
-    if cycle.acting:
-        return []
-    planned = [a for a in cycle.plan.actions if isinstance(a, OpenHandover)]
-    return [
-        f"If the daemon acted, it would begin a hand-over now: {sight.text(action.why)}."
-        for action in planned
-        if job_id in action.handover.beneficiaries
-        or job_id in [victim.run.job_id for victim in action.handover.victims]
-    ]
-
-
-_GIVES_WAY: Mapping[Purpose, str] = {
-    "preempt": "to give way",
-    "defragment": "to move to other nodes, where there is room for it",
-    "reshape": "to move to faster GPUs that are free",
-    "split": "to leave the GPU that it shares: both jobs there are slower than one after the other",
-}
-
-
 def _steered(cycle: Cycle, row: int, job_id: JobId, sight: Sight) -> list[str]:
     """Nodes that a waiting job is kept from, and the time."""
     snap, now_s = cycle.snapshot, cycle.snapshot.now_s
@@ -283,7 +275,7 @@ def _steered(cycle: Cycle, row: int, job_id: JobId, sight: Sight) -> list[str]:
         nodes = snap.seen.nodes
         left = ResourceRequests(snap).of(row).allowed & ~named(nodes, steer.avoid)
         names = [nodes.name[n] for n in np.flatnonzero(left).tolist()]
-        where = f"left to it are {_some(names)}" if names else "no node that is up is left to it"
+        where = f"left to it are {some(names)}" if names else "no node that is up is left to it"
         until = f" for {span(steer.until_s - now_s)}" if math.isfinite(steer.until_s) else ""
         kept = f"{len(steer.avoid)} node" + ("" if len(steer.avoid) == 1 else "s")
         sentences.append(f"It is kept from {kept}{until}: {where} ({because}).")
@@ -293,11 +285,6 @@ def _steered(cycle: Cycle, row: int, job_id: JobId, sight: Sight) -> list[str]:
             f"({because})."
         )
     return sentences
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first few of *names*."""
-    return ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
 
 
 def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
@@ -317,6 +304,9 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     if claim.contract is None:
         what = UNREADABLE if claim.unreadable else "It has not opted in to preemption"
         return [f"{what} and is never signalled or requeued."]
+    rest = [*([count] if count else []), *_unhandled(cycle, row, claim)]
+    if _is_asked(cycle, row, job_id):
+        return rest
     grace_s = claim.contract.grace_s
     if not snap.jobs.requeueable[row]:
         agreed = f"It is not preempted: {NO_REQUEUE}."
@@ -336,7 +326,14 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
         )
     may = bool(snap.jobs.requeueable[row]) and grace_s <= cycle.max_grace_s
     cost = _stopping(cycle, row) if may else []
-    return [agreed, *cost, *([count] if count else []), *_unhandled(claim)]
+    return [agreed, *cost, *rest]
+
+
+def _is_asked(cycle: Cycle, row: int, job_id: JobId) -> bool:
+    """Whether it runs and has been asked to give way already."""
+    asked = [v for h in cycle.snapshot.handovers for v in h.victims if v.run.job_id == job_id]
+    is_running = bool(cycle.snapshot.jobs.state[row] == JobState.RUNNING)
+    return is_running and any(v.state is VictimState.SIGNALLED for v in asked)
 
 
 def _could_not_start_again(cycle: Cycle, row: int) -> str:
@@ -358,17 +355,21 @@ def _stopping(cycle: Cycle, row: int) -> list[str]:
     return [f"Stopping it now would cost {cost.in_words()}."]
 
 
-def _unhandled(claim: Claim) -> list[str]:
+def _unhandled(cycle: Cycle, row: int, claim: Claim) -> list[str]:
     run, acked = claim.unhandled_run, claim.acked_run
     if run is None or claim.contract is None or (acked is not None and acked >= run):
         return []
-    name = claim.contract.signal
+    jobs = cycle.snapshot.jobs
+    then = ""
+    if jobs.state[row] == JobState.RUNNING and jobs.restarts[row] == run:
+        then = (
+            "When it gives way it loses the work since its last checkpoint, some seconds after the "
+            "signal. "
+        )
     told = (
-        f"In its run {run} nothing took {name}: the command under dlrun has no handler for it (a "
-        "shell or torchrun passes none on), and the script does not call "
-        "job.should_checkpoint(). So it loses the work since its last checkpoint when it gives "
-        "way, and it gives way some seconds after the signal. Its log says more; 'dlctl "
-        "test-signal' tries it out."
+        f"No process of its run {run} had a handler for {claim.contract.signal}, and the script "
+        f"did not ask job.should_checkpoint(). {then}Its log says more; 'dlctl test-signal' tries "
+        "it out."
     )
     return [told]
 
@@ -380,12 +381,3 @@ def _not_before(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     if snap.jobs.state[row] != JobState.PENDING or not snap.now_s < at_s < math.inf:
         return []
     return [f"Slurm does not start it before {moment(at_s)}, in {span(at_s - snap.now_s)}."]
-
-
-def audit_sentences(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
-    """The lines of the audit log, as sentences."""
-    return [
-        f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: "
-        f"{sight.text(str(entry.get('reason', '')))} ({sight.text(str(entry.get('result', '?')))})"
-        for entry in history
-    ]

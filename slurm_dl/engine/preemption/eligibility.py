@@ -26,16 +26,37 @@ from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 
-WAITS_FOR = {
-    Held.USER_OR_ADMIN: "it is held",
+_WAITS_FOR = {
+    Held.USER_OR_ADMIN: "it is held (scontrol release lets it go)",
     Held.DEPENDENCY: "it waits for another job (dependency)",
     Held.BEGIN_TIME: "it is not eligible yet (begin time, or the interval after a requeue)",
-    Held.LIMIT: "it is over a limit of its account, QOS or partition",
+    Held.LIMIT: "it would pass a limit of its account, QOS or partition",
     Held.RESERVATION: "it waits for a reservation",
     Held.BY_HAND: "its priority was set by hand (Priority={priority}): slurm_dl leaves it alone",
     Held.UNAVAILABLE: "what it asks for is not available (constraints, nodes, licences)",
 }
-"""Why no GPUs are taken back for a pending job, whatever its rank."""
+
+_BY_REASON = (
+    ("DependencyNeverSatisfied", "the job that it depends on has ended otherwise: it never starts"),
+    ("JobHeldUser", "it is held by its user (scontrol release lets it go)"),
+    ("JobHeldAdmin", "it is held by an admin"),
+    ("JobHoldMaxRequeue", "Slurm holds it: it was requeued too often"),
+    ("Cleaning", "Slurm still cleans up after its last run"),
+    ("JobArrayTaskLimit", "its array has as many tasks running as its own %N allows"),
+    ("PartitionTimeLimit", "its time limit is above that of its partition"),
+    ("PartitionNodeLimit", "it asks for a number of nodes that its partition does not allow"),
+    ("PartitionDown", "its partition is down"),
+    ("PartitionInactive", "its partition is inactive"),
+    ("Assoc", "it would pass a limit of its account or user ({reason})"),
+    ("MaxPoweredUpNodes", "as many nodes are powered up as the site allows"),
+    ("QOSNotAllowed", "its account or partition does not allow its QOS"),
+    ("QOS", "it would pass a limit of its QOS ({reason})"),
+    ("Max", "it would pass a limit of its QOS or account ({reason})"),
+    ("Licenses", "the licences that it asks for are in use"),
+    ("BadConstraints", "no nodes have what it asks for (constraints)"),
+    ("ReservationDeleted", "the reservation that it asks for is gone"),
+)
+"""By the beginning of Slurm's reason (its page job_reason_codes), longer ones first."""
 
 NO_REQUEUE = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
 """Why a job that has opted in may not be preempted."""
@@ -201,6 +222,17 @@ def past_its_share(snap: Snapshot, rows: npt.NDArray[np.int64]) -> Bool:
     share = np.array([shares[JobId(j)] for j in jobs.job_id[mine].tolist()])
     past[past] = snap.now_s - jobs.start_s[mine] > share * jobs.limit_s[mine]
     return past
+
+
+def waits_for(snap: Snapshot, row: int) -> str:
+    """Why no GPUs are taken back for the pending job at *row*, whatever its rank."""
+    jobs = snap.jobs
+    text = snap.seen.texts.get(JobId(int(jobs.job_id[row])))
+    cause, reason = Held(int(jobs.held[row])), "" if text is None else text.reason.split(",")[0]
+    words = _WAITS_FOR[cause]
+    if cause is not Held.BY_HAND:
+        words = next((w for first, w in _BY_REASON if reason.startswith(first)), words)
+    return words.format(priority=int(jobs.priority[row]), reason=reason)
 
 
 def waiting(snap: Snapshot) -> Bool:

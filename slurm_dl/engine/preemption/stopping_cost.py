@@ -54,7 +54,7 @@ class StoppingCost:
         many = f"{gpus:g} GPU" + ("" if gpus == 1 else "s")
         since, silent = "its last checkpoint", ""
         if not self.has_saved[0]:
-            since, silent = "it started", ": it has reported no checkpoint"
+            since, silent = "it started", ": it has reported no checkpoint in this run"
         return (
             f"about {self.gpu_s[0]:,.0f} GPU-s: {many} x ({self.save_restore_s[0]:g} s to save and "
             f"restore + {share:g} x {self.since_s[0]:.0f} s since {since}){silent}"

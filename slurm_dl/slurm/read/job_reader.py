@@ -285,6 +285,13 @@ class JobReader:
                 for job, why, begin_s in zip(job_id, held, times["EligibleTime"], strict=True)
                 if why is Held.BEGIN_TIME and begin_s > 0
             },
+            planned={
+                job: start_s
+                for job, s, why, start_s in zip(
+                    job_id, state, held, times["StartTime"], strict=True
+                )
+                if start_s > self._now_s and why is Held.NO and s is JobState.PENDING
+            },
             eligible={
                 job: eligible_s
                 for job, s, submit_s, eligible_s in zip(

@@ -32,7 +32,7 @@ class JobTable:
         also_in: Further partitions of the pending jobs that name several, as indices.
         inside: Names of the reservations, not ours, of jobs that are not over.
         begins: Begin times of the pending jobs that wait for theirs, epoch seconds.
-        eligible: See `Observed.eligible`.
+        planned, eligible: See `Observed`.
         restricted: Required nodes, features and node count of the pending and running jobs that
             name any.
         gang_parts: Pending components of heterogeneous jobs.
@@ -74,6 +74,7 @@ class JobTable:
     begins: dict[JobId, float]
     restricted: dict[JobId, tuple[str, str, int]]
     gang_parts: set[JobId]
+    planned: dict[JobId, float] = field(default_factory=dict)
     eligible: dict[JobId, float] = field(default_factory=dict)
     deadlines: dict[JobId, float] = field(default_factory=dict)
     gres: dict[JobId, tuple[tuple[str, float], ...]] = field(default_factory=dict)
@@ -124,6 +125,7 @@ _TABLE_BY_ID = (
     "inside",
     "also_in",
     "begins",
+    "planned",
     "eligible",
     "restricted",
     "gang_parts",
