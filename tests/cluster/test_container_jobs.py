@@ -32,8 +32,7 @@ while run == "0":
 """
 
 
-@pytest.mark.parametrize("launcher", ["plain", "srun"])
-@pytest.mark.parametrize("pid_namespace", [False, True], ids=["", "pids"])
+@pytest.mark.parametrize(("launcher", "pid_namespace"), [("plain", True), ("srun", False)])
 def test_the_signal_reaches_a_training_in_a_container(
     sandbox: Sandbox, eventually: Callable[..., object], launcher: str, *, pid_namespace: bool
 ) -> None:

@@ -151,7 +151,7 @@ def test_the_job_runs_in_its_environment_or_not_at_all(
         else desk.wrapped(f"#!/bin/sh\n{show}\n", **typed)
     )
 
-    done = desk.run(script, LMOD_PKG=str(desk.path / "lmod"), PYTHONHOME="", NEVER="")
+    done = desk.run(script, LMOD_PKG=str(desk.path / "lmod"), PYTHONHOME="/none")
 
     if shown is None:
         assert done.returncode != 0
