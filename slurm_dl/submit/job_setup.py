@@ -3,8 +3,9 @@
 The batch script sets it before dlrun takes over, so that no shell stands between the signal and the
 training. A container is started under dlrun, by srun once for each task.
 
-How each is activated: conda's manual (``conda shell.posix activate``), micromamba's shell hook
-(``micromamba shell activate --shell posix``), the manuals of Apptainer and of NVIDIA/pyxis.
+Sources: conda's own hook calls ``conda shell.posix activate``, micromamba's ``micromamba shell
+activate --shell bash`` (mamba-org/mamba 31733c5, libmamba/data/micromamba.sh); manuals of Apptainer
+and of NVIDIA/pyxis.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def _activation(name: str, cwd: str, environ: Mapping[str, str]) -> tuple[str, .
     program = _absolute(clean_text(program, "CONDA_EXE"), cwd)
     name = _absolute(name, cwd) if "/" in name else name
     is_mamba = "mamba" in PurePath(program).name
-    how = ("shell", "activate", "--shell", "posix") if is_mamba else ("shell.posix", "activate")
+    how = ("shell", "activate", "--shell", "bash") if is_mamba else ("shell.posix", "activate")
     return (program, *how, name)
 
 
