@@ -124,15 +124,8 @@ def _command(request: JobRequest) -> tuple[str, ...]:
     if request.launcher == "torchrun":
         return command
     if request.launcher == "plain" and setup.srun_options:
-        return (
-            "srun",
-            "--nodes=1",
-            "--ntasks=1",
-            "--relative=0",
-            *setup.srun_options,
-            "--",
-            *command,
-        )
+        srun = ("srun", "--nodes=1", "--ntasks=1", "--relative=0")
+        return (*srun, *setup.srun_options, "--", *command)
     return (*setup.inside, *command)
 
 

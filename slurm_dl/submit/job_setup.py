@@ -53,9 +53,8 @@ class JobSetup:
 
     def check_used(self, script: str, template: str) -> None:
         """Raise `ConfigError` if *template* left something of this out of *script*."""
-        if any(
-            quote(of) not in script for of in (*self.words.values(), self.inside, self.srun_options)
-        ):
+        parts = (*self.words.values(), self.inside, self.srun_options)
+        if any(quote(of) not in script for of in parts):
             msg = (
                 f"template {template}, or its _header, is older than --module, --conda, --venv,"
                 " --setup and --container; compare it with the installed one (--show-template)"
@@ -67,20 +66,13 @@ NO_SETUP = JobSetup()
 
 
 def read_setup(given: Mapping[str, object], cwd: str, environ: Mapping[str, str]) -> JobSetup:
-    """The environment that the options *given* ask for, by the names of their parameters.
-
-    Args:
-        cwd: Directory of submission.
-        environ: The user's environment: PATH and what conda has set.
+    """What the options *given* ask for, by the names of their parameters.
 
     Raises:
         ConfigError: A value is wrong.
     """
-    typed = {
-        name: clean_text(value, f"--{name}")
-        for name in SETUP
-        if isinstance(value := given.get(name), str)
-    }
+    texts = {name: value for name in SETUP if isinstance(value := given.get(name), str)}
+    typed = {name: clean_text(value, f"--{name}") for name, value in texts.items()}
     words: dict[str, tuple[str, ...]] = {name: (value,) for name, value in typed.items()}
     problems = []
     if "module" in typed:
@@ -94,12 +86,10 @@ def read_setup(given: Mapping[str, object], cwd: str, environ: Mapping[str, str]
     if "venv" in typed:
         words["venv"] = (path := _absolute(typed["venv"], cwd),)
         if not os.access(f"{path}/bin/python", os.X_OK):
-            problems.append(
-                f"--venv: {shown(path)} has no bin/python; make it, or correct the path"
-            )
+            problems.append(f"--venv: {shown(path)} has no bin/python; correct the path")
     if "setup" in typed:
         words["setup"] = (path := _absolute(typed["setup"], cwd),)
-        if not (Path(path).is_file() and os.access(path, os.R_OK)):
+        if not (os.access(path, os.R_OK) and Path(path).is_file()):
             problems.append(f"--setup: {shown(path)} is no file that can be read; correct the path")
     return JobSetup(words=words, problems=tuple(problems))
 
@@ -107,14 +97,10 @@ def read_setup(given: Mapping[str, object], cwd: str, environ: Mapping[str, str]
 def in_container(
     setup: JobSetup, image: str, seen: tuple[str, str], cwd: str, environ: Mapping[str, str]
 ) -> JobSetup:
-    """*setup* with a container.
+    """*setup* with a container for ``IMAGE``, ``apptainer:IMAGE`` or ``pyxis:IMAGE``.
 
     Args:
-        setup: The rest of the environment.
-        image: ``IMAGE``, or ``apptainer:IMAGE`` or ``pyxis:IMAGE``.
-        seen: Directories that the container shows: where the command starts, and run directories.
-        cwd: Directory of submission.
-        environ: The user's environment, for its PATH.
+        seen: Directories that it shows: where the command starts, and that of run directories.
 
     Raises:
         ConfigError: The image is no name of one, or nothing here can start it.
@@ -140,14 +126,13 @@ def in_container(
     problems = setup.problems
     if not _URI.match(name) and (kind != "pyxis" or name[0] in "./~"):
         name = _absolute(name, cwd)
-        if not Path(name).exists():
-            what = f"{shown(name)} does not exist; correct it, or write docker://IMAGE"
-            problems += (f"--container: {what}",)
+        if not os.access(name, os.R_OK):
+            problems += (f"--container: no {shown(name)}; correct it, or write docker://IMAGE",)
     if kind == "pyxis":
         mounts = ",".join(f"{path}:{path}" for path in seen)
-        options = (f"image={name}", f"mounts={mounts}", f"workdir={seen[0]}")
-        words = tuple(f"--container-{option}" for option in options)
-        return replace(setup, srun_options=words, problems=problems)
+        words = f"image={name}", f"mounts={mounts}", f"workdir={seen[0]}"
+        options = tuple(f"--container-{word}" for word in words)
+        return replace(setup, srun_options=options, problems=problems)
     tool = here[0] if here else "apptainer"
     binds = [word for path in seen for word in ("--bind", path)]
     inside = (tool, "exec", "--nv", *binds, "--pwd", seen[0], name)
@@ -155,7 +140,8 @@ def in_container(
 
 
 def _absolute(path: str, cwd: str) -> str:
-    return os.path.normpath(PurePath(cwd, Path(path).expanduser()))
+    # Path.expanduser would raise for a user that there is not.
+    return os.path.normpath(PurePath(cwd, os.path.expanduser(path)))  # noqa: PTH111
 
 
 def _activation(name: str, cwd: str, environ: Mapping[str, str]) -> tuple[str, ...]:

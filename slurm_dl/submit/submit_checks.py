@@ -87,12 +87,9 @@ def _problems(
 def _command_note(request: JobRequest, cwd: Path, path: str | None) -> str:
     """That the program is not on *path*; its nodes may have it where this host has not."""
     name = request.command[0]
-    if (
-        request.setup != NO_SETUP
-        or "/" in name
-        or _is_script(request)
-        or shutil.which(name, path=path)
-    ):
+    if request.setup != NO_SETUP or "/" in name or _is_script(request):
+        return ""
+    if shutil.which(name, path=path):
         return ""
     there = cwd / _options(request.sbatch).get("chdir", "") / name
     remedy = ""

@@ -117,6 +117,7 @@ def desk(tmp_path: Path) -> Desk:
     [
         ({"module": "cuda/12.4, gcc"}, "load cuda/12.4 gcc|||"),
         ({"conda": "my env"}, "|/envs/mine||"),
+        ({"conda": "./my env"}, None),
         ({"setup": "it's $x.sh"}, "||{cwd}/x|"),
         ({"venv": "my venv"}, "|||{cwd}/my venv"),
         ({"module": "gcc"}, None),
@@ -263,5 +264,8 @@ def test_a_template_or_script_that_has_no_place_for_it_is_refused(desk: Desk) ->
         desk.wrapped("#!/bin/sh\n", no_preempt=True, module="gcc")
     with pytest.raises(ConfigError, match="COMMAND"):
         desk.wrapped("#!/bin/sh\n", container="x")
-    with pytest.raises(ConfigError, match=r"bin/python.*--no-check"):
-        desk.wrapped("#!/bin/sh\n", venv="none")
+    for wrong in ({"venv": "none"}, {"setup": "~nobody-there/x"}, {"setup": "bin"}):
+        with pytest.raises(ConfigError, match=r"correct the path.*--no-check"):
+            desk.wrapped("#!/bin/sh\n", **wrong)
+    desk.environ["CONDA_EXE"] = "/opt/micromamba"
+    assert "/opt/micromamba shell activate --shell bash x)" in desk.script({"conda": "x"}, "true")
