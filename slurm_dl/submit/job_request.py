@@ -6,9 +6,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Literal, cast, get_args
 
 from slurm_dl.job.untrusted_files import RUNS_NAME
@@ -16,6 +17,7 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
 from slurm_dl.submit import job_comment, option_values
+from slurm_dl.submit.job_setup import NO_SETUP, JobSetup, in_container, read_setup
 from slurm_dl.text import shown
 
 Launcher = Literal["plain", "torchrun", "srun"]
@@ -60,6 +62,11 @@ class SubmitOptions:
     no_requeue: bool = False
     template: str | None = None
     dlrun: str | None = None
+    module: str | None = None
+    conda: str | None = None
+    venv: str | None = None
+    setup: str | None = None
+    container: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +101,7 @@ class JobRequest:
         sizes: It may run in any of these: GPUs in all until they are laid on nodes; empty: as it
             asks.
         batch: Its global batch in another size.
+        setup: Its environment.
     """
 
     gpus: int
@@ -125,6 +133,7 @@ class JobRequest:
     due_s: int | None = None
     sizes: tuple[int | Shape, ...] = ()
     batch: Batch = "fixed"
+    setup: JobSetup = NO_SETUP
 
 
 def check(
@@ -137,6 +146,7 @@ def check(
     qos: str | None = None,
     max_grace_s: float = math.inf,
     native: bool = False,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> JobRequest:
     """Validate what was typed.
 
@@ -149,6 +159,7 @@ def check(
         qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
         max_grace_s: The site's longest grace, seconds: a preemptible job asks for no more.
         native: Slurm itself preempts at this site.
+        environ: The user's environment, where conda and containers are looked for.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
@@ -163,6 +174,12 @@ def check(
         grace_s = min(grace_s, max_grace_s)
     array = None if typed.array is None else option_values.array_spec(typed.array)
     model = None if typed.model is None else option_values.model_name(typed.model)
+    run_base = _path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd)
+    setup = read_setup(asdict(typed), cwd, environ)
+    if typed.container is not None:
+        chdir = [option for option in sbatch if option.startswith("--chdir=")]
+        starts_in = _path(chdir[-1].removeprefix("--chdir="), "--chdir", cwd) if chdir else cwd
+        setup = in_container(setup, typed.container, (starts_in, run_base), cwd, environ)
     template = launcher if typed.template is None else _template(typed.template)
     due_s = None if typed.by is None else option_values.deadline_s(typed.by, time.time())
     return JobRequest(
@@ -195,11 +212,12 @@ def check(
         grace_s=grace_s,
         stops_with="" if typed.stops_with is None else option_values.statuses(typed.stops_with),
         requeue=_requeue(typed),
-        run_base=_path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd),
+        run_base=run_base,
         template=template,
         dlrun=_dlrun(typed.dlrun, dlrun),
         sbatch=tuple(sbatch),
         command=_command(command, launcher),
+        setup=setup,
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
     )
 

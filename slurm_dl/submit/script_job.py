@@ -25,6 +25,7 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates
 from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_RUN_DIR, DEFAULT_SIGNAL
+from slurm_dl.submit.job_setup import SETUP, read_setup
 from slurm_dl.submit.shell_quoting import UserText, quote, word
 from slurm_dl.submit.user_script import UserScript, named
 from slurm_dl.text import shown
@@ -54,7 +55,9 @@ _TO_SBATCH = {
 
 _SHAPE = ("gpus", "nodes", "ntasks_per_node")
 
-_OF_A_COMMAND = ("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when")
+_OF_A_COMMAND = (
+    *("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when", "container"),
+)
 """Options of dlsubmit for which it writes the script itself."""
 
 _VARIABLE = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX"}
@@ -189,6 +192,10 @@ def compose(
         request.notes.append(f"{named(script.unread)}: not understood here, left to sbatch")
     why_not = _why_no_contract(request)
     if why_not is not None:
+        if set(SETUP) & request.typed.keys():
+            what = f"--{', --'.join(SETUP)} have no effect on a script that is submitted as it is"
+            msg = f"{what}: {why_not or '--no-preempt'}"
+            raise ConfigError(msg)
         if why_not:
             request.notes.append(f"submitted as it is, and never preempted: {why_not}")
         return ScriptJob(
@@ -369,6 +376,10 @@ def _wrapped(
     from slurm_dl.submit.template_rendering import render  # noqa: PLC0415 - Jinja costs 20 ms
 
     script = request.script
+    setup = read_setup({n: request.given(n) for n in SETUP}, request.cwd, request.environ)
+    if setup.problems and not (request.given("no_check") or request.given("dry_run")):
+        msg = f"{'; '.join(setup.problems)} (--no-check submits it all the same)"
+        raise ConfigError(msg)
     run_base = os.path.normpath(PurePath(request.cwd, request.text("run_dir", DEFAULT_RUN_DIR)))
     stops_with = request.given("stops_with")
     model = request.given("model")
@@ -388,12 +399,14 @@ def _wrapped(
             "by_allocation": False,
             "shared": False,
             "nccl": [],
+            **setup.values(),
             "dlrun": UserText(request.dlrun),
             "run_base": UserText(option_values.clean_text(run_base, "--run-dir")),
             "model": UserText(model) if isinstance(model, str) else None,
         },
         where,
     )
+    setup.check_used(header, "_script")
     first, _, rest = header.partition("\n")
     without = {"wait": "left out by dlsubmit"}
     if "gpus" in request.typed:

@@ -201,6 +201,15 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 )
 @click.option("--template", metavar="NAME", help="Script template; else the launcher's.")
 @click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
+@click.option("--module", metavar="LIST", help="Modules to load for the job, such as cuda/12.4.")
+@click.option("--conda", metavar="ENV", help="Conda environment of the job, by name or path.")
+@click.option("--venv", metavar="DIR", help="Virtual environment of the job.")
+@click.option("--setup", metavar="FILE", help="File that the batch script sources for the job.")
+@click.option(
+    "--container",
+    metavar="IMAGE",
+    help="Run COMMAND in it, by Apptainer or pyxis; or say which, as apptainer:IMAGE.",
+)
 @click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
 @click.option("--no-check", is_flag=True, help="Submit though files or CPUs seem to be missing.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
@@ -279,6 +288,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
         qos=at_site.qos or None,
         max_grace_s=at_site.max_grace_s,
         native=at_site.native,
+        environ=environ,
     )
     slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
     partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
