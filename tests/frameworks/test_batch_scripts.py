@@ -122,5 +122,9 @@ def test_a_script_written_for_sbatch_loses_no_step(
     job.until_completed()
 
     for losses in job.by_rank(ranks):
-        assert [entry["step"] for entry in losses] == list(range(1, STEPS + 1))
-        assert {entry["run"] for entry in losses} == {0, 1}
+        first, second = ([e["step"] for e in losses if e["run"] == run] for run in (0, 1))
+        # Lightning's own handler saves in the middle of a step, which is done again.
+        again = 1 if name == "lightning" else 0
+        assert first == list(range(1, len(first) + 1))
+        assert second == list(range(second[0], STEPS + 1))
+        assert len(first) + 1 - again <= second[0] <= len(first) + 1
