@@ -21,19 +21,26 @@ class End(NamedTuple):
 
 
 def judge(
-    code: int, options: DlrunOptions, run: RunId, *, asked: bool, log: Callable[[str], None]
+    code: int,
+    options: DlrunOptions,
+    run: RunId,
+    *,
+    asked: bool,
+    heard: bool,
+    log: Callable[[str], None],
 ) -> End:
     """What exit status *code* means, with a line in the log where that may surprise.
 
     Args:
         asked: The command had been asked for a checkpoint.
+        heard: One of its processes was sent the signal, or looks for requests.
     """
     if code in options.never_requeue:
         log(f"status {code} is final: not run again (--never-requeue)")
         return End(code, stopped=False)
     checkpoint = _checkpoint_of(run, options, log)
     says_so = code == EXIT_REQUEUE or is_marked(options.run_dir / STOPPED_FILE, run)
-    says_so = says_so or (asked and code in options.stops_with)
+    says_so = says_so or (asked and heard and code in options.stops_with)
     signals = (options.signum, options.forward or options.signum)
     if asked and (says_so or code - 128 in signals):
         log(f"stopped for requeue with status {code}, {checkpoint or 'no checkpoint recorded'}")

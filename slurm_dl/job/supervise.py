@@ -271,7 +271,9 @@ class Supervisor:
         if self._ended_by is not None:
             return End(code, stopped=False)
         asked = self._asked_s is not None
-        end = judge(code, self._options, self._run, asked=asked, log=log)
+        # Where nothing has heard of the request, an end with such a status is an end.
+        heard = self._is_sent or self._is_announced() or self._options.launcher == "torchrun"
+        end = judge(code, self._options, self._run, asked=asked, heard=heard, log=log)
         if self._controller is not None and code in self._options.never_requeue:
             self._report_final(self._controller)
         return end

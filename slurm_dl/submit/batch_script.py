@@ -63,9 +63,11 @@ def compose(
     from slurm_dl.submit.template_rendering import render  # noqa: PLC0415 - Jinja costs 20 ms
 
     extras = extras or Extras()
+    script = render(request.template, _values(request, shape, extras), where)
+    request.setup.check_used(script, request.template)
     return Submission(
         args=_arguments(request, extras),
-        script=render(request.template, _values(request, shape, extras), where),
+        script=script,
         shape=shape,
         sizes=tuple(map(str, request.sizes)),
     )
@@ -116,6 +118,22 @@ def tasks_per_node(request: JobRequest, shape: Wanted) -> int:
     return shape.gpus_per_node if request.launcher == "srun" and isinstance(shape, JobShape) else 1
 
 
+def _command(request: JobRequest) -> tuple[UserText, ...]:
+    """The command with what starts its container, where neither torchrun nor srun is in between."""
+    command = map(UserText, request.command) if request.sweep is None else request.sweep.quoted()
+    return (*map(UserText, _before_command(request)), *command)
+
+
+def _before_command(request: JobRequest) -> tuple[str, ...]:
+    setup = request.setup
+    if request.launcher == "torchrun":
+        return ()
+    if request.launcher == "plain" and setup.srun_options:
+        srun = ("srun", "--nodes=1", "--ntasks=1", "--relative=0")
+        return (*srun, *setup.srun_options, "--")
+    return setup.inside
+
+
 def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, object]:
     """What a template may use; users' text only as `UserText`."""
     grace_s = request.grace_s
@@ -126,6 +144,9 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
     return {
         "directives": _directives(request, shape, extras),
         "launcher": request.launcher,
+        **request.setup.values(),
+        "container": tuple(map(UserText, request.setup.inside)),
+        "srun_options": tuple(map(UserText, request.setup.srun_options)),
         "signal": request.signal,
         "grace_s": str(int(grace_s)) if grace_s == int(grace_s) else str(grace_s),
         "stops_with": request.stops_with,
@@ -143,7 +164,5 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "model": None if request.model is None else UserText(request.model),
         "name": UserText(request.name),
         "sweep": None if request.sweep is None else request.sweep.case(),
-        "command": tuple(UserText(argument) for argument in request.command)
-        if request.sweep is None
-        else request.sweep.quoted(),
+        "command": _command(request),
     }

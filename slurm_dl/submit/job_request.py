@@ -6,9 +6,10 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Literal, cast, get_args
 
 from slurm_dl.job.untrusted_files import RUNS_NAME
@@ -16,6 +17,7 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
 from slurm_dl.submit import job_comment, option_values
+from slurm_dl.submit.job_setup import NO_SETUP, JobSetup, in_container, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.text import shown
 
@@ -61,6 +63,11 @@ class SubmitOptions:
     no_requeue: bool = False
     template: str | None = None
     dlrun: str | None = None
+    module: str | None = None
+    conda: str | None = None
+    venv: str | None = None
+    setup: str | None = None
+    container: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,7 @@ class JobRequest:
             asks.
         batch: Its global batch in another size.
         sweep: Of an array, whose first task's is the command above; None if it is no sweep.
+        setup: Its environment.
     """
 
     gpus: int
@@ -128,6 +136,7 @@ class JobRequest:
     sizes: tuple[int | Shape, ...] = ()
     batch: Batch = "fixed"
     sweep: Sweep | None = None
+    setup: JobSetup = NO_SETUP
 
 
 def check(
@@ -141,6 +150,7 @@ def check(
     max_grace_s: float = math.inf,
     native: bool = False,
     sweep: Sweep | None = None,
+    environ: Mapping[str, str] = MappingProxyType({}),
 ) -> JobRequest:
     """Validate what was typed.
 
@@ -154,6 +164,7 @@ def check(
         max_grace_s: The site's longest grace, seconds: a preemptible job asks for no more.
         native: Slurm itself preempts at this site.
         sweep: The job is an array of this, whose words are *command*.
+        environ: The user's environment, where conda and containers are looked for.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
@@ -173,6 +184,12 @@ def check(
         grace_s = min(grace_s, max_grace_s)
     array = None if typed.array is None else option_values.array_spec(typed.array)
     model = None if typed.model is None else option_values.model_name(typed.model)
+    run_base = _path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd)
+    setup = read_setup(asdict(typed), cwd, environ)
+    if typed.container is not None:
+        chdir = [option for option in sbatch if option.startswith("--chdir=")]
+        starts_in = _path(chdir[-1].removeprefix("--chdir="), "--chdir", cwd) if chdir else cwd
+        setup = in_container(setup, typed.container, (starts_in, run_base), cwd, environ)
     template = launcher if typed.template is None else _template(typed.template)
     due_s = None if typed.by is None else option_values.deadline_s(typed.by, time.time())
     return JobRequest(
@@ -205,11 +222,12 @@ def check(
         grace_s=grace_s,
         stops_with="" if typed.stops_with is None else option_values.statuses(typed.stops_with),
         requeue=_requeue(typed),
-        run_base=_path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd),
+        run_base=run_base,
         template=template,
         dlrun=_dlrun(typed.dlrun, dlrun),
         sbatch=tuple(sbatch),
         command=_command(command, launcher),
+        setup=setup,
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
         sweep=sweep,
     )

@@ -25,6 +25,7 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates
 from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_RUN_DIR, DEFAULT_SIGNAL
+from slurm_dl.submit.job_setup import SETUP, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.shell_quoting import UserText, quote, word
 from slurm_dl.submit.user_script import UserScript, named
@@ -55,7 +56,9 @@ _TO_SBATCH = {
 
 _SHAPE = ("gpus", "nodes", "ntasks_per_node")
 
-_OF_A_COMMAND = ("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when")
+_OF_A_COMMAND = (
+    *("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when", "container"),
+)
 """Options of dlsubmit for which it writes the script itself."""
 
 _VARIABLE = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX"}
@@ -65,9 +68,6 @@ _SIGNAL = re.compile(r"(?:[RB]+:)?(?:SIG)?([A-Z0-9]+)(?:@(\d+))?", re.ASCII)
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
 _STOPS_WITH = "0"
 """A shell hides the status of the training that it ran before its last command."""
-
-
-_ASKED_FOR = "--no-preempt is given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +202,10 @@ def compose(
         request.notes.append(f"{named(script.unread)}: not understood here, left to sbatch")
     why_not = _why_no_contract(request)
     if why_not is not None:
-        if request.sweep is not None:
-            msg = f"--sweep: not with a script that is submitted as it is: {why_not or _ASKED_FOR}"
+        if request.sweep or set(SETUP) & request.typed.keys():
+            names = ", --".join(("sweep", *SETUP))
+            what = f"--{names} have no effect on a script that is submitted as it is"
+            msg = f"{what}: {why_not or '--no-preempt'}"
             raise ConfigError(msg)
         if why_not:
             request.notes.append(f"submitted as it is, and never preempted: {why_not}")
@@ -361,8 +363,8 @@ def _tell(request: ScriptRequest, contract: Contract) -> None:
         )
     elif request.given("stops_with") is None:
         notes.append(
-            "ends with status 0 after it was asked to save: it is run again, as a shell hides the"
-            " training's own status (--stops-with 75: only what ends with 75 is)"
+            "if it ends with status 0 after a process of it got the signal it is run again, as a"
+            " shell hides the training's own status (--stops-with 75: only what ends with 75 is)"
         )
     if script.calls("sbatch"):
         notes.append(
@@ -385,6 +387,10 @@ def _wrapped(
     from slurm_dl.submit.template_rendering import render  # noqa: PLC0415 - Jinja costs 20 ms
 
     script = request.script
+    setup = read_setup({n: request.given(n) for n in SETUP}, request.cwd, request.environ)
+    if setup.problems and not (request.given("no_check") or request.given("dry_run")):
+        msg = f"{'; '.join(setup.problems)} (--no-check submits it all the same)"
+        raise ConfigError(msg)
     stops_with = request.given("stops_with")
     model, sweep = request.given("model"), request.sweep
     args = sweep.quoted() if sweep else map(UserText, request.script_args)
@@ -405,12 +411,14 @@ def _wrapped(
             "shared": False,
             "nccl": [],
             "sweep": sweep and sweep.case(),
+            **setup.values(),
             "dlrun": UserText(request.dlrun),
             "run_base": UserText(option_values.clean_text(request.run_base(), "--run-dir")),
             "model": UserText(model) if isinstance(model, str) else None,
         },
         where,
     )
+    setup.check_used(header, "_script")
     first, _, rest = header.partition("\n")
     without = {"wait": "left out by dlsubmit"}
     if "gpus" in request.typed:

@@ -18,6 +18,7 @@ from slurm_dl.submit import host_resources
 from slurm_dl.submit.batch_script import tasks_per_node
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest
+from slurm_dl.submit.job_setup import NO_SETUP
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
 from slurm_dl.text import safe
 
@@ -68,12 +69,13 @@ def _problems(
     cwd: Path,
 ) -> list[str]:
     options = _options((*directives, *request.sbatch))
-    found = [_cpus(request, wanted, partitions, options)]
+    found = [*request.setup.problems, _cpus(request, wanted, partitions, options)]
     directory = cwd / options.get("chdir", "")
     try:
         found.append(_directory(directory))
         if not found[-1]:
-            found.append(_script(request, directory))
+            if not (request.setup.inside or request.setup.srun_options):
+                found.append(_script(request, directory))
             found.append(_log(directory, options.get("error"), "--error"))
             found.append(_log(directory, request.output, "--output"))
         found.append(_run_base(Path(request.run_base)))
@@ -85,7 +87,9 @@ def _problems(
 def _command_note(request: JobRequest, cwd: Path, path: str | None) -> str:
     """That the program is not on *path*; its nodes may have it where this host has not."""
     name = request.command[0]
-    if "/" in name or _is_script(request) or shutil.which(name, path=path):
+    if request.setup != NO_SETUP or "/" in name or _is_script(request):
+        return ""
+    if shutil.which(name, path=path):
         return ""
     there = cwd / _options(request.sbatch).get("chdir", "") / name
     remedy = ""

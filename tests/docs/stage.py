@@ -167,6 +167,7 @@ def _furnish(home: Path) -> None:
     shutil.copytree(ROOT / "traces" / "fits", desk / "traces" / "fits")
     for name in ("train.py", "sweep.py"):
         (desk / name).write_text(TRAINING, "utf-8")
+    (desk / "train.sbatch").write_text("#!/bin/sh\n#SBATCH --gpus-per-node=1\npython train.py\n")
     # As if pip had installed it there, and the administrator the sample.
     inside = home / "opt" / "lib" / "python3.11" / "site-packages" / "slurm_dl" / "_data"
     inside.mkdir(parents=True)

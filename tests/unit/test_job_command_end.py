@@ -23,6 +23,7 @@ class Case(NamedTuple):
     environ: dict[str, str]
     stopped: bool
     said: str
+    heard: bool = True
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,7 @@ class Case(NamedTuple):
     [
         Case(0, True, (), {}, False, "--stops-with 0"),
         Case(0, True, ("--stops-with", "0"), {}, True, "stopped for requeue"),
+        Case(0, True, ("--stops-with", "0"), {}, False, "COMPLETED", heard=False),
         Case(0, True, (), {"SLURM_DL_STOPS_WITH": "3,0"}, True, "stopped for requeue"),
         Case(0, True, ("--stops-with", "3"), {"SLURM_DL_STOPS_WITH": "0"}, False, "COMPLETED"),
         Case(0, False, ("--stops-with", "0"), {}, False, ""),
@@ -53,7 +55,7 @@ def test_what_a_status_means(case: Case, tmp_path: Path) -> None:
     environ = {**case.environ, "SLURM_DL_RUN_DIR": str(tmp_path)}
     known = parse_options([*case.options, "--", "train"], environ)
 
-    end = judge(case.code, known, RUN, asked=case.asked, log=told.append)
+    end = judge(case.code, known, RUN, asked=case.asked, heard=case.heard, log=told.append)
 
     assert (end.stopped, end.may_requeue, end.code) == (case.stopped, case.stopped, case.code)
     assert case.said in " ".join(told)
@@ -65,7 +67,7 @@ def test_a_final_status_wins_over_exit_for_requeue(tmp_path: Path) -> None:
     (tmp_path / "slurm_dl.stopped").chmod(0o600)
     known = parse_options(["--", "train"], {"SLURM_DL_RUN_DIR": str(tmp_path)})
 
-    ends = [judge(code, known, RUN, asked=True, log=lambda _: None) for code in (1, 93)]
+    ends = [judge(code, known, RUN, asked=True, heard=True, log=lambda _: None) for code in (1, 93)]
 
     assert [end.stopped for end in ends] == [True, False]
 

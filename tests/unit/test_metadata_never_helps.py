@@ -191,6 +191,7 @@ CLUSTERS = {
         "spreads_shares",
         "cut_short",
         "unreadable",
+        "planned",
     ),
 }
 

@@ -212,6 +212,15 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 )
 @click.option("--template", metavar="NAME", help="Script template; else the launcher's.")
 @click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
+@click.option("--module", metavar="LIST", help="Modules to load for the job, such as cuda/12.4.")
+@click.option("--conda", metavar="ENV", help="Conda environment of the job, by name or path.")
+@click.option("--venv", metavar="DIR", help="Virtual environment of the job.")
+@click.option("--setup", metavar="FILE", help="File that the batch script sources for the job.")
+@click.option(
+    "--container",
+    metavar="IMAGE",
+    help="Run COMMAND in it, by Apptainer or pyxis; or say which, as apptainer:IMAGE.",
+)
 @click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
 @click.option("--no-check", is_flag=True, help="Submit though files or CPUs seem to be missing.")
 @click.option("--again", metavar="JOB", help="The submission of JOB once more, options here win.")
@@ -293,6 +302,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
         max_grace_s=at_site.max_grace_s,
         native=at_site.native,
         sweep=sweep_of(options["sweep"], slurm, line.command),
+        environ=environ,
     )
     partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
     chosen = choose_shape(request, partitions)
