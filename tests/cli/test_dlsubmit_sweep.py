@@ -37,11 +37,11 @@ class Site:
 
     base: Path
 
-    def run(self, tool: str, *args: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of ours there."""
+    def run(self, tool: str, *args: str, at: str = ".") -> subprocess.CompletedProcess[str]:
+        """Run a command of ours there, or in the directory *at* below."""
         env = {"PATH": f"{self.base}/bin:/usr/bin:/bin", "HOME": str(self.base)}
         return subprocess.run(
-            [BIN / tool, *args], cwd=self.base, env=env, capture_output=True, encoding="utf-8",
+            [BIN / tool, *args], cwd=self.base / at, env=env, capture_output=True, encoding="utf-8",
             timeout=60 * PATIENCE, check=False,
         )  # fmt: skip
 
@@ -196,7 +196,7 @@ def test_a_job_is_submitted_again(site: Site) -> None:
     assert site.submit(*first).stdout == "7\n"
     before = site.argv(), (site.base / "script").read_text()
     (site.base / "answer").write_text("8\n")
-    done = site.run("dlsubmit", "--again", "7")
+    done = site.run("dlsubmit", "--again", "7", at="bin")
 
     assert done.stdout == "Submitted batch job 8\n", done.stderr
     assert f"as job 7, in {site.base}; it begins anew" in done.stderr
