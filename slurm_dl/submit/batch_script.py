@@ -64,7 +64,8 @@ def compose(
 
     extras = extras or Extras()
     script = render(request.template, _values(request, shape, extras), where)
-    request.setup.check_used(script, request.template)
+    case = None if request.sweep is None else request.sweep.case()
+    request.setup.check_used(script, request.template, case)
     return Submission(
         args=_arguments(request, extras),
         script=script,

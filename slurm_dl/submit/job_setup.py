@@ -51,13 +51,14 @@ class JobSetup:
         words = {name: self.words.get(name, ()) for name in SETUP}
         return {name: tuple(map(UserText, of)) for name, of in words.items()}
 
-    def check_used(self, script: str, template: str) -> None:
-        """Raise `ConfigError` if *template* left something of this out of *script*."""
-        parts = (*self.words.values(), self.inside, self.srun_options)
+    def check_used(self, script: str, template: str, sweep: UserText | None) -> None:
+        """Raise `ConfigError` if *template* left something of this, or *sweep*, out of *script*."""
+        parts = (*self.words.values(), self.inside, self.srun_options, sweep or ())
         if any(quote(of) not in script for of in parts):
             msg = (
                 f"template {template}, or its _header, is older than --module, --conda, --venv,"
-                " --setup and --container; compare it with the installed one (--show-template)"
+                " --setup, --container and --sweep; compare it with the installed one"
+                " (--show-template)"
             )
             raise ConfigError(msg)
 

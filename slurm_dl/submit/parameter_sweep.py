@@ -52,7 +52,7 @@ class Sweep:
         """The words for the script, with a variable in place of each ``{name}``."""
 
         def variable(name: str) -> str:
-            # A template without the header sets none: better no run than one without its values.
+            # Submitted by hand, outside an array: better no run than one without its values.
             return f'"${{{_VARIABLE}{name.upper()}?}}"'
 
         def other(text: str) -> str:

@@ -393,6 +393,7 @@ def _wrapped(
         raise ConfigError(msg)
     stops_with = request.given("stops_with")
     model, sweep = request.given("model"), request.sweep
+    case = None if sweep is None else sweep.case()
     args = sweep.quoted() if sweep else map(UserText, request.script_args)
     header = render(
         "_script",
@@ -410,7 +411,7 @@ def _wrapped(
             "by_allocation": False,
             "shared": False,
             "nccl": [],
-            "sweep": sweep and sweep.case(),
+            "sweep": case,
             **setup.values(),
             "dlrun": UserText(request.dlrun),
             "run_base": UserText(option_values.clean_text(request.run_base(), "--run-dir")),
@@ -418,7 +419,7 @@ def _wrapped(
         },
         where,
     )
-    setup.check_used(header, "_script")
+    setup.check_used(header, "_script", case)
     first, _, rest = header.partition("\n")
     without = {"wait": "left out by dlsubmit"}
     if "gpus" in request.typed:

@@ -152,6 +152,11 @@ def test_a_batch_script_is_swept(site: Site) -> None:
     assert "--array=0-1" in site.argv()
     assert (site.base / "slurm_dl_runs/7.sweep.json").exists()
 
+    templates = site.base / ".config/slurm_dl/templates"
+    templates.mkdir(parents=True)
+    (templates / "_script.sbatch.j2").write_text("#!/bin/bash\n")
+    assert "is older than" in site.submit("--sweep=a=1", "job.sh").stderr
+    (templates / "_script.sbatch.j2").unlink()
     assert "as it is" in site.submit("--no-preempt", "--sweep=a=1", "job.sh").stderr
     (site.base / "job.sh").write_text("#!/bin/bash\n#SBATCH -a 1-3\necho $SLURM_DL_SWEEP_A\n")
     assert "'1-3' cannot go" in site.submit("--sweep=a=1", "job.sh").stderr
