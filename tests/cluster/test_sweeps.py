@@ -46,7 +46,10 @@ def test_a_sweep_is_followed_and_submitted_again(
         *("--sweep=seed=3,5", "--array=%4", "--", sys.executable, "train.py", "{lr}"),
     ).strip()  # fmt: skip
     losses = [1.5, 2.5, 6.0, 10.0]
-    reported = lambda: [task["numbers"].get("loss") for task in table(job)]  # noqa: E731
+
+    def reported() -> list[float | None]:
+        return [task["numbers"].get("loss") for task in table(job)]
+
     eventually(lambda: reported() == losses, 60, what="four tasks to report")
     assert {task["state"] for task in table(job)} == {"RUNNING"}
 
