@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Literal, cast, get_args
 
@@ -153,6 +153,8 @@ def check(
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
     """
+    if typed.share:
+        typed, sbatch = _for_half(typed, sbatch)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -288,6 +290,21 @@ def _sizes(
         msg = f"--batch: {shown(typed.batch or '')} is not {' or '.join(_BATCHES)}"
         raise ConfigError(msg)
     return option_values.sizes(typed.sizes), batch
+
+
+def _for_half(typed: SubmitOptions, sbatch: Sequence[str]) -> tuple[SubmitOptions, Sequence[str]]:
+    """The same without what Slurm refuses beside shards, where it counts no GPU (on 22.05.8)."""
+    if given(sbatch, {"mem-per-gpu"}):
+        msg = (
+            "--mem-per-gpu cannot go with --share, where Slurm counts no GPU; give the memory of"
+            " the whole job, such as --mem=8G"
+        )
+        raise ConfigError(msg)
+    each = [option for option in sbatch if option.startswith("--cpus-per-gpu=")]
+    if not each or typed.cpus not in {"auto", "none"}:
+        return typed, sbatch
+    cpus = each[-1].partition("=")[2]
+    return replace(typed, cpus=cpus), [option for option in sbatch if option not in each]
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:
