@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from slurm_dl.cli.dlsubmit import look_again
 from slurm_dl.cli.dlsubmit.usual_options import UsualOptions
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ConfigError
@@ -86,6 +87,8 @@ def submit_script(
         text = json.dumps(value | {"preemptible": job.contract is not None}, indent=2) + "\n"
     if not params["quiet"] or params["dry_run"]:
         click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
+    if job_id is not None and not params["quiet"]:
+        look_again.warn(slurm, job_id, job.args, requeue=job.contract is not None)
     return 0
 
 
