@@ -20,21 +20,20 @@ JOB_REQUEUE_OFF: Final = (
     "JobRequeue=0: only jobs submitted with --requeue can give way, as dlsubmit's are"
 )
 LONG_HOLD_S: Final = 120
-_STOPPED = 75
-"""Status of a training that has saved and is to run again; see `slurm_dl.job.exit_for_requeue`."""
+_ENDS: Final = ((0, "ends well"), (75, "has saved to run again"))
 _WORD = re.compile(r"(?:^|\s)([A-Za-z]\w*)=(\S*)", re.ASCII)
 _COMMENT = re.compile(r"^\s*Comment=(.*)$", re.MULTILINE)
+_NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 Words = Mapping[str, str]
-Level = Literal["ok", "warning", "no"]
 
 
 class Fact(NamedTuple):
-    """One thing that matters to a requeue, in words."""
+    """One thing that matters to a requeue, and what the job's owner can do."""
 
-    level: Level
+    level: Literal["ok", "warning", "no"]
     found: str
-    advice: str = ""  # What the job's owner can do
+    advice: str = ""
 
 
 def job_words(text: str) -> dict[str, str]:
@@ -42,29 +41,16 @@ def job_words(text: str) -> dict[str, str]:
 
     Who puts such words into a job's name fools only who asks for that job.
     """
-    words: dict[str, str] = {}
-    for key, value in _WORD.findall(_COMMENT.sub("", text)):
-        words.setdefault(key, "" if value in {"(null)", "N/A"} else value)
     found = _COMMENT.search(text)
-    return words | {"Comment": found[1] if found else ""}
+    words = {"Comment": found[1] if found else ""}
+    for key, value in _WORD.findall(text):
+        words.setdefault(key, "" if value.lower() in _NOTHING else value)
+    return words
 
 
 def hold_told(hold_s: int, setting: str) -> str:
     """That a requeued job waits."""
     return f"a requeued job waits {hold_s} s before it may start ({setting})"
-
-
-def slurm_mode(values: Words, partition: Words, qos_mode: str = "") -> str:
-    """What Slurm itself does to those it preempts there, in capitals; empty: it preempts nobody."""
-    plugin = values.get("PreemptType", "").lower()
-    if plugin in NO_PREEMPTION:
-        return ""
-    mode = values.get("PreemptMode", "")
-    if plugin.endswith("partition_prio"):
-        mode = partition.get("PreemptMode") or mode
-    elif qos_mode.lower() not in {"", "cluster"}:
-        mode = qos_mode
-    return ",".join(w for w in mode.upper().split(",") if w not in {"GANG", "WITHIN", "OFF"})
 
 
 def particular(
@@ -80,25 +66,31 @@ def particular(
     if job:
         yield from _of_job(values, job, now_s)
     yield from _of_partition(partition, job)
-    name, mode = partition["PartitionName"], slurm_mode(values, partition, qos_mode)
+    name, mode = partition["PartitionName"], _slurm_mode(values, partition, qos_mode)
     if mode == "REQUEUE":
         yield Fact("ok", f"Slurm itself may preempt jobs of {name}, and requeues them")
     elif mode:
-        yield Fact(
-            "warning",
-            f"Slurm itself may preempt jobs of {name} by PreemptMode={mode}: it requeues none",
-            "ask the admin for PreemptMode=REQUEUE, or use another partition or QOS",
-        )
-    for key in ("RequeueExit", "RequeueExitHold"):
-        holds = key == "RequeueExitHold"
-        for status, what in ((0, "ends well"), (_STOPPED, "has saved to run again")):
+        told = f"Slurm itself may preempt jobs of {name} by PreemptMode={mode}: it requeues none"
+        advice = "ask the admin for PreemptMode=REQUEUE, or use another partition or QOS"
+        yield Fact("warning", told, advice)
+    for key, does in (("RequeueExit", "puts back"), ("RequeueExitHold", "puts back and holds")):
+        for status, what in _ENDS:
             if _has(values.get(key, ""), status):
-                yield Fact(
-                    "warning" if holds or not status else "ok",
-                    f"{key}={values[key]}: Slurm puts back{' and holds' if holds else ''} each job "
-                    f"that {what} (status {status})",
-                    f"ask the admin to take {status} out",
-                )
+                told = f"{key}={values[key]}: Slurm {does} each job that {what} (status {status})"
+                is_fine = status and key == "RequeueExit"
+                advice = "" if is_fine else f"ask the admin to take {status} out"
+                yield Fact("ok" if is_fine else "warning", told, advice)
+
+
+def _slurm_mode(values: Words, partition: Words, qos_mode: str) -> str:
+    """What Slurm itself does to those it preempts there, in capitals; empty: it preempts nobody."""
+    plugin = values.get("PreemptType", "").lower()
+    mode = "" if plugin in NO_PREEMPTION else values.get("PreemptMode", "")
+    if plugin.endswith("partition_prio"):
+        mode = partition.get("PreemptMode") or mode
+    elif plugin.endswith("qos") and qos_mode.lower() not in {"", "cluster"}:
+        mode = qos_mode
+    return ",".join(w for w in mode.upper().split(",") if w not in {"GANG", "WITHIN", "OFF"})
 
 
 def _of_job(values: Words, job: Words, now_s: float) -> Iterator[Fact]:
@@ -106,41 +98,27 @@ def _of_job(values: Words, job: Words, now_s: float) -> Iterator[Fact]:
     if job.get("BatchFlag") == "0":
         yield Fact("no", f"job {number} is no batch job", "submit it by dlsubmit or sbatch")
     if job.get("Requeue") == "0":
-        yield Fact(
-            "no",
-            f"Slurm has Requeue=0 for job {number}",
-            f"scontrol update JobId={number} Requeue=1, and dlctl can-requeue {number} again",
-        )
-    else:
-        yield Fact("ok", f"Slurm has Requeue=1 for job {number}")
+        advice = f"scontrol update JobId={number} Requeue=1, and dlctl can-requeue {number} again"
+        yield Fact("no", f"Slurm has Requeue=0 for job {number}", advice)
     deadline_s = job.get("Deadline", "")
-    needed_s = requeue_hold(values)[0] + _limit_s(job["TimeLimit"])
+    needed_s = requeue_hold(values)[0] + _limit_s(job.get("TimeLimit", ""))
     if deadline_s.isdigit() and int(deadline_s) < now_s + needed_s:
-        yield Fact(
-            "no",
-            f"job {number} could not be over before its deadline if it started again (--deadline)",
-            "give a shorter --time, or --by in place of --deadline",
-        )
+        told = f"job {number} could not be over before its deadline if it started again"
+        yield Fact("no", told, "give a shorter --time, or --by in place of --deadline")
 
 
 def _of_partition(partition: Words, job: Words) -> Iterator[Fact]:
     name, state = partition["PartitionName"], partition.get("State", "UP")
-    if state not in {"UP", "DRAIN"}:
-        yield Fact(
-            "no",
-            f"partition {name} is {state}: no job starts again there",
-            "wait until it is up, or scontrol update JobId=JOB Partition=ANOTHER after the requeue",
-        )
+    if state in {"UP", "DRAIN"}:
+        new = ", which refuses new jobs alone" if state == "DRAIN" else ""
+        yield Fact("ok", f"partition {name} is {state}{new}: jobs start again there")
     else:
-        drains = ": jobs start again there, new ones are refused" if state == "DRAIN" else ""
-        yield Fact("ok", f"partition {name} is {state}{drains}")
-    most = partition.get("MaxTime", "UNLIMITED")
-    if job and _limit_s(job["TimeLimit"]) > _limit_s(most):
-        yield Fact(
-            "no",
-            f"its time limit {job['TimeLimit']} is above MaxTime={most} of partition {name}",
-            f"scontrol update JobId={job['JobId']} TimeLimit={most}",
-        )
+        told = f"partition {name} is {state}: no job starts again there"
+        yield Fact("no", told, "wait until it is up, or ask the admin")
+    limit, most = job.get("TimeLimit", ""), partition.get("MaxTime", "")
+    if job and _limit_s(limit) > _limit_s(most):
+        told = f"its time limit {limit} is above MaxTime={most} of partition {name}"
+        yield Fact("no", told, f"scontrol update JobId={job['JobId']} TimeLimit={most}")
 
 
 def _limit_s(text: str) -> float:
@@ -160,65 +138,52 @@ def usual(values: Words, job: Words) -> Iterator[Fact]:
     if not job and values.get("JobRequeue") == "0":
         yield Fact("warning", JOB_REQUEUE_OFF, "submit by dlsubmit, or by sbatch --requeue")
     hold_s, setting = requeue_hold(values)
-    long = hold_s > LONG_HOLD_S
-    yield Fact(
-        "warning" if long else "ok",
-        hold_told(hold_s, setting),
-        "only the admin can shorten it" if long else "",
-    )
-    for keys, when in (
-        (("Prolog", "PrologSlurmctld"), "before each run: if it fails, the job may be held"),
-        (("Epilog", "EpilogSlurmctld"), "between the runs: a failing Epilog drains its node"),
-    ):
-        found = [f"{key}={values[key]}" for key in keys if _is_set(values, key)]
-        if found:
-            more = [f"PrologFlags={values['PrologFlags']}"] if "Prolog" in keys else []
-            yield Fact("ok", f"{', '.join([*found, *more])} runs {when}")
-    if not job and (plugins := submit_plugins(values)):
-        yield Fact(
-            "warning",
-            f"{plugins} may change Requeue and the comment of a job when it is submitted",
-            "look at the job then: dlsubmit does, and dlctl can-requeue JOB",
-        )
+    if hold_s > LONG_HOLD_S:
+        yield Fact("warning", hold_told(hold_s, setting), "only the admin can shorten it")
+    else:
+        yield Fact("ok", hold_told(hold_s, setting))
+    if before := _set(values, "Prolog", "PrologSlurmctld"):
+        flags = f" (PrologFlags={values.get('PrologFlags')})"
+        yield Fact("ok", f"{before}{flags} runs before each run: if it fails the job may be held")
+    if after := _set(values, "Epilog", "EpilogSlurmctld"):
+        yield Fact("ok", f"{after} runs between the runs: a failing Epilog drains its node")
+    if not job and (plugins := _submit_plugins(values)):
+        told = f"{plugins} may change Requeue and the comment of a job when it is submitted"
+        advice = "look at the job then: dlsubmit does, and dlctl can-requeue JOB"
+        yield Fact("warning", told, advice)
 
 
-def _is_set(values: Words, key: str) -> bool:
-    return values.get(key, "").lower() not in {"", "(null)", "none"}
+def _set(values: Words, *keys: str) -> str:
+    """Those of *keys* that are set, as slurm.conf has them; empty if none is."""
+    there = (key for key in keys if values.get(key, "").lower() not in _NOTHING)
+    return " and ".join(f"{key}={values[key]}" for key in there)
 
 
-def submit_plugins(values: Words) -> str:
-    """The plug-ins that may change what is submitted, as slurm.conf names them; empty if none."""
-    keys = ("JobSubmitPlugins", "CliFilterPlugins")
-    return " and ".join(f"{key}={values[key]}" for key in keys if _is_set(values, key))
+def _submit_plugins(values: Words) -> str:
+    return _set(values, "JobSubmitPlugins", "CliFilterPlugins")
 
 
 def lost(job: Words, comment: str, values: Words) -> str:
-    """What of a job just submitted with --requeue and *comment* is not as it was sent.
-
-    Args:
-        job: As Slurm has it.
-    """
-    sent, has = (_ours(text) for text in (comment, job.get("Comment", "")))
-    plugins = submit_plugins(values)
+    """What of a job just submitted with --requeue and *comment* is not as it was sent."""
+    sent, has = (_ours(text) for text in (comment, job["Comment"]))
+    plugins, number = _submit_plugins(values), job["JobId"]
     by = "something at this site" + (f", such as {plugins}," if plugins else "")
-    number = job["JobId"]
     if job.get("Requeue") == "0":
-        never = "is never preempted, and " if "sig" in sent else ""
+        never = "it is never preempted, and " if "sig" in sent else ""
         return (
-            f"Slurm has Requeue=0 for job {number}: {by} changed it; the job {never}does not start "
+            f"Slurm has Requeue=0 for job {number}: {by} changed it; {never}it does not start "
             f"again after a failed node; try scontrol update JobId={number} Requeue=1"
         )
     if any(has.get(key) != value for key, value in sent.items()):
         return (
-            f"the comment of job {number} is not the one that was sent: {by} changed it, and with "
-            "it what dlschedd goes by; without its contract the job is never preempted"
+            f"the comment of job {number} is not as it was sent: {by} changed it; without its "
+            "contract the job is never preempted"
         )
     return ""
 
 
 def _ours(comment: str) -> dict[str, object]:
     try:
-        ours = json.loads(comment)["slurm_dl"]
+        return dict(json.loads(comment)["slurm_dl"])
     except (ValueError, LookupError, TypeError):
         return {}
-    return ours if isinstance(ours, dict) else {}

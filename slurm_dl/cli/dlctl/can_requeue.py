@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -15,7 +16,7 @@ from slurm_dl.cli.shared_options import AS_JSON
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.requeue_facts import Fact, Words, job_words, particular, usual
+from slurm_dl.slurm.requeue_facts import Fact, job_words, particular, usual
 from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe
@@ -68,31 +69,17 @@ def _facts(slurm: Slurm, job: str | None, partition: str | None) -> Iterator[Fac
     there = partition_values(slurm.run("scontrol", "--all", "--oneliner", "show", "partition"))
     words = {} if job is None else job_words(slurm.run("scontrol", "show", "job", job))
     default = next((name for name, of in there.items() if of.get("Default") == "YES"), "")
-    names = (words.get("Partition") or partition or default).split(",")
-    for name in names:
+    mode, qos = "", words.get("QOS") or read_client_config().qos
+    if qos and values.get("PreemptType", "").lower() == "preempt/qos":
+        with contextlib.suppress(ClusterError):
+            asked = ("show", "qos", "where", f"name={qos}", "format=preemptmode")
+            mode = slurm.run("sacctmgr", "-nP", *asked).strip()
+    for name in (words.get("Partition") or partition or default).split(","):
         if name not in there:
             msg = f"there is no partition {name[:80]!r}; there are: {', '.join(there) or 'none'}"
             raise ConfigError(msg)
-    qos = words.get("QOS") or read_client_config().qos
-    mode = _qos_mode(slurm, values, qos)
-    for name in names:
         yield from particular(values, there[name], words, now_s=time.time(), qos_mode=mode)
     yield from usual(values, words)
-    claim = ClaimReader(max_grace_s=86_400).read(words.get("Comment", ""))
-    if words and claim.contract is None:
-        yield Fact(
-            "warning",
-            f"job {words['JobId']} has no contract, so dlschedd never preempts it",
-            "submit it by dlsubmit",
-        )
-
-
-def _qos_mode(slurm: Slurm, values: Words, qos: str) -> str:
-    """PreemptMode of *qos*; empty if it does not count or is not known."""
-    if not qos or values.get("PreemptType", "").lower() != "preempt/qos":
-        return ""
-    try:
-        shown = slurm.run("sacctmgr", "-nP", "show", "qos", qos, "format=preemptmode")
-    except ClusterError:
-        return ""
-    return shown.strip()
+    if words and ClaimReader(max_grace_s=86_400).read(words["Comment"]).contract is None:
+        told = f"job {words['JobId']} has no contract, so dlschedd never preempts it"
+        yield Fact("warning", told, "submit it by dlsubmit")

@@ -15,9 +15,9 @@ import slurm_dl
 from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
-from slurm_dl.cli.dlsubmit import look_again, usual_options
+from slurm_dl.cli.dlsubmit import usual_options
 from slurm_dl.cli.dlsubmit.preview import preview
-from slurm_dl.cli.dlsubmit.script_command import script_notes, submit_script
+from slurm_dl.cli.dlsubmit.script_command import look_again, script_notes, submit_script
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.slurm.tool_runner import Slurm
@@ -334,7 +334,7 @@ def _submit_command(ctx: click.Context, where: Sequence[script_templates.Templat
     if not quiet:
         text = f"{answer.job_id}" if options["parsable"] else f"Submitted batch job {answer.job_id}"
         _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)
-        look_again.warn(slurm, answer.job_id, submission.args, requeue=request.requeue)
+        look_again(slurm, answer.job_id, submission.args, requeue=request.requeue)
     return 0
 
 

@@ -1,19 +1,24 @@
-"""``dlsubmit SCRIPT``: a batch script of the user's is shown, compared or submitted."""
+"""``dlsubmit SCRIPT``: a batch script of the user's is shown, compared or submitted.
+
+Also the look at a job that was submitted, from a script or not.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from slurm_dl.cli.dlsubmit import look_again
 from slurm_dl.cli.dlsubmit.usual_options import UsualOptions
 from slurm_dl.client_config import read_client_config
-from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.requeue_facts import job_words, lost, particular
+from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import job_environment, script_job, script_templates
 from slurm_dl.submit.sbatch_options import CommandLine
@@ -22,6 +27,7 @@ from slurm_dl.submit.user_script import read_script
 from slurm_dl.text import safe
 
 _SLURM_S = 60.0
+_LOOK_S = 2.0
 _MOST_NAMED = 3
 
 
@@ -88,8 +94,36 @@ def submit_script(
     if not params["quiet"] or params["dry_run"]:
         click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
     if job_id is not None and not params["quiet"]:
-        look_again.warn(slurm, job_id, job.args, requeue=job.contract is not None)
+        look_again(slurm, job_id, job.args, requeue=job.contract is not None)
     return 0
+
+
+def look_again(slurm: Slurm, job_id: int, args: Sequence[str], *, requeue: bool) -> None:
+    """Tell what keeps a job that was sent with *args* from starting again, if *requeue* is meant.
+
+    Nothing is told if Slurm does not answer in time.
+    """
+    if not requeue:
+        return
+    until_s = time.monotonic() + _LOOK_S
+
+    def show(*what: str) -> str:
+        return slurm.run("scontrol", *what, within_s=max(0.1, until_s - time.monotonic()))
+
+    comments = [arg.removeprefix("--comment=") for arg in args if arg.startswith("--comment=")]
+    try:
+        job = job_words(show("show", "job", str(job_id)))
+        values = config_values(show("show", "config"))
+        there = partition_values(show("--all", "--oneliner", "show", "partition"))
+        told = [lost(job, "".join(comments[-1:]), values)] if "JobId" in job else []
+        job["Requeue"] = "1"
+        for name in there.keys() & set(job.get("Partition", "").split(",")):
+            facts = particular(values, there[name], job, now_s=time.time())
+            told += [f"{fact.found}; {fact.advice}" for fact in facts if fact.level != "ok"]
+    except ClusterError:
+        return
+    for text in filter(None, dict.fromkeys(told)):
+        click.echo(f"dlsubmit: warning: {safe(text, 1000)}", err=True)
 
 
 def script_notes(command: Sequence[str], cwd: Path) -> str:
