@@ -129,10 +129,7 @@ def job_requeue(site: Site) -> CheckResult:
                 "node, and keeps its nodes: that is Slurm's, and no order of dlschedd changes it"
             )
         return ok(told)
-    return warning(
-        JOB_REQUEUE_OFF,
-        "in slurm.conf: JobRequeue=1; unless that is meant",
-    )
+    return warning(JOB_REQUEUE_OFF, "in slurm.conf: JobRequeue=1; unless that is meant")
 
 
 @check("requeue hold")

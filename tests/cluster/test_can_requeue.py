@@ -80,6 +80,8 @@ def test_what_keeps_a_job_from_starting_again_is_told(desk: Desk) -> None:
     assert f"warning: job {soon} could not be over before its deadline" in said
     assert "warning" not in desk.submit(late[1])[1]
 
+    box.run(["scontrol", "create", "PartitionName=two", "Nodes=n1"])
+    both = desk.submit("--partition=gpu,two")[0]
     for change, why in (
         ("MaxTime=59", "its time limit 01:00:00 is above MaxTime=00:59:00 of partition gpu"),
         ("MaxTime=60 State=DOWN", "partition gpu is DOWN: no job starts again there"),
@@ -88,6 +90,7 @@ def test_what_keeps_a_job_from_starting_again_is_told(desk: Desk) -> None:
     ):
         box.run(["scontrol", "update", "PartitionName=gpu", *change.split()])
         assert desk.verdict(job) == ((1, f"no: {why}") if why else (0, "yes"))
+        assert desk.verdict(both) == (0, f"yes, but: {why}" if why else "yes")
         if "DRAIN" not in change:
             assert why in desk.submit()[1]
 

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from itertools import chain
 
 import click
 
@@ -74,11 +75,17 @@ def _facts(slurm: Slurm, job: str | None, partition: str | None) -> Iterator[Fac
         with contextlib.suppress(ClusterError):
             asked = ("show", "qos", "where", f"name={qos}", "format=preemptmode")
             mode = slurm.run("sacctmgr", "-nP", *asked).strip()
+    each = []
     for name in (words.get("Partition") or partition or default).split(","):
         if name not in there:
             msg = f"there is no partition {name[:80]!r}; there are: {', '.join(there) or 'none'}"
             raise ConfigError(msg)
-        yield from particular(values, there[name], words, now_s=time.time(), qos_mode=mode)
+        now_s = time.time()
+        each.append([*particular(values, there[name], words, now_s=now_s, qos_mode=mode)])
+    # One of several partitions is enough.
+    enough = any(all(fact.level != "no" for fact in facts) for facts in each)
+    for fact in chain.from_iterable(each):
+        yield fact._replace(level="warning") if enough and fact.level == "no" else fact
     yield from usual(values, words)
     if words and ClaimReader(max_grace_s=86_400).read(words["Comment"]).contract is None:
         told = f"job {words['JobId']} has no contract, so dlschedd never preempts it"
