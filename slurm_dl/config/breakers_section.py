@@ -35,6 +35,15 @@ class BreakersSection(Section):
             "jobs and policies with leases may need more. 0: no breaker."
         ),
     )
+    cluster_least: Annotated[float, NumberUnit("GPUs per hour")] = Field(
+        default=64,
+        ge=0,
+        le=1_000_000,
+        description=(
+            "The bound of cluster_share is never below so many GPUs within an hour: on a small "
+            "cluster one or two preemptions are a large share."
+        ),
+    )
     failed_share: Annotated[float, NumberUnit("share of the preempted jobs")] = Field(
         default=0.5,
         ge=0,

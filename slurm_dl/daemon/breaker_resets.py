@@ -24,6 +24,9 @@ from slurm_dl.model.plan import TripBreaker
 
 _WAIT_S = 20.0
 
+RELOAD = "reload"
+"""Who resets a breaker whose bound a reload has raised."""
+
 
 class NotResetError(SlurmDlError):
     """The breaker is as it was; says why."""
@@ -37,7 +40,7 @@ def not_here(_name: BreakerName, _actor: str) -> Breaker:
 
 @dataclass(slots=True)
 class _Asked:
-    """A reset that somebody waits for."""
+    """A reset that somebody waits for, or a reload wants if it has tripped."""
 
     name: BreakerName
     actor: str
@@ -73,6 +76,14 @@ class Resets:
             raise NotResetError(asked.error)
         return asked.was
 
+    def raised(self, before: Breakers, after: Breakers) -> None:
+        """Let go, at the next `settle`, what has tripped by a bound of *before* that was raised."""
+        old, new = _bounds(before), _bounds(after)
+        with self._lock:
+            self._open += [
+                _Asked(name, RELOAD) for name in BREAKERS if _is_raised(old[name], new[name])
+            ]
+
     def settle(
         self, ledger: Ledger, audit: AuditLog, now_s: float, show: Callable[[Breaker], None]
     ) -> None:
@@ -87,6 +98,8 @@ class Resets:
         with self._lock:
             taken, self._open = self._open, []
         for asked in taken:
+            if asked.actor == RELOAD and not ledger.has_tripped(asked.name, now_s):
+                continue
             try:
                 asked.was = ledger.reset(asked.name, by=asked.actor, now_s=now_s)
                 show(Breaker(name=asked.name, reset_s=now_s, reset_by=asked.actor))
@@ -127,17 +140,23 @@ def breakers_of(cycle: Cycle, limits: Breakers, resets: Iterable[Breaker] = ()) 
         if isinstance(trip, TripBreaker):
             known[trip.breaker] = trip.of(Breaker(name=trip.breaker))
     known |= {breaker.name: breaker for breaker in resets}
-    return [_plain(known.get(name, Breaker(name=name)), _bound(name, limits)) for name in BREAKERS]
+    return [
+        _plain(known.get(name, Breaker(name=name)), _bounds(limits)[name][0]) for name in BREAKERS
+    ]
 
 
-def _bound(name: BreakerName, limits: Breakers) -> float:
-    match name:
-        case "gpus_per_hour":
-            return limits.gpus_per_hour
-        case "cluster_share":
-            return limits.cluster_share
-        case "failed_restarts":
-            return limits.failed_share
+def _bounds(limits: Breakers) -> dict[BreakerName, tuple[float, float]]:
+    """The bound of each breaker, 0 if it is off, and the least at which it counts."""
+    return {
+        "gpus_per_hour": (limits.gpus_per_hour, 0),
+        "cluster_share": (limits.cluster_share, limits.cluster_least),
+        "failed_restarts": (limits.failed_share, limits.failed_least),
+    }
+
+
+def _is_raised(old: tuple[float, float], new: tuple[float, float]) -> bool:
+    is_off = bool(old[0]) and not new[0]
+    return is_off or (new[0] >= old[0] > 0 and new[1] >= old[1] and new != old)
 
 
 def _plain(breaker: Breaker, bound: float) -> JsonObject:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
+from slurm_dl.config.engine_settings import settings_of
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog, line_of
-from slurm_dl.daemon.breaker_resets import Resets
+from slurm_dl.daemon.breaker_resets import RELOAD, Resets
 from slurm_dl.daemon.components import Components, Loaded
 from slurm_dl.daemon.controller_health import ControllerHealth, is_backfilling
 from slurm_dl.daemon.cycle_log import CycleLog, one_line
@@ -339,6 +340,8 @@ class Daemon:
             self._log.debug("action", action=line.action, job=line.job, why=line.reason)
 
     def _show_reset(self, breaker: Breaker) -> None:
+        if breaker.reset_by == RELOAD:
+            self._log.info("a breaker re-armed: its bound was raised", breaker=breaker.name)
         self._publish(resets=(*self.board.current.resets, breaker))
 
     def _lost(self, err: SlurmDlError) -> float:
@@ -383,7 +386,8 @@ class Daemon:
     def _take_over(self, outcome: Reloaded) -> None:
         """Go by the new configuration, if there is one, and show what became of the reload."""
         if outcome.ok:
-            config = self._loaded.config
+            before, config = self.board.current.config, self._loaded.config
+            self._resets.raised(*(settings_of(c).breakers for c in (before, config)))
             self._bucket = TokenBucket.of(config)
             self._next_poll_s = min(self._next_poll_s, time.monotonic() + config.daemon.poll_s)
         self._publish(reloaded=outcome)

@@ -9,16 +9,20 @@ from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.ledger.sqlite.reader import LedgerReader
 from slurm_dl.model.contract import DEFAULT_GRACE_S
 from slurm_dl.slurm.preflight import native_gaps
+from slurm_dl.slurm.requeue_facts import (
+    JOB_REQUEUE_OFF,
+    LONG_HOLD_S,
+    NO_PREEMPTION,
+    hold_told,
+)
 from slurm_dl.slurm.running_config import requeue_hold as hold_of
 from slurm_dl.text import escaped
 
-_LONG_HOLD_S = 120
 _GOOD_HOLD_S = 30
 _KILL_WAIT_S = 30
 """Slurm's default."""
 _EXPEDITED = (25, 11)
 """First release with sbatch --requeue=expedite, by its release notes."""
-_NO_PREEMPTION = frozenset({"", "preempt/none"})
 
 
 _MOST_NAMED = 10
@@ -98,7 +102,7 @@ def _external(site: Site) -> CheckResult:
     by_partition = plugin.endswith("partition_prio")
     exempt = {"OFF"} if by_partition else frozenset()
     exposed = [p.name for p in site.managed if p.text("PreemptMode").upper() not in exempt]
-    if plugin in _NO_PREEMPTION or not exposed:
+    if plugin in NO_PREEMPTION or not exposed:
         return ok("dlschedd preempts, Slurm does not")
     advice = (
         f"in slurm.conf, partitions {', '.join(exposed)}: PreemptMode=OFF"
@@ -125,17 +129,14 @@ def job_requeue(site: Site) -> CheckResult:
                 "node, and keeps its nodes: that is Slurm's, and no order of dlschedd changes it"
             )
         return ok(told)
-    return warning(
-        "JobRequeue=0: only jobs submitted with --requeue can give way, as dlsubmit's are",
-        "in slurm.conf: JobRequeue=1; unless that is meant",
-    )
+    return warning(JOB_REQUEUE_OFF, "in slurm.conf: JobRequeue=1; unless that is meant")
 
 
 @check("requeue hold")
 def requeue_hold(site: Site) -> CheckResult:
     """Slurm keeps a requeued job from starting for a while; two minutes unless told otherwise."""
     hold_s, setting = hold_of(site.controller.values)
-    told = f"a requeued job waits {hold_s} s before it may start ({setting})"
+    told = hold_told(hold_s, setting)
     kill_s = site.controller.whole("KillWait")
     key, _, word = setting.partition("=")
     line = site.controller.line_with(key, word, max(_GOOD_HOLD_S, kill_s + 1))
@@ -144,7 +145,7 @@ def requeue_hold(site: Site) -> CheckResult:
             f"{told}, its old run has up to {kill_s} s to end (KillWait): they may meet",
             f"in slurm.conf: {line}; then restart slurmctld",
         )
-    if hold_s < max(_LONG_HOLD_S, kill_s + _GOOD_HOLD_S):
+    if hold_s < max(LONG_HOLD_S, kill_s + _GOOD_HOLD_S):
         return ok(told)
     return warning(
         f"{told}: each preempted job loses that on top of its restart",

@@ -64,8 +64,7 @@ def bounded(snap: Snapshot, settings: Settings) -> Settings:
     large job must not stop preemption for all others.
     """
     limits = settings.breakers
-    share_gpus = limits.cluster_share * managed_gpus(snap)
-    most_gpus = min(limits.gpus_per_hour or math.inf, share_gpus or math.inf)
+    most_gpus = min(limits.gpus_per_hour or math.inf, _share_gpus(snap, settings))
     return dataclasses.replace(
         settings, preemption=dataclasses.replace(settings.preemption, most_gpus=most_gpus)
     )
@@ -144,17 +143,24 @@ def _gpus_per_hour(
 def _cluster_share(
     snap: Snapshot, settings: Settings, begins: Collection[Handover]
 ) -> TripBreaker | None:
-    bound, managed = settings.breakers.cluster_share, managed_gpus(snap)
-    if not bound or not managed:
-        return None
+    limits, managed = settings.breakers, managed_gpus(snap)
     gpus, more = gpus_taken(snap, settings, "cluster_share"), _gpus_of(begins)
-    if gpus + more <= bound * managed:
+    if gpus + more <= _share_gpus(snap, settings):
         return None
+    by_share = limits.cluster_share * managed >= limits.cluster_least
+    bound = f"{limits.cluster_share:.0%}" if by_share else f"{limits.cluster_least:g} GPUs"
     why = (
         f"{gpus:g} of {managed:g} managed GPUs were taken back within an hour{_and(more)}: "
-        f"above the bound of {bound:.0%}"
+        f"above the bound of {bound}"
     )
     return TripBreaker(breaker="cluster_share", at_s=snap.now_s, why=why)
+
+
+def _share_gpus(snap: Snapshot, settings: Settings) -> float:
+    """The bound of ``cluster_share``, GPUs within an hour; inf if there is none."""
+    limits = settings.breakers
+    bound = limits.cluster_share * managed_gpus(snap)
+    return max(bound, limits.cluster_least) if bound else math.inf
 
 
 def _and(more_gpus: float) -> str:

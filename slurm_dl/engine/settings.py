@@ -79,6 +79,7 @@ class Breakers:
         gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.
         cluster_share: More than this share of the managed GPUs taken back within an hour; 0 is no
             breaker. Above 1: the same GPUs several times.
+        cluster_least: The bound of `cluster_share` is at least so many GPUs.
         failed_share: More than this share of the preempted jobs did not come back, 0 to 1; 0 is no
             breaker.
         failed_least: Only once it is known of this many jobs whether they came back.
@@ -88,6 +89,7 @@ class Breakers:
 
     gpus_per_hour: float = 0.0
     cluster_share: float = 0.0
+    cluster_least: float = 0.0
     failed_share: float = 0.0
     failed_least: int = 4
     failed_window_s: float = 14_400.0

@@ -263,6 +263,10 @@ class Ledger:
         self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
         return before
 
+    def has_tripped(self, name: BreakerName, now_s: float) -> bool:
+        """Whether the breaker *name* has tripped and not re-armed by *now_s*."""
+        return self._breakers.get(name, Breaker(name=name)).at(now_s).tripped_s > 0
+
     def clock_was_set(
         self, now_s: float, *, grace_anew: bool = False, distrust_until_s: float | None = None
     ) -> None:

@@ -174,6 +174,8 @@ def check(
         for task in range(len(sweep.tasks)):
             _command(sweep.replaced(task), _launcher(typed.launcher))
         command = sweep.replaced(0)
+    if typed.share:
+        typed, sbatch = _for_half(typed, sbatch)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -317,6 +319,21 @@ def _sizes(
         msg = f"--batch: {shown(typed.batch or '')} is not {' or '.join(_BATCHES)}"
         raise ConfigError(msg)
     return option_values.sizes(typed.sizes), batch
+
+
+def _for_half(typed: SubmitOptions, sbatch: Sequence[str]) -> tuple[SubmitOptions, Sequence[str]]:
+    """The same without what Slurm refuses beside shards, where it counts no GPU (on 22.05.8)."""
+    if given(sbatch, {"mem-per-gpu"}):
+        msg = (
+            "--mem-per-gpu cannot go with --share, where Slurm counts no GPU; give the memory of"
+            " the whole job, such as --mem=8G"
+        )
+        raise ConfigError(msg)
+    each = [option for option in sbatch if option.startswith("--cpus-per-gpu=")]
+    if not each or typed.cpus not in {"auto", "none"}:
+        return typed, sbatch
+    cpus = each[-1].partition("=")[2]
+    return replace(typed, cpus=cpus), [option for option in sbatch if option not in each]
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

@@ -153,7 +153,7 @@ def test_gpus_taken_back_stop_preemption(place: Schedd) -> None:
 
     One of the breakers is reset; the other re-arms, after the ledger's past was moved by an hour.
     """
-    start(place, gpus_per_hour=5, cluster_share=0.25)
+    start(place, gpus_per_hour=5, cluster_share=0.25, cluster_least=0)
     fill(place, HEEDLESS)
     first = submit(place, HEEDLESS, f"--comment={CLAIM}")
     place.until_state(first, "RUNNING")

@@ -506,11 +506,16 @@ def test_a_tripped_breaker_lets_nobody_be_told_to_go(
     assert {a.run.job_id for a in plan.actions if isinstance(a, Requeue)} <= told
 
 
-@given(snap=situations(), share=st.sampled_from([0.0, 0.3, 0.6]), gpus=st.sampled_from([0, 4, 9]))
+@given(
+    snap=situations(),
+    share=st.sampled_from([0.0, 0.3, 0.6]),
+    gpus=st.sampled_from([0, 4, 9]),
+    least=st.sampled_from([0, 6]),
+)
 @hypothesis_settings(max_examples=100, deadline=None)
-def test_no_decision_goes_past_a_bound(snap: Snapshot, share: float, gpus: int) -> None:
+def test_no_decision_goes_past_a_bound(snap: Snapshot, share: float, gpus: int, least: int) -> None:
     """What was taken, what is being taken and what is begun stay within both, or it trips."""
-    how = settings(gpus_per_hour=gpus, cluster_share=share)
+    how = settings(gpus_per_hour=gpus, cluster_share=share, cluster_least=least)
     plan = decide(snap, POLICY, how)
 
     begun = sum(v.gpus for h in opened(plan) for v in h.victims)
@@ -518,7 +523,7 @@ def test_no_decision_goes_past_a_bound(snap: Snapshot, share: float, gpus: int) 
         assert named(plan) == []
         before = gpus_taken(snap, how, "gpus_per_hour")
         assert not gpus or before + begun <= gpus
-        assert not share or before + begun <= share * managed_gpus(snap)
+        assert not share or before + begun <= max(least, share * managed_gpus(snap))
 
 
 # Where Slurm itself preempts.
@@ -578,6 +583,23 @@ def test_one_busy_user_does_not_trip_the_share_as_it_is_set_at_first() -> None:
     assert named(plan) == []
     assert opened(plan)
     assert named(decide(snap, POLICY, settings(cluster_share=0.5))) == ["cluster_share"]
+
+
+@pytest.mark.parametrize(("before", "trips_now"), [(16, False), (48, False), (49, True)])
+def test_on_a_small_cluster_the_share_has_a_floor(before: int, *, trips_now: bool) -> None:
+    """The second time that all 16 GPUs change hands is no cause; above 64 within an hour is."""
+    usual = Breakers(**BreakersSection().model_dump())
+    how = dataclasses.replace(settings(), breakers=usual)
+    plan = decide(contested(taken=taken(before)), POLICY, how)
+    first = decide(
+        contested(),
+        POLICY,
+        dataclasses.replace(how, breakers=dataclasses.replace(usual, cluster_share=0.1)),
+    )
+
+    assert (named(plan), bool(opened(plan))) == (["cluster_share"] * trips_now, not trips_now)
+    assert not trips_now or _why(plan).endswith("above the bound of 64 GPUs")
+    assert opened(first), "one hand-over is above the share, and below the floor"
 
 
 # On disk, over restarts and resets.

@@ -34,10 +34,11 @@ from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, SupersededError
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.breaker import BREAKERS, BreakerName
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal
+from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal, TripBreaker
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -50,6 +51,7 @@ manage: {{partitions: [gpu]}}
 daemon: {{poll_s: {poll_s}, fast_poll_s: 5, nodes_every_s: 100, shadow: false}}
 writes: {{rate_per_s: {rate_per_s}, burst: {rate_per_s}}}
 paths: {{state_dir: {state}, run_dir: {state}, audit_log: {audit}}}
+breakers: {{{breakers}}}
 """
 
 
@@ -186,7 +188,11 @@ class House:
         )
 
     def configure(
-        self, poll_s: str = "30", state: str | None = None, rate_per_s: int = 1000
+        self,
+        poll_s: str = "30",
+        state: str | None = None,
+        rate_per_s: int = 1000,
+        breakers: str = "",
     ) -> None:
         """Write the configuration file."""
         text = YAML.format(
@@ -194,6 +200,7 @@ class House:
             rate_per_s=rate_per_s,
             state=state or self.directory,
             audit=self.directory / "audit.jsonl",
+            breakers=breakers,
         )
         (self.directory / "dl.yaml").write_text(text, "utf-8")
 
@@ -291,6 +298,42 @@ def test_it_looks_every_poll_s_and_when_the_order_changes(
     house.polls(5)
 
     assert house.gaps() == [30.0, 30.0, 30.0, gap_s]
+
+
+@pytest.mark.parametrize(
+    ("now", "resets"),
+    [
+        ("cluster_share: 1.5", ["cluster_share"]),
+        ("cluster_least: 65, gpus_per_hour: 99", ["cluster_share"]),  # the other has not tripped
+        ("cluster_share: 0, cluster_least: 1", ["cluster_share"]),
+        ("failed_share: 0.6", ["failed_restarts"]),
+        ("failed_least: 5, cluster_share: 2", ["cluster_share", "failed_restarts"]),
+        ("cluster_share: 0.5, failed_share: 0.4", []),
+        ("failed_window_s: 600", []),
+    ],
+)
+def test_a_reload_that_raises_a_bound_resets_what_it_tripped(
+    house: House, now: str, resets: list[BreakerName]
+) -> None:
+    """In the audit log and the log, as `dlctl breakers reset`; a lower bound resets nothing."""
+    ledger = house.daemon._parts.ledger
+    wall_s = house.daemon._health.now()
+    for name in ("cluster_share", "failed_restarts"):
+        ledger.begin(TripBreaker(breaker=name, at_s=wall_s, why="9 of 16"))
+
+    house.reload(breakers=now)
+
+    logged = map(json.loads, house.audit.path.read_text("utf-8").splitlines())
+    lines = [
+        e["reason"] for e in logged if (e["actor"], e["action"]) == ("reload", "reset_breaker")
+    ]
+    assert lines == [f"{name}: it had tripped: 9 of 16" for name in resets]
+    said = house.said("a breaker re-armed: its bound was raised")
+    assert [line["breaker"] for line in said] == resets
+    ledger = house.daemon._parts.ledger
+    assert [n for n in BREAKERS if ledger.has_tripped(n, wall_s)] == [
+        n for n in ("cluster_share", "failed_restarts") if n not in resets
+    ]
 
 
 @pytest.mark.usefixtures("two_wait")

@@ -209,3 +209,20 @@ def test_half_a_gpu_is_a_job_of_one() -> None:
     """It may name the type, and nothing else is needed."""
     assert checked(SubmitOptions(share=True)).gpus == 1
     assert checked(SubmitOptions(share=True, gpus="a100:1")).gpu_type == "a100"
+
+
+def half(*sbatch: str, **typed: str) -> JobRequest:
+    """A checked request for half a GPU, with options of sbatch."""
+    options = SubmitOptions(share=True, **typed)  # type: ignore[arg-type]
+    return check(options, sbatch=sbatch, command=("x",), cwd="/", dlrun="/d")
+
+
+def test_what_is_said_for_each_gpu_is_said_otherwise_beside_shards() -> None:
+    """Slurm refuses both options there."""
+    for cpus in ("auto", "none"):
+        request = half("--cpus-per-gpu=8", "--mem=4G", cpus=cpus)
+        assert (request.cpus, request.sbatch) == (8, ("--mem=4G",))
+    with pytest.raises(ConfigError, match="--cpus and --cpus-per-gpu both say"):
+        half("--cpus-per-gpu=8", cpus="4")
+    with pytest.raises(ConfigError, match="give the memory of the whole job, such as --mem=8G"):
+        half("--mem-per-gpu=8G")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 from slurm_dl import client_config, config
-from slurm_dl.cli.dlsubmit import command
+from slurm_dl.cli.dlsubmit import command_job
 from slurm_dl.client_config import SOCKET_NAME, ClientConfig, read_client_config
 from slurm_dl.config.client import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
@@ -274,8 +274,8 @@ def test_a_qos_that_was_kept_from_the_environment_is_the_user_s_own() -> None:
     """On the command line it beats SBATCH_QOS, so it must be known."""
     kept = Cleaned(environ={"SBATCH_QOS": "high"}, ignored=())
 
-    assert command._with_kept_qos(("--hold",), kept) == ("--hold", "--qos=high")
-    assert command._with_kept_qos(("--qos=a",), kept) == ("--qos=a",)
+    assert command_job._with_kept_qos(("--hold",), kept) == ("--hold", "--qos=high")
+    assert command_job._with_kept_qos(("--qos=a",), kept) == ("--qos=a",)
 
 
 def test_profiles_that_nobody_lets_us_see_are_none() -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from click import UsageError
 from click.exceptions import Exit
 
-from slurm_dl.cli.dlsubmit.command import choose_shape, options_of
+from slurm_dl.cli.dlsubmit.command import options_of
+from slurm_dl.cli.dlsubmit.command_job import choose_shape
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import option_values

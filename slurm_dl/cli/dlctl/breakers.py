@@ -23,8 +23,8 @@ from slurm_dl.text import safe
 def breakers(ctx: click.Context, *, as_json: bool, socket: Path | None) -> None:
     """List the circuit breakers: their bounds, whether they have tripped, and why.
 
-    While one has tripped nothing new is preempted, moved or split. It stays so over restarts and
-    reloads until it re-arms by itself or an admin resets it.
+    While one has tripped nothing new is preempted, moved or split. It stays so over restarts until
+    it re-arms by itself, a reload raises its bound or an admin resets it.
 
     \b
     Examples:

@@ -23,6 +23,10 @@ _COMMANDS = {
         "slurm_dl.cli.dlctl.breakers:breakers",
         "List the circuit breakers: their bounds, whether they have tripped, and why.",
     ),
+    "can-requeue": (
+        "slurm_dl.cli.dlctl.can_requeue:can_requeue",
+        "Say whether Slurm would put a job back and start it again, and what to do if not.",
+    ),
     "check-config": (
         "slurm_dl.cli.dlctl.configuration:check_config",
         "Check a configuration file and name everything that is wrong, with lines.",

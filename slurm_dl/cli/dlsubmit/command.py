@@ -16,46 +16,23 @@ from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit import usual_options
-from slurm_dl.cli.dlsubmit.preview import preview
-from slurm_dl.cli.dlsubmit.script_command import script_notes, submit_script, sweep_of, tell
-from slurm_dl.client_config import read_client_config
+from slurm_dl.cli.dlsubmit.command_job import submit_command
+from slurm_dl.cli.dlsubmit.script_command import submit_script
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
-from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
-    batch_script,
-    half_gpu,
-    job_environment,
-    job_extras,
-    job_shape,
-    job_sizes,
-    model_profile,
-    node_range,
     script_templates,
-    slurm_calls,
-    submit_checks,
-    user_notes,
 )
-from slurm_dl.submit.half_gpu import HalfGpu
-from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import (
     DEFAULT_GRACE,
     DEFAULT_RUN_DIR,
     DEFAULT_SIGNAL,
     LAUNCHERS,
-    JobRequest,
     SubmitOptions,
-    check,
-    qos_of,
 )
-from slurm_dl.submit.node_range import NodeRange
-from slurm_dl.submit.option_values import clean_text
-from slurm_dl.submit.past_submissions import again, remember
+from slurm_dl.submit.past_submissions import again
 from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
-from slurm_dl.submit.shell_quoting import quote
 
-_SLURM_S = 60.0
 _LINE = "slurm_dl.command_line"
-_DEFAULTS = "slurm_dl.defaults"
 
 _EPILOG = """
 \b
@@ -88,7 +65,7 @@ class _DividedCommand(click.Command):
         line, notes = again(divide(args, own), own)
         found = usual_options.find(own)
         ctx.meta[_LINE] = line
-        ctx.meta[_DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
+        ctx.meta[usual_options.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
         ctx.default_map = defaults.own
         return super().parse_args(ctx, list(line.own))
 
@@ -261,7 +238,7 @@ def dlsubmit(
 ) -> int:
     """Submit a deep-learning job that can be preempted by a checkpoint and resumed."""
     where = script_templates.places(dict(os.environ))
-    defaults: usual_options.UsualOptions = ctx.meta[_DEFAULTS]
+    defaults: usual_options.UsualOptions = ctx.meta[usual_options.DEFAULTS]
     line: CommandLine = ctx.meta[_LINE]
     if show_template is not None:
         _show_template(script_templates.find(show_template, where), as_json=as_json)
@@ -275,110 +252,8 @@ def dlsubmit(
     if diff:
         msg = "--diff shows what is changed in a batch script: dlsubmit --diff SCRIPT"
         raise ConfigError(msg)
-    return _submit_command(ctx, where)
-
-
-def _submit_command(ctx: click.Context, where: Sequence[script_templates.TemplateDirectory]) -> int:
-    """Write the script of a command and do with it what the command line says."""
-    environ = dict(os.environ)
-    defaults: usual_options.UsualOptions = ctx.meta[_DEFAULTS]
-    options = ctx.params
-    dry_run, quiet, as_json = options["dry_run"], options["quiet"], options["as_json"]
-    cleaned = job_environment.clean(environ, keep_sbatch=options["keep_sbatch_env"])
-    typed, line = _typed_in(ctx)
-    line = replace(line, sbatch=(*defaults.sbatch_beside(line.sbatch), *line.sbatch))
-    if typed.partition is None:
-        # Kept only on request; the shape has to be looked for where sbatch will put the job.
-        typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
-    at_site = read_client_config(environ)
-    slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
-    request = check(
-        typed,
-        sbatch=_with_kept_qos(line.sbatch, cleaned),
-        command=line.command,
-        cwd=str(Path.cwd()),
-        dlrun=_dlrun_beside(sys.argv[0]),
-        qos=at_site.qos or None,
-        max_grace_s=at_site.max_grace_s,
-        native=at_site.native,
-        sweep=sweep_of(options["sweep"], slurm, line.command),
-        environ=environ,
-    )
-    partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
-    chosen = choose_shape(request, partitions)
-    request = job_sizes.lay_out(request, chosen, partitions, cleaned.environ)
-    profile, model_note = None, ""
-    if request.model is not None:
-        profile, model_note = model_profile.find_profile(request.model, Path(at_site.profile_dir))
-    found = job_extras.find(
-        request,
-        chosen,
-        job_extras.SiteFacts(
-            partitions=partitions,
-            site=at_site,
-            profile=profile,
-            kept=frozenset(cleaned.environ),
-            slurm=slurm,
-        ),
-    )
-    missing = submit_checks.check(
-        request,
-        chosen,
-        partitions,
-        found.extras.directives,
-        cwd=Path.cwd(),
-        path=environ.get("PATH"),
-        level="none" if options["no_check"] else "note" if dry_run else "error",
-    )
-    submission = batch_script.compose(request, chosen, where, found.extras)
-    argv = (slurm.path("sbatch"), *submission.args)
-    if not quiet:
-        of_qos = user_notes.qos_notes(request, at_site, typed)
-        of_grace = user_notes.grace_note(request, typed)
-        of_job = user_notes.notes_on(request, chosen, cleaned)
-        of_script = script_notes(line.command, Path.cwd())
-        told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
-        tell((*told, of_script), quiet=quiet)
-        previews, parsable = options["previews"], options["parsable"]
-        asks = (sys.stderr.isatty() if previews is None else previews) and not (parsable or as_json)
-        if asks and (start := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
-            click.echo(f"dlsubmit: note: {start}", err=True)
-    if dry_run:
-        text = f"# {quote(argv)}\n{submission.script}"
-        _show(text, argv, submission, as_json=as_json)
-        return 0
-    script = submission.script.encode()
-    answer = slurm.submit(*submission.args, script=script, environ=cleaned.environ)
-    click.echo(answer.text, nl=False, err=True)  # bytes, as they came
-    if answer.job_id is None:
-        return 1
-    note = remember(answer.job_id, ctx.meta[_LINE], request.run_base, request.sweep)
-    tell([note], quiet=quiet)
-    if not quiet:
-        text = f"{answer.job_id}" if options["parsable"] else f"Submitted batch job {answer.job_id}"
-        _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)
-    return 0
-
-
-def choose_shape(request: JobRequest, partitions: Sequence[job_shape.GpuPartition]) -> Wanted:
-    """The shape of the job in one of *partitions*: even, over a range of nodes, or half a GPU.
-
-    Raises:
-        ConfigError: It has none there.
-    """
-    if request.share:
-        return half_gpu.choose(partitions, gpu_type=request.gpu_type)
-    if request.most_nodes is not None:
-        return node_range.choose(
-            partitions,
-            gpus=request.gpus,
-            gpu_type=request.gpu_type,
-            least=request.nodes or 1,
-            most=request.most_nodes,
-        )
-    return job_shape.choose(
-        partitions, gpus=request.gpus, gpu_type=request.gpu_type, nodes=request.nodes
-    )
+    typed, _ = _typed_in(ctx)
+    return submit_command(ctx, typed, line, where, _dlrun_beside(sys.argv[0]))
 
 
 def options_of(args: Sequence[str]) -> tuple[SubmitOptions, CommandLine]:
@@ -398,37 +273,6 @@ def _typed_in(ctx: click.Context) -> tuple[SubmitOptions, CommandLine]:
     ), line
 
 
-def _show(
-    text: str,
-    argv: Sequence[str],
-    submission: batch_script.Submission,
-    *,
-    as_json: bool,
-    job_id: int | None = None,
-) -> None:
-    """Print the result as text or as JSON; in UTF-8 whatever the terminal's language is."""
-    if as_json:
-        wanted = submission.shape
-        ranges = isinstance(wanted, NodeRange)
-        shown = {
-            "nodes": wanted.nodes,
-            "most_nodes": wanted.most_nodes if isinstance(wanted, NodeRange) else wanted.nodes,
-            "gpus_per_node": None if ranges else wanted.gpus // wanted.nodes,
-            "gpus": wanted.gpus,
-            "gpu_type": wanted.gpu_type,
-            "shared": isinstance(wanted, HalfGpu),
-            "sizes": list(submission.sizes),
-        }
-        result = {
-            "job_id": job_id,
-            "script": submission.script,
-            "shape": shown,
-            "argv": list(argv),
-        }
-        text = json.dumps(result, indent=2) + "\n"
-    click.echo(text.encode(), nl=False)
-
-
 def _show_template(found: script_templates.FoundTemplate, *, as_json: bool) -> None:
     if as_json:
         hides = [{"owner": owner, "path": path} for owner, path in found.hides]
@@ -438,14 +282,6 @@ def _show_template(found: script_templates.FoundTemplate, *, as_json: bool) -> N
     click.echo(f"{found.path} ({found.owner})")
     for owner, path in found.hides:
         click.echo(f"  hides {path} ({owner})")
-
-
-def _with_kept_qos(sbatch: Sequence[str], cleaned: job_environment.Cleaned) -> tuple[str, ...]:
-    """Sbatch's options with the QOS from the environment, where that was kept and none is given."""
-    kept = cleaned.environ.get("SBATCH_QOS")
-    if kept is None or qos_of(sbatch) is not None:
-        return tuple(sbatch)
-    return (*sbatch, f"--qos={clean_text(kept, 'SBATCH_QOS')}")
 
 
 def _dlrun_beside(program: str) -> str | None:

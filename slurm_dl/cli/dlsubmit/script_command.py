@@ -1,28 +1,28 @@
-"""``dlsubmit SCRIPT``: a batch script of the user's is shown, compared or submitted."""
+"""``dlsubmit SCRIPT``: a batch script of the user's is shown, compared or submitted.
+
+Also the look at a job that was submitted, from a script or not.
+"""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
+from slurm_dl.cli.dlsubmit.delivery import SLURM_S, Delivery, deliver, sweep_of, tell
 from slurm_dl.cli.dlsubmit.usual_options import UsualOptions
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.submit import job_environment, script_job, script_templates, slurm_calls
-from slurm_dl.submit.parameter_sweep import Sweep, parse
-from slurm_dl.submit.past_submissions import remember
+from slurm_dl.submit import job_environment, script_job, script_templates
 from slurm_dl.submit.sbatch_options import CommandLine
 from slurm_dl.submit.shell_quoting import quote
 from slurm_dl.submit.user_script import read_script
 from slurm_dl.text import safe
 
-_SLURM_S = 60.0
 _MOST_NAMED = 3
 
 
@@ -52,7 +52,7 @@ def submit_script(
         msg = "no dlrun beside dlsubmit; give its path on the compute nodes as --dlrun=PATH"
         raise ConfigError(msg)
     script, site = read_script(Path(line.script[0])), read_client_config()
-    slurm = Slurm(environ=dict(os.environ), timeout_s=_SLURM_S)
+    slurm = Slurm(environ=dict(os.environ), timeout_s=SLURM_S)
     request = script_job.ScriptRequest(
         script=script,
         script_args=line.script[1:],
@@ -67,46 +67,21 @@ def submit_script(
         sweep=sweep_of(params["sweep"], slurm, line.script[1:], script.text),
     )
     job = script_job.compose(request, where)
-    argv = (slurm.path("sbatch"), *job.args)
     tell((*usual.notes, site.trouble, *job.notes), quiet=params["quiet"])
     if params["diff"]:
-        click.echo(f"# {quote(argv)}\n{job.diff()}".encode("utf-8", "surrogateescape"), nl=False)
+        argv = quote((slurm.path("sbatch"), *job.args))
+        click.echo(f"# {argv}\n{job.diff()}".encode("utf-8", "surrogateescape"), nl=False)
         return 0
-    job_id = None
-    text = f"# {quote(argv)}\n{job.script}"
-    if not params["dry_run"]:
-        content = job.script.encode("utf-8", "surrogateescape")
-        answer = slurm.submit(*job.args, script=content, environ=job.environ)
-        click.echo(answer.text, nl=False, err=True)  # bytes, as they came
-        job_id = answer.job_id
-        if job_id is None:
-            return 1
-        note = remember(job_id, line, request.run_base(), request.sweep)
-        tell([note], quiet=params["quiet"])
-        text = f"{job_id}\n" if params["parsable"] else f"Submitted batch job {job_id}\n"
-    if params["as_json"]:
-        value = {"job_id": job_id, "script": job.script, "shape": None, "argv": list(argv)}
-        text = json.dumps(value | {"preemptible": job.contract is not None}, indent=2) + "\n"
-    if not params["quiet"] or params["dry_run"]:
-        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
-    return 0
-
-
-def sweep_of(
-    typed: Sequence[str], slurm: Slurm, words: Sequence[str], script: str = ""
-) -> Sweep | None:
-    """The sweep of ``--sweep``, within what an array may have on this cluster.
-
-    Raises:
-        ConfigError: It is wrong.
-    """
-    return parse(typed, slurm_calls.read_most_tasks(slurm), words, script) if typed else None
-
-
-def tell(notes: Iterable[str], *, quiet: bool) -> None:
-    """Print those *notes* that are not empty."""
-    for note in () if quiet else filter(None, notes):
-        click.echo(f"dlsubmit: note: {note}", err=True)
+    wanted = Delivery(
+        args=job.args,
+        script=job.script,
+        environ=job.environ,
+        shown={"shape": None, "preemptible": job.contract is not None},
+        run_base=request.run_base(),
+        sweep=request.sweep,
+        requeue=job.contract is not None,
+    )
+    return deliver(ctx, slurm, line, wanted)
 
 
 def script_notes(command: Sequence[str], cwd: Path) -> str:

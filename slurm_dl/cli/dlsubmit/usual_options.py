@@ -15,6 +15,9 @@ from slurm_dl.submit.sbatch_options import REFUSED, SBATCH, Option
 from slurm_dl.submit.user_defaults import UserDefault, find_defaults
 from slurm_dl.text import safe
 
+DEFAULTS = "slurm_dl.defaults"
+"""Where click's context has them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualOptions:

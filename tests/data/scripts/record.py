@@ -11,7 +11,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_dl.cli.dlsubmit.command import choose_shape, options_of
+from slurm_dl.cli.dlsubmit.command import options_of
+from slurm_dl.cli.dlsubmit.command_job import choose_shape
 from slurm_dl.submit import batch_script, job_shape, job_sizes
 from slurm_dl.submit.job_request import check
 from slurm_dl.submit.script_templates import TemplateDirectory
