@@ -322,7 +322,7 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
 
 
 def not_listed(now: PublishedState, name: str, found: Sequence[str], owner: int | None) -> str:
-    """What is known of a job *name* that is neither in the last look nor in the ledger.
+    """A sentence on a job *name* that is neither in the last look nor in the ledger.
 
     Args:
         found: What else it could have been; see `find_job`.

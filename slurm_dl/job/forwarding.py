@@ -1,4 +1,4 @@
-"""Which processes of the command get the checkpoint signal: the topmost that have a handler.
+"""Receivers of the checkpoint signal among the command's processes: the topmost handlers.
 
 A shell, torchrun's agent or ``conda run`` around the training passes no signal on, and USR1 ends
 it. A data loader's worker inherits the handler of the training and must not act on it. So each
@@ -16,7 +16,7 @@ ALL_TASKS_S = 10.0
 
 
 class Forwarding:
-    """Who has had the signal in one start of the command.
+    """Processes that have had the signal in one start of the command.
 
     Args:
         command: Number of the command's own process.

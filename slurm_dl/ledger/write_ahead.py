@@ -264,7 +264,7 @@ class Ledger:
         return before
 
     def has_tripped(self, name: BreakerName, now_s: float) -> bool:
-        """Whether the breaker *name* has tripped and not re-armed by *now_s*."""
+        """True if the breaker *name* has tripped and not re-armed by *now_s*."""
         return self._breakers.get(name, Breaker(name=name)).at(now_s).tripped_s > 0
 
     def clock_was_set(

@@ -1,4 +1,4 @@
-"""Whether a job would be put back and start again here, by what Slurm tells every user.
+"""Facts on whether a job would be put back and start again, by what Slurm tells every user.
 
 The words of ``scontrol show config``, ``show partition`` and ``show job``. Slurm accepts changes
 that it does not honour and a site's plug-in may alter what is submitted, so a job is looked at.
@@ -56,7 +56,7 @@ def hold_told(hold_s: int, setting: str) -> str:
 def particular(
     values: Words, partition: Words, job: Words, *, now_s: float, qos_mode: str = ""
 ) -> Iterator[Fact]:
-    """What need not be so at most sites or with most jobs.
+    """Facts that most sites and most jobs do not have.
 
     Args:
         job: Empty: no job in particular.
@@ -83,7 +83,7 @@ def particular(
 
 
 def _slurm_mode(values: Words, partition: Words, qos_mode: str) -> str:
-    """What Slurm itself does to those it preempts there, in capitals; empty: it preempts nobody."""
+    """Slurm's own way with jobs that it preempts there, in capitals; empty: it preempts none."""
     plugin = values.get("PreemptType", "").lower()
     mode = "" if plugin in NO_PREEMPTION else values.get("PreemptMode", "")
     if plugin.endswith("partition_prio"):
@@ -128,13 +128,13 @@ def _limit_s(text: str) -> float:
 
 
 def _has(statuses: str, status: int) -> bool:
-    """Whether a list such as ``1-5,75`` has *status*."""
+    """True if a list such as ``1-5,75`` has *status*."""
     spans = re.findall(r"(\d+)(?:-(\d+))?", statuses)
     return any(int(low) <= status <= int(high or low) for low, high in spans)
 
 
 def usual(values: Words, job: Words) -> Iterator[Fact]:
-    """What is so at many sites, and bears on each requeue."""
+    """Facts of many sites that bear on each requeue."""
     if not job and values.get("JobRequeue") == "0":
         yield Fact("warning", JOB_REQUEUE_OFF, "submit by dlsubmit, or by sbatch --requeue")
     hold_s, setting = requeue_hold(values)
@@ -164,7 +164,7 @@ def _submit_plugins(values: Words) -> str:
 
 
 def lost(job: Words, comment: str, values: Words) -> str:
-    """What of a job just submitted with --requeue and *comment* is not as it was sent."""
+    """The part of a job just submitted with --requeue and *comment* that is not as it was sent."""
     sent, has = (_ours(text) for text in (comment, job["Comment"]))
     plugins, number = _submit_plugins(values), job["JobId"]
     by = "something at this site" + (f", such as {plugins}," if plugins else "")

@@ -118,7 +118,7 @@ class Job:
 
     @property
     def paths(self) -> JobPaths:
-        """Where its files lie, or will lie."""
+        """The places of its files."""
         out, err = (self.folder / f"{self.job_id}.{end}" for end in ("out", "err"))
         call, result = (Path(self._base + end) for end in (CALL, RESULT))
         return JobPaths(self.folder, out, err, call, result)

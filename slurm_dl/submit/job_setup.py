@@ -31,7 +31,7 @@ _SRUN_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSetup:
-    """What is done before the job's command starts.
+    """Steps before the job's command starts.
 
     Attributes:
         words: Modules, the command that prints conda's activation, a virtual environment and a file
@@ -47,7 +47,7 @@ class JobSetup:
     problems: tuple[str, ...] = ()
 
     def values(self) -> dict[str, object]:
-        """What ``_environment.sbatch.j2`` prints."""
+        """Values for ``_environment.sbatch.j2``."""
         words = {name: self.words.get(name, ()) for name in SETUP}
         return {name: tuple(map(UserText, of)) for name, of in words.items()}
 
@@ -67,7 +67,7 @@ NO_SETUP = JobSetup()
 
 
 def read_setup(given: Mapping[str, object], cwd: str, environ: Mapping[str, str]) -> JobSetup:
-    """What the options *given* ask for, by the names of their parameters.
+    """The setup that the options *given* ask for, by the names of their parameters.
 
     Raises:
         ConfigError: A value is wrong.

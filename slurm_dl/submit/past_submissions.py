@@ -1,4 +1,4 @@
-"""What dlsubmit remembers of each submission: enough to make it again, and to find its sweep.
+"""Submissions that dlsubmit remembers: enough to make one again, and to find its sweep.
 
 A file for each job in ``~/.local/state/slurm_dl/submissions``. In the run base, beside the run
 directories, lies ``JOB.sweep.json``: the swept names, and the values of each task in order.
@@ -84,7 +84,7 @@ def again(line: CommandLine, own: Mapping[str, Option]) -> tuple[CommandLine, li
 
 
 def recall(job: str) -> dict[str, Any]:
-    """What was written down of *job*: of this host, else the newest of that id.
+    """The submission of *job*: of this host, else the newest of that id.
 
     Raises:
         ConfigError: Nothing, or it cannot be read.

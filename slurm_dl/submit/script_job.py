@@ -91,7 +91,7 @@ class ScriptJob:
     original: UserScript
 
     def diff(self) -> str:
-        """What is changed in the script, as a unified diff; empty if nothing is."""
+        """The changes in the script as a unified diff; empty if there are none."""
         lines = difflib.unified_diff(
             self.original.text.splitlines(keepends=True),
             self.script.splitlines(keepends=True),
@@ -103,7 +103,7 @@ class ScriptJob:
 
 @dataclass(slots=True, kw_only=True)
 class ScriptRequest:
-    """What a script's job is made of.
+    """All that a script's job is made of.
 
     Attributes:
         script: The script.

@@ -63,7 +63,7 @@ class UserScript:
         return self.text.partition("\n")[0][2:].strip().split(maxsplit=1)
 
     def calls(self, *words: str) -> bool:
-        """Whether the words stand next to each other in a line that is no comment."""
+        """True if the words stand next to each other in a line that is no comment."""
         pattern = r"(?:^|[\s/;&|('\"])" + r"\s+".join(map(re.escape, words)) + r"(?=[\s;&|)'\"]|$)"
         return re.search(pattern, _COMMENT.sub("", self.text), re.MULTILINE) is not None
 

@@ -50,7 +50,7 @@ class Site:
         return self.run("dlsubmit", f"--dlrun={self.base}/bin/dlrun", *args)
 
     def argv(self) -> list[str]:
-        """What sbatch got last."""
+        """The last script that sbatch got."""
         return (self.base / "argv").read_text().split("\0")[:-1]
 
     def task(self, task: int) -> list[str]:

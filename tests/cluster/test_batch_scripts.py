@@ -37,7 +37,7 @@ _SEEN = re.compile(
 
 
 def job_of(box: Sandbox, argv: list[str], script: str) -> dict[str, str] | str:
-    """What Slurm has of a held job; the first word of a refusal."""
+    """Slurm's record of a held job; the word for a refusal."""
     done = box.run(["sbatch", "--parsable", "--hold", *argv], stdin=script, check=False)
     if done.returncode:
         return "refused"
@@ -48,7 +48,7 @@ def job_of(box: Sandbox, argv: list[str], script: str) -> dict[str, str] | str:
 
 @pytest.mark.parametrize("head", HEADS)
 def test_lines_mean_what_they_mean_to_sbatch(sandbox: Sandbox, tmp_path: Path, head: str) -> None:
-    """What was read, given on the command line, makes the same job as the script itself."""
+    """The options that were read, on the command line, makes the same job as the script itself."""
     path = tmp_path / "job.sh"
     path.write_text(f"#!/bin/bash\n{head}\ntrue\n")
     read = read_script(path)
@@ -152,7 +152,7 @@ CAPABILITY = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read
 
 
 def as_user(box: Sandbox, desk: Path, *args: str) -> str:
-    """What dlsubmit prints to an ordinary user in *desk*."""
+    """The output of dlsubmit, run by an ordinary user in *desk*."""
     user = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", *CAPABILITY]
     argv = [*user, str(BIN / "dlsubmit"), f"--dlrun={desk}/dlrun", *args]
     return box.run(argv, cwd=desk, env={"HOME": str(desk), "PATH": os.environ["PATH"]}).stdout

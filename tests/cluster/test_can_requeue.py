@@ -1,4 +1,4 @@
-"""Whether a requeue will really happen, asked of a real Slurm before and after a submission."""
+"""Answers on whether a requeue will happen, by a real Slurm before and after a submission."""
 
 from __future__ import annotations
 

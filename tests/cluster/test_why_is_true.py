@@ -1,4 +1,4 @@
-"""What `dlqueue why` says in each state of a job, held against Slurm's own facts."""
+"""Sentences of `dlqueue why` in each state of a job, held against Slurm's own facts."""
 
 from __future__ import annotations
 

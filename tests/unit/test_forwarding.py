@@ -1,4 +1,4 @@
-"""Who gets the checkpoint signal under dlrun: real processes behind shells and launchers."""
+"""Receivers of the checkpoint signal under dlrun: real processes behind shells and launchers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train(name: str = "a", starts_s: float = 0.0, workers: int = 0) -> str:
 
 
 class Shape(NamedTuple):
-    """What dlrun runs, what must be up before the request, and the files that are there later."""
+    """A command, the file that is there before the request, and the files that are there later."""
 
     argv: list[str]
     up: str

@@ -1,4 +1,4 @@
-"""Whether a job would start again after a requeue, from what Slurm prints."""
+"""Facts on a start after a requeue, from what Slurm prints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def levels(
     qos_mode: str = "",
     **config: str,
 ) -> dict[str, str]:
-    """What is found that is not ok, and its level; each says what to do."""
+    """Facts that are not ok, with their levels; each says what to do."""
     values, words = CONFIG | config, job_words(job) if job else {}
     facts = [
         *particular(values, {**GPU, **partition}, words, now_s=1000.0, qos_mode=qos_mode),

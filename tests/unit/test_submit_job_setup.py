@@ -93,7 +93,7 @@ class Desk:
         return script_job.compose(request, TEMPLATES).script
 
     def run(self, script: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """What bash does with *script*."""
+        """The result of *script* in bash."""
         return subprocess.run(
             ["/bin/bash"],
             input=script,

@@ -1,4 +1,4 @@
-"""What `dlqueue why` must say in each state of a job, and what it must not; and the page on it."""
+"""Sentences that `dlqueue why` must and must not say in each state of a job; the page on it."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class UsualOptions:
 
 
 def find(own: Mapping[str, Option]) -> UsualOptions:
-    """What the user's files say, for the options *own* of dlsubmit by each of their spellings.
+    """Defaults in the user's files, for the options *own* of dlsubmit by each of their spellings.
 
     Raises:
         ConfigError: A file of the user's is wrong.

@@ -181,7 +181,7 @@ def _named(past: PastJob) -> str:
 
 
 def _story(past: PastJob, sight: Sight, status: str = "") -> list[str]:
-    """How it ended, its runs, what it received, and each time it gave way."""
+    """Its end, its runs, its service, and each time it gave way."""
     ending = past.ending
     asked: list[str] = []
     sentences: list[str] = []

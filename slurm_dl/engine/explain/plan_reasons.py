@@ -330,7 +330,7 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
 
 
 def _is_asked(cycle: Cycle, row: int, job_id: JobId) -> bool:
-    """Whether it runs and has been asked to give way already."""
+    """True if it runs and has been asked to give way already."""
     asked = [v for h in cycle.snapshot.handovers for v in h.victims if v.run.job_id == job_id]
     is_running = bool(cycle.snapshot.jobs.state[row] == JobState.RUNNING)
     return is_running and any(v.state is VictimState.SIGNALLED for v in asked)

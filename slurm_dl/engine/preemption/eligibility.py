@@ -225,7 +225,7 @@ def past_its_share(snap: Snapshot, rows: npt.NDArray[np.int64]) -> Bool:
 
 
 def waits_for(snap: Snapshot, row: int) -> str:
-    """Why no GPUs are taken back for the pending job at *row*, whatever its rank."""
+    """The reason why no GPUs are taken back for the pending job at *row*, whatever its rank."""
     jobs = snap.jobs
     text = snap.seen.texts.get(JobId(int(jobs.job_id[row])))
     cause, reason = Held(int(jobs.held[row])), "" if text is None else text.reason.split(",")[0]
