@@ -117,13 +117,16 @@ def read_text(path: Path, reader: Reader | None = None) -> str:
         raise ConfigError(str(problem)) from None
 
 
-def parse(text: str, name: str, *, flag: int = 0) -> Document:
+def parse(text: str, name: str, *, flag: int = 0, texts: bool = False) -> Document:
     """Read *text*; *name* is its file, or the flag it was given with.
+
+    Args:
+        texts: Scalars other than true and false stay the text that was written.
 
     Raises:
         ConfigError: It is not YAML that can be used; one line.
     """
-    reading = _Reading(name, flag=flag)
+    reading = _Reading(name, flag=flag, texts=texts)
     loader: _Loader | None = None
     try:
         loader = _Loader(text)
@@ -220,8 +223,9 @@ def _syntax(err: yaml.MarkedYAMLError) -> str:
 class _Reading:
     """One text on its way from YAML nodes to a `Document`."""
 
-    def __init__(self, name: str, *, flag: int) -> None:
+    def __init__(self, name: str, *, flag: int, texts: bool = False) -> None:
         self.document = Document()
+        self._texts = texts
         self._name = name
         self._flag = flag
 
@@ -234,7 +238,8 @@ class _Reading:
                 self.document.places[*loc, i] = self._place(item)
                 items.append(self.value(item, (*loc, i)))
             return items
-        return _scalar(node.tag.removeprefix(_TAG), node.value)
+        kind = node.tag.removeprefix(_TAG)
+        return _scalar("str" if self._texts and kind != "bool" else kind, node.value)
 
     def failed(self, line: int, text: str) -> ConfigError:
         place = SourcePlace(0 if self._flag else line, self._name, self._flag)

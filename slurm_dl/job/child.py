@@ -26,6 +26,9 @@ _NEARLY_ALL = 40
 for each that a program may be notified of (golang/go, src/runtime/sigtab_linux_generic.go), and
 vfork of the C library blocks all of them for a moment."""
 
+OWN_USE = frozenset({"dd", "gmake", "make", "node", "screen", "tmux", "xargs"})
+"""Programs for which USR1 means something else: more output, one process more, a debugger."""
+
 
 class Process(NamedTuple):
     """One process of the command."""
@@ -59,10 +62,10 @@ class Child:
             os.setpgid(0, 0)
             prepare()
 
-        # Slurm's daemon hands them on to the tasks of an srun, which are no descendants, and no
-        # other process has both.
-        names = (RUN_DIR_VARIABLE, ATTEMPT_VARIABLE)
-        self._marks = {os.fsencode(f"{name}={environ[name]}") for name in names}
+        # Slurm's daemon hands them on to the tasks of an srun, which are no descendants. A job that
+        # is submitted from inside has an id of its own.
+        names = (RUN_DIR_VARIABLE, ATTEMPT_VARIABLE, "SLURM_JOB_ID")
+        self._marks = {os.fsencode(f"{n}={environ[n]}") for n in names if n in environ}
         self._process = subprocess.Popen(
             list(argv),
             env=dict(environ),
@@ -108,7 +111,7 @@ class Child:
 
     def send(self, signum: int, pid: int | None = None) -> None:
         """Send a signal to it, or to one of its processes; nothing happens if that has ended."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid or self.pid, signum)
 
     def finish(self) -> int:
@@ -137,6 +140,9 @@ def looked_at(pids: Collection[int], signum: int, command: int) -> list[Process]
     for pid, status in statuses.items():
         is_alone = pid == command and pid not in parents.values()
         takes = _takes(status, signum, most=64 if is_alone else _NEARLY_ALL)
+        # One of sudo's is root's.
+        takes = takes and status.get("Uid", "").split()[:1] == [str(os.getuid())]
+        takes = takes and _program(pid) not in OWN_USE
         program, is_fork = _program(pid), lines.get(parents[pid]) == lines[pid]
         code = f"{program} {status.get('VmLib', '').strip()}"
         seen.append(Process(pid, program, takes, code, is_fork, parents[pid]))

@@ -27,6 +27,15 @@ class Forwarding:
         self._has_it: set[int] = set()
         """They were sent it, or stand below one that was: a worker may outlive its parent."""
 
+    def left(self, family: Sequence[Process]) -> bool:
+        """True while one of those that had the signal lives."""
+        return any(p.pid in self._has_it for p in family)
+
+    def above(self, receivers: Sequence[Process], family: Sequence[Process]) -> set[int]:
+        """Processes that stand above one of *receivers*, and have not had the signal."""
+        above = _above(family, self._command)
+        return set().union(*(above[p.pid] for p in receivers)) - self._has_it
+
     def receivers(
         self, family: Sequence[Process], *, by_srun: bool, asked_s: float
     ) -> list[Process]:

@@ -28,6 +28,9 @@ SAVED_VARIABLE = "SLURM_DL_SAVED_EVERY_S"
 
 START_VARIABLE = "SLURM_DL_START_S"
 
+SCRIPT_LEAD_VARIABLE = "SLURM_DL_SCRIPT_LEAD_S"
+"""Set for batch scripts that were written for sbatch."""
+
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
 
@@ -59,6 +62,8 @@ class DlrunOptions(NamedTuple):
         stops_with: Statuses that, like 75, mean "saved, run me again" from a command that was
             asked to save.
         never_requeue: Statuses that are final whatever else there is.
+        script_lead_s: COMMAND is a batch script that was written for sbatch, and Slurm sends the
+            signal so long before the time limit; None: it is no such script.
         env: Print the variables that a run begins with, and run nothing.
     """
 
@@ -74,6 +79,7 @@ class DlrunOptions(NamedTuple):
     start_s: float | None = None
     stops_with: frozenset[int] = frozenset()
     never_requeue: frozenset[int] = frozenset()
+    script_lead_s: float | None = None
     env: bool = False
 
 
@@ -95,6 +101,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         saved_every_s = _seconds(environ.get(SAVED_VARIABLE) or str(DEFAULT_EVERY_S))
         start = environ.get(START_VARIABLE)
         start_s = _seconds(start) if start else None
+        lead = environ.get(SCRIPT_LEAD_VARIABLE)
+        script_lead_s = _seconds(lead) if lead else None
         stops_with = found.stops_with
         if stops_with is None:
             stops_with = _statuses(environ.get(STOPS_WITH_VARIABLE, ""))
@@ -104,7 +112,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
     except argparse.ArgumentTypeError as err:
         parser.error(
             "environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S, "
-            "_SAVED_EVERY_S, _START_S, _SIGNAL, "
+            "_SAVED_EVERY_S, _SCRIPT_LEAD_S, _START_S, _SIGNAL, "
             f"_STOPS_WITH or _NEVER_REQUEUE: {err}"
         )
     return DlrunOptions(
@@ -120,6 +128,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         start_s=start_s,
         stops_with=stops_with,
         never_requeue=never_requeue,
+        script_lead_s=script_lead_s,
         env=found.env,
     )
 

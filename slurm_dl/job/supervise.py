@@ -33,12 +33,16 @@ from slurm_dl.job.run_files import (
     is_marked,
     write_mark,
 )
+from slurm_dl.job.script_hold import ScriptHold
 
 LOOK_EVERY_S = 0.5
 """While a signal is owed to the command: how often to look whether it has a handler now."""
 
 RATE_LOOK_S = 5.0
 """How often to look for the first report of a job whose rate is wanted."""
+
+WARNING_SPREAD_S = 65.0
+"""Slurm sends its warning before the time limit up to a minute early (sbatch(1), --signal)."""
 
 TERM_SPREAD_S = 2.0
 """Slurm sends SIGTERM to every process of a job. Only if the command still runs this long after,
@@ -92,6 +96,8 @@ class Supervisor:
         self._owes_signal = False
         self._is_sent = False
         """In this start."""
+        self._is_warned = False
+        """The request was Slurm's own warning before the time limit, as far as that matters."""
         self._ended_by: int | None = None
         """The signal that told dlrun itself to end."""
         self._pass_on_s: float | None = None
@@ -127,7 +133,7 @@ class Supervisor:
 
     def _run_command(self) -> End:
         self._asked_s = None
-        self._owes_signal = self._is_sent = False
+        self._owes_signal = self._is_sent = self._is_warned = False
         for name in (REQUEST_FILE, LISTENING_FILE, IMPORTED_FILE, STOPPED_FILE):
             (self._options.run_dir / name).unlink(missing_ok=True)
         try:
@@ -138,6 +144,7 @@ class Supervisor:
         log(f"run {self._run.restart} of {self._options.command[0]} in {self._options.run_dir}")
         self._handlers.start(time.monotonic())
         forwarding = Forwarding(child.pid)
+        self._hold = ScriptHold(child, forwarding, log)
         if self._rate is not None:
             self._rate.start(time.monotonic(), time.time())
         while not child.has_exited():
@@ -146,6 +153,7 @@ class Supervisor:
                 self._take(signum, child)
             if self._owes_signal:
                 self._forward(child, forwarding)
+            self._hold.look(self._options.signum)
             if self._pass_on_s is not None and time.monotonic() >= self._pass_on_s:
                 self._pass_on(child)
             if self._ended_by is None:
@@ -165,7 +173,7 @@ class Supervisor:
         }
 
     def _next_look_s(self) -> float:
-        if self._owes_signal:
+        if self._owes_signal or self._hold.held:
             return LOOK_EVERY_S
         if self._pass_on_s is not None:
             return self._pass_on_s - time.monotonic()
@@ -193,6 +201,7 @@ class Supervisor:
     def _ask(self) -> None:
         if self._asked_s is None:
             self._asked_s = time.monotonic()
+            self._is_warned = self._is_near_limit()
         self._handlers.ask(self._asked_s)
         self._owes_signal = True
         log(f"checkpoint asked for by {signal_name(self._options.signum)}")
@@ -232,7 +241,10 @@ class Supervisor:
         signum, asked_s = self._options.signum, time.monotonic() - (self._asked_s or 0.0)
         by_srun = not is_announced and self._environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
         family = child.processes(signum)
-        for process in forwarding.receivers(family, by_srun=by_srun, asked_s=asked_s):
+        receivers = forwarding.receivers(family, by_srun=by_srun, asked_s=asked_s)
+        if self._options.script_lead_s is not None and not self._is_warned:
+            self._hold.stop(receivers, family)
+        for process in receivers:
             child.send(signum, process.pid)
             is_own = process.pid == child.pid
             to = "the command" if is_own else f"{process.program}, process {process.pid}"
@@ -240,6 +252,18 @@ class Supervisor:
             self._is_sent = True
             self._owes_signal &= not is_own
         self._owes_signal &= not is_announced
+
+    def _is_near_limit(self) -> bool:
+        """True of a batch script that is so near to its time limit that Slurm warns it."""
+        lead_s, controller = self._options.script_lead_s, self._controller
+        if lead_s is None or controller is None:
+            return False
+        try:
+            left_s = controller.standing().left_s
+        except CallFailedError as err:
+            log(f"the time limit is not known: {err}")
+            return False
+        return left_s is not None and left_s <= lead_s + WARNING_SPREAD_S
 
     def _is_announced(self) -> bool:
         return is_marked(self._options.run_dir / LISTENING_FILE, self._run)
@@ -249,6 +273,7 @@ class Supervisor:
         self._ended_by = signum
         if signum != signal.SIGTERM or self._controller is None or again:
             child.send(signum)
+            self._hold.go_on()
         else:
             self._pass_on_s = time.monotonic() + TERM_SPREAD_S
 
@@ -263,6 +288,7 @@ class Supervisor:
             return
         if not standing.is_ending:
             child.send(self._ended_by)
+            self._hold.go_on()
             log(f"sent {signal_name(self._ended_by)} to the command")
 
     # --- when it has ended
@@ -270,9 +296,12 @@ class Supervisor:
     def _judge(self, code: int) -> End:
         if self._ended_by is not None:
             return End(code, stopped=False)
+        if self._hold.is_over:
+            return End(code, stopped=True, solicited=True, may_requeue=True)
         asked = self._asked_s is not None
         # Where nothing has heard of the request, an end with such a status is an end.
         heard = self._is_sent or self._is_announced() or self._options.launcher == "torchrun"
+        heard = heard and not self._is_warned
         end = judge(code, self._options, self._run, asked=asked, heard=heard, log=log)
         if self._controller is not None and code in self._options.never_requeue:
             self._report_final(self._controller)

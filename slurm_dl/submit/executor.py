@@ -116,7 +116,7 @@ class Executor:
 
     def _command_line(self, name: str, tasks: int) -> list[str]:
         """Options of dlsubmit, for an array if it has *tasks*."""
-        given = {"name": name or None, **self._options}
+        given = {"name": name or None, "launcher": "plain", **self._options}
         given.update(given.pop("additional_parameters", None) or {})
         if given.get("gpus_per_node"):
             given["gpus"] = given["gpus_per_node"] * int(given.get("nodes") or 1)

@@ -57,8 +57,11 @@ class _States:
         asked = {job for job, state in self._known.items() if state not in _OVER}
         found = states_of(asked)
         if found is not None:
-            self._queue = found
-            self._known.update((job, found[job]) for job in asked)
+            # A job that is being requeued is FAILED for a moment.
+            before, self._queue = self._queue, found
+            for job in asked:
+                is_new = found[job] == "FAILED" != before.get(job)
+                self._known[job] = before.get(job, "UNKNOWN") if is_new else found[job]
 
 
 _states = _States()

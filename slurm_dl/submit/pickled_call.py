@@ -63,7 +63,7 @@ def pickled(call: DelayedSubmission) -> bytes:
     Raises:
         SubmitError: It cannot be pickled.
     """
-    installed = (sys.prefix, sys.base_prefix)
+    installed = tuple(os.path.join(prefix, "") for prefix in (sys.prefix, sys.base_prefix))  # noqa: PTH118
     places = [os.path.abspath(p) for p in sys.path if not p.startswith(installed)]  # noqa: PTH100
     try:
         return pickle.dumps(places) + _dumps(call)

@@ -117,7 +117,7 @@ SBATCH: Mapping[str, Option] = {
 """The same with the options of later releases, which an older sbatch refuses by itself."""
 
 _LONG = re.compile(r"--[A-Za-z0-9][A-Za-z0-9_-]*", re.ASCII)
-_GPU_GRES = re.compile(r"(gres[:/])?(gpu|mps|shard)(?=[:/=]|$)", re.IGNORECASE)
+GPU_GRES = re.compile(r"(gres[:/])?(gpu|mps|shard)(?=[:/=]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ def _check_passed(option: Option, value: str | None, *, is_script: bool) -> None
     clean_text(value, f"--{option.name}")
     items = [item.strip() for item in value.split(",")]
     of_gpus = option.name in {"gres", "tres-per-task"} and not is_script
-    if of_gpus and any(_GPU_GRES.match(item) for item in items):
+    if of_gpus and any(GPU_GRES.match(item) for item in items):
         msg = f"--{option.name}={value}: {_GPUS_ARE_OURS}"
         raise ConfigError(msg)
     if option.name == "open-mode" and value != "append":

@@ -54,7 +54,11 @@ _TO_SBATCH = {
 }
 """Options of dlsubmit that are sbatch's too, by their names there."""
 
-_SHAPE = ("gpus", "nodes", "ntasks_per_node")
+_SHAPE = frozenset({*_GPUS, "nodes", "ntasks", "ntasks-per-node", "cpus-per-gpu"})
+"""Options of sbatch that a default gives to no script."""
+
+_EITHER = (("mem", "mem-per-cpu", "mem-per-gpu"), ("requeue", "no-requeue"))
+"""Options that exclude each other."""
 
 _OF_A_COMMAND = (
     *("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when", "container"),
@@ -142,15 +146,17 @@ class ScriptRequest:
         return value if isinstance(value, str) else default
 
     def said(self, *names: str) -> tuple[str, str | None] | None:
-        """The last word of the line, else of the environment, else of the script on *names*.
+        """The last word on *names* of the line, the environment, the script, or as usual.
 
         Returns:
             The option's name and value, as sbatch will have it; None if it is not given.
         """
-        for line in reversed(self.options()):
-            name, equals, value = line.removeprefix("--").partition("=")
-            if name in names:
-                return name, value if equals else None
+        return self.own(*names) or _last(self.as_usual(), names)
+
+    def own(self, *names: str) -> tuple[str, str | None] | None:
+        """The same, but for what is as usual."""
+        if found := _last(self.options(), names):
+            return found
         for name in names:
             variable = _VARIABLE.get(name) or f"SBATCH_{name.upper().replace('-', '_')}"
             if variable in self.environ:
@@ -159,6 +165,22 @@ class ScriptRequest:
             if option.name in names:
                 return option.name, option.value
         return None
+
+    def as_usual(self) -> list[str]:
+        """Options that hold as usual beside those that are given; the shape is the script's own."""
+        ours = [
+            f"--{theirs}={value}"
+            for name, theirs in _TO_SBATCH.items()
+            if isinstance(value := self.usual.get(name), str)
+        ]
+        names = {word: word.removeprefix("--").partition("=")[0] for word in ours}
+        names |= {word: word.removeprefix("--").partition("=")[0] for word in self.usual_sbatch}
+        either = {name: family for family in _EITHER for name in family}
+        return [
+            word
+            for word, name in names.items()
+            if name not in _SHAPE and self.own(*either.get(name, (name,))) is None
+        ]
 
     def run_base(self) -> str:
         """Absolute directory under which each job gets its run directory."""
@@ -195,7 +217,7 @@ def compose(
         array = request.said("array")
         request.typed = {**request.typed, "array": request.sweep.array(array and array[1])}
     environ = {k: v for k, v in request.environ.items() if k != "SBATCH_WAIT"}
-    args = ["--parsable", *_usual(request), *request.options()]
+    args = ["--parsable", *request.as_usual(), *request.options()]
     if request.said("job-name") is None:
         args.append(f"--job-name={option_values.job_name(script.name)}")
     if script.unread:
@@ -230,7 +252,7 @@ def compose(
     _tell(request, contract)
     return ScriptJob(
         args=tuple(args),
-        script=_wrapped(request, contract, where),
+        script=_wrapped(request, contract, lead_s, where),
         environ=environ,
         notes=tuple(request.notes),
         contract=contract,
@@ -242,18 +264,12 @@ def _variables(names: Sequence[str]) -> set[str]:
     return {f"SBATCH_{name.upper().replace('-', '_')}" for name in names}
 
 
-def _usual(request: ScriptRequest) -> list[str]:
-    """Options that hold as usual and that nobody has given; the shape is the script's own."""
-    ours = [
-        f"--{theirs}={value}"
-        for name, theirs in _TO_SBATCH.items()
-        if name not in _SHAPE and isinstance(value := request.usual.get(name), str)
-    ]
-    return [
-        word
-        for word in (*ours, *request.usual_sbatch)
-        if request.said(word.removeprefix("--").partition("=")[0]) is None
-    ]
+def _last(words: Sequence[str], names: Sequence[str]) -> tuple[str, str | None] | None:
+    for word_ in reversed(words):
+        name, equals, value = word_.removeprefix("--").partition("=")
+        if name in names:
+            return name, value if equals else None
+    return None
 
 
 def _why_no_contract(request: ScriptRequest) -> str | None:
@@ -296,8 +312,7 @@ def _contract(request: ScriptRequest) -> tuple[Contract, int]:
     if grace_s > request.site.max_grace_s:
         grace_s = request.site.max_grace_s
         request.notes.append(f"grace cut to {grace_s:g} s, the site's limit")
-    usual = "job" if request.script.calls("scontrol", "requeue") else "daemon"
-    by = request.text("requeued_by", usual)
+    by = request.text("requeued_by", "daemon")
     if by not in {"daemon", "job"}:
         msg = f"--requeued-by: {shown(by)} is not daemon or job"
         raise ConfigError(msg)
@@ -357,11 +372,7 @@ def _tell(request: ScriptRequest, contract: Contract) -> None:
         f"it can be preempted: {contract.signal} goes to the process that handles it, then there"
         f" are {contract.grace_s:g} s to save; --no-preempt submits it without"
     )
-    if contract.requeued_by == "job" and "requeued_by" not in request.typed:
-        notes.append(
-            "it calls scontrol requeue, so it puts itself back (--requeued-by daemon: not)"
-        )
-    elif request.given("stops_with") is None:
+    if contract.requeued_by == "daemon" and request.given("stops_with") is None:
         notes.append(
             "if it ends with status 0 after a process of it got the signal it is run again, as a"
             " shell hides the training's own status (--stops-with 75: only what ends with 75 is)"
@@ -381,6 +392,7 @@ def _tell(request: ScriptRequest, contract: Contract) -> None:
 def _wrapped(
     request: ScriptRequest,
     contract: Contract,
+    lead_s: int,
     where: Sequence[script_templates.TemplateDirectory],
 ) -> str:
     """The batch script: the user's lines for sbatch, the header, and the script as a document."""
@@ -432,9 +444,9 @@ def _wrapped(
     lines = [
         first,
         *script.sbatch_lines(without),
-        f"{rest.rstrip()}\n",
+        f"{rest.rstrip()}\nexport SLURM_DL_SCRIPT_LEAD_S={lead_s}\n",
         f"# {script.name if script.name.isprintable() else 'The script'}, as it is.",
-        f"cat > {path} <<'{mark}' || exit 1\n{body}{mark}\n",
+        f"cat >| {path} <<'{mark}' || exit 1\n{body}{mark}\n",
         f"exec {quote(UserText(request.dlrun))} --launcher plain --grace {contract.grace_s:g} -- "
         + " ".join([*map(word, script.interpreter), path, *map(quote, args)]),
     ]

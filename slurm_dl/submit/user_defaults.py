@@ -61,7 +61,7 @@ def find_defaults(
             why = getattr(err, "strerror", None) or "it is no text in UTF-8"
             notes.append(f"{safe(str(path))} is not used: {why}")
         else:
-            found |= {default.name: default for default in _read(text, path, known)}
+            found |= {default.name: default for default in parse_defaults(text, path, known)}
     return found, notes
 
 
@@ -83,29 +83,23 @@ def read_own(path: Path, most_bytes: int = 64 * 1024) -> str:
         return file.read(most_bytes)
 
 
-def _read(text: str, path: Path, known: Collection[str]) -> Iterator[UserDefault]:
-    import yaml  # noqa: PLC0415 - 30 ms that only who has such a file pays
+def parse_defaults(text: str, path: Path, known: Collection[str]) -> Iterator[UserDefault]:
+    """The options in *text*, which stands at *path*; `ConfigError` if it is wrong."""
+    from slurm_dl.yaml_places import parse  # noqa: PLC0415 - 30 ms that only who has a file pays
 
     where = safe(str(path))
-    try:
-        said = yaml.safe_load(text)
-    except yaml.YAMLError as err:
-        msg = f"{where}: {' '.join(str(err).split())}"
-        raise ConfigError(msg) from None
-    if said is None:
-        return
-    if not isinstance(said, dict):
+    document = parse(text, where, texts=True)
+    if document.problems:
+        raise ConfigError(str(document.problems[0]))
+    if not isinstance(document.value, dict | None):
         msg = f"{where}: write one option a line, as in partition: gpu"
         raise ConfigError(msg)
-    for key, value in said.items():
-        name = str(key).replace("_", "-")
+    for key, value in (document.value or {}).items():
+        name, line = key.replace("_", "-"), document.places[key,]
         if name not in known:
-            msg = f"{where}: {shown(str(key))} is no option of dlsubmit or sbatch; see --help"
+            msg = f"{line}: {shown(key)} is no option of dlsubmit or sbatch; see --help"
             raise ConfigError(msg)
-        if isinstance(value, bool):
-            yield UserDefault(name=name, value=value, path=path)
-        elif isinstance(value, str | int | float):
-            yield UserDefault(name=name, value=str(value), path=path)
-        else:
-            msg = f"{where}: {name}: {shown(value)} is not one value; put lists in quotes"
+        if not isinstance(value, bool | str):
+            msg = f"{line}: {name}: {shown(value)} is not one value; put lists in quotes"
             raise ConfigError(msg)
+        yield UserDefault(name=name, value=value, path=path)

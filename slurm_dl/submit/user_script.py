@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.sbatch_options import SBATCH, Option, Takes
+from slurm_dl.submit.sbatch_options import GPU_GRES, SBATCH, Option, Takes
 from slurm_dl.text import safe, shown
 
 _MAGIC = "#SBATCH"
@@ -62,9 +62,11 @@ class UserScript:
         """The words of the first line, as the kernel divides them: the program, one argument."""
         return self.text.partition("\n")[0][2:].strip().split(maxsplit=1)
 
-    def calls(self, *words: str) -> bool:
-        """True if the words stand next to each other in a line that is no comment."""
-        pattern = r"(?:^|[\s/;&|('\"])" + r"\s+".join(map(re.escape, words)) + r"(?=[\s;&|)'\"]|$)"
+    def calls(self, program: str) -> bool:
+        """True if a line that is no comment begins a command with *program*."""
+        pattern = (
+            rf"(?:^|[;&|({{'\"]|\b(?:exec|then|do|else)\s)\s*(?:\S*/)?{program}(?=[\s;&|)'\"]|$)"
+        )
         return re.search(pattern, _COMMENT.sub("", self.text), re.MULTILINE) is not None
 
     def sbatch_lines(self, without: Mapping[str, str]) -> list[str]:
@@ -80,8 +82,12 @@ class UserScript:
             if not left_out:
                 kept.append(lines[number])
                 continue
-            kept += [f"# {without[option.name]}: {_word(option)}" for option in left_out]
-            kept += [f"{_MAGIC} {_word(option)}" for option in said if option not in left_out]
+            kept += [f"# {without[o.name]}: {_word(f'--{o.name}', o.value)}" for o in left_out]
+            rest = [(f"--{o.name}", o.value) for o in said if o not in left_out]
+            rest += [("--gres", more) for o in left_out if (more := _other_gres(o))]
+            words = _words(lines[number][len(_MAGIC) :], self.name, number)
+            rest += [(word, None) for word in words if word in self.unread]
+            kept += [f"{_MAGIC} {_word(*pair)}" for pair in rest]
         return kept
 
 
@@ -91,15 +97,25 @@ def read_script(path: Path) -> UserScript:
     Raises:
         ConfigError: It is none, or sbatch would refuse it.
     """
-    where = safe(str(path))
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as err:
+        where = safe(str(path))
         msg = (
             f"{where}: {err.strerror}; write dlsubmit [OPTIONS] SCRIPT for a batch script, or"
             " dlsubmit [OPTIONS] -- COMMAND"
         )
         raise ConfigError(msg) from None
+    return parse_script(text, path)
+
+
+def parse_script(text: str, path: Path) -> UserScript:
+    """The batch script *text*, which stands at *path*.
+
+    Raises:
+        ConfigError: It is none, or sbatch would refuse it.
+    """
+    where = safe(str(path))
     if not text.startswith("#!"):
         msg = (
             f"{where} is no batch script: its first line must be #! and the program that reads it,"
@@ -179,10 +195,15 @@ def _long(name: str) -> Option | None:
     return SBATCH.get(name) or (next(iter(longer.values())) if len(longer) == 1 else None)
 
 
-def _word(option: ScriptOption) -> str:
-    """*option* as a word that sbatch reads in a script."""
-    value = "" if option.value is None else f"={option.value}"
-    word = f"--{option.name}{value}"
+def _other_gres(option: ScriptOption) -> str:
+    """Generic resources other than GPUs in a ``--gres``."""
+    items = (option.value or "").split(",") if option.name == "gres" else []
+    return ",".join(item for item in items if not GPU_GRES.match(item.strip()))
+
+
+def _word(name: str, value: str | None) -> str:
+    """An option as a word that sbatch reads in a script."""
+    word = name if value is None else f"{name}={value}"
     return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"' if _NOT_PLAIN.search(word) else word
 
 

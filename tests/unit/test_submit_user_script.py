@@ -132,7 +132,7 @@ def test_what_is_said_last_counts(
     ("text", "changes", "by"),
     [
         (TRAIN, {}, "daemon"),
-        (TRAIN + "trap 'scontrol requeue $SLURM_JOB_ID' USR1\n", {}, "job"),
+        (TRAIN + "trap 'scontrol requeue $SLURM_JOB_ID' USR1\n", {}, "daemon"),
         (TRAIN + "# scontrol requeue would do\n", {}, "daemon"),
         (TRAIN, {"typed": {"requeued_by": "job"}}, "job"),
         (TRAIN, {"typed": {"no_preempt": True}}, None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 from click import UsageError
 from click.exceptions import Exit
@@ -13,6 +14,7 @@ from slurm_dl.cli.dlsubmit.command import options_of
 from slurm_dl.cli.dlsubmit.command_job import choose_shape
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.slurm.requeue_facts import job_words, lost
 from slurm_dl.submit import option_values
 from slurm_dl.submit.host_resources import Silence
 from slurm_dl.submit.job_comment import comment, with_more
@@ -22,6 +24,8 @@ from slurm_dl.submit.job_request import check
 from slurm_dl.submit.job_shape import JobShape, choose
 from slurm_dl.submit.shell_quoting import UserText, quote
 from slurm_dl.submit.slurm_calls import parse_partitions
+from slurm_dl.submit.user_defaults import parse_defaults
+from slurm_dl.submit.user_script import parse_script
 from tools.fuzz.target import Target, argument, text
 
 _SINFO = (
@@ -101,7 +105,49 @@ def _told(data: bytes) -> object:
     return told(shape, nodes, silence, _words(data), tasks_per_node=1)
 
 
+def _defaults(data: bytes) -> object:
+    known = {"grace", "account", "no-preempt", "time"}
+    return list(parse_defaults(text(data), Path("/nowhere/config.yaml"), known))
+
+
+def _script(data: bytes) -> object:
+    script = parse_script(data.decode("utf-8", "surrogateescape"), Path("/nowhere/job.sh"))
+    return script.sbatch_lines({"gpus": "left out"}), script.interpreter, script.calls("srun")
+
+
+def _sent(data: bytes) -> object:
+    job = job_words(text(data))
+    return lost({"JobId": "7", **job}, comment("x", contract=Contract(), model=None), {})
+
+
 TARGETS = (
+    Target(
+        name="dlsubmit-defaults",
+        parse=_defaults,
+        own=(ConfigError,),
+        source="the user's own defaults for dlsubmit",
+        parser="submit.user_defaults.parse_defaults",
+        seeds=(b"grace: 60\naccount: 'a b'\nno_preempt: true\ntime: 2:00:00\n",),
+    ),
+    Target(
+        name="dlsubmit-script",
+        parse=_script,
+        own=(ConfigError,),
+        source="batch scripts of users",
+        parser="submit.user_script.parse_script",
+        seeds=(
+            b"#!/bin/bash -l\n#SBATCH -J 'a b' --gpus=2 # all\n#SBATCH -t 5\nsrun python x.py\n",
+            b'#!/bin/sh\n#SBATCH --comment="a\\"b" --nic=3\n\ntrue',
+        ),
+    ),
+    Target(
+        name="dlsubmit-sent",
+        parse=_sent,
+        own=(ConfigError,),
+        source="scontrol show job, after a submission",
+        parser="slurm.requeue_facts.job_words, lost",
+        seeds=(b'JobId=7 JobName=a Requeue=1\n   Comment={"slurm_dl":{"v":1,"sig":"USR1"}} \n',),
+    ),
     Target(
         name="dlsubmit",
         parse=_command_line,
