@@ -17,13 +17,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import cast
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit import job_comment, option_values, script_templates
+from slurm_dl.submit import job_comment, option_values, script_templates, submit_checks
 from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_RUN_DIR, DEFAULT_SIGNAL
 from slurm_dl.submit.job_setup import SETUP, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
@@ -400,8 +400,9 @@ def _wrapped(
 
     script = request.script
     setup = read_setup({n: request.given(n) for n in SETUP}, request.cwd, request.environ)
-    if setup.problems and not (request.given("no_check") or request.given("dry_run")):
-        msg = f"{'; '.join(setup.problems)} (--no-check submits it all the same)"
+    wrong = [*setup.problems, submit_checks.run_base(Path(request.run_base()))]
+    if any(wrong) and not (request.given("no_check") or request.given("dry_run")):
+        msg = f"{'; '.join(filter(None, wrong))} (--no-check submits it all the same)"
         raise ConfigError(msg)
     stops_with = request.given("stops_with")
     model, sweep = request.given("model"), request.sweep
@@ -441,10 +442,13 @@ def _wrapped(
         f"END_OF_SCRIPT_{hashlib.sha256(body.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"
     )
     path = '"$SLURM_DL_RUN_DIR"/slurm_script'
+    # Who requeues itself may do so after the training.
+    ours = contract.requeued_by == "daemon"
+    lead = f"export SLURM_DL_SCRIPT_LEAD_S={lead_s}\n" if ours else ""
     lines = [
         first,
         *script.sbatch_lines(without),
-        f"{rest.rstrip()}\nexport SLURM_DL_SCRIPT_LEAD_S={lead_s}\n",
+        f"{rest.rstrip()}\n{lead}",
         f"# {script.name if script.name.isprintable() else 'The script'}, as it is.",
         f"cat >| {path} <<'{mark}' || exit 1\n{body}{mark}\n",
         f"exec {quote(UserText(request.dlrun))} --launcher plain --grace {contract.grace_s:g} -- "

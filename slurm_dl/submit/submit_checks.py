@@ -78,7 +78,7 @@ def _problems(
                 found.append(_script(request, directory))
             found.append(_log(directory, options.get("error"), "--error"))
             found.append(_log(directory, request.output, "--output"))
-        found.append(_run_base(Path(request.run_base)))
+        found.append(run_base(Path(request.run_base)))
     except PermissionError as err:
         found.append(f"no permission to look for {_path(err.filename)}")
     return [problem for problem in found if problem]
@@ -174,7 +174,7 @@ def _log(directory: Path, pattern: str | None, option: str) -> str:
     return ""
 
 
-def _run_base(base: Path) -> str:
+def run_base(base: Path) -> str:
     """The job makes it; so what there is of it must be a directory to write into."""
     there = next(p for p in (base, *base.parents) if p.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):

@@ -9,6 +9,7 @@ from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, in_words
 from slurm_dl.model.handover import Purpose, Victim, VictimState
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import PENDING
 from slurm_dl.model.plan import OpenHandover
 
 MOST_NAMED = 4
@@ -26,10 +27,13 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
     Args:
         at_s: When it is asked, epoch seconds.
     """
-    sentences = []
+    sentences, jobs = [], cycle.snapshot.jobs
+    row = jobs.row_of().get(job_id)
+    waits = row is not None and jobs.state[row] == PENDING
     for handover in cycle.snapshot.handovers:
         ids = [v.run.job_id for v in handover.victims]
-        if job_id in handover.beneficiaries:
+        # One that was started elsewhere needs them no more.
+        if waits and job_id in handover.beneficiaries:
             # Where they run is theirs too.
             on = f" on {some(handover.nodes)}" if all(map(sight.knows, ids)) else ""
             sentences.append(

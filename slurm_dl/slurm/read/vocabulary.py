@@ -71,6 +71,9 @@ _HELD: dict[str, Held] = {
 _HELD_PREFIX: tuple[tuple[str, Held], ...] = (
     ("Dependency", Held.DEPENDENCY),
     ("JobHeld", Held.USER_OR_ADMIN),
+    # After scontrol requeuehold; with underscores by squeue, with blanks by scontrol.
+    ("job_requeued_in_held_state", Held.USER_OR_ADMIN),
+    ("job requeued in held state", Held.USER_OR_ADMIN),
     ("Assoc", Held.LIMIT),
     ("QOS", Held.LIMIT),
     ("Max", Held.LIMIT),
