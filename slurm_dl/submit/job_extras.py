@@ -20,9 +20,10 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import host_resources, job_sizes, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
 from slurm_dl.submit.host_resources import Silence, Wanted
-from slurm_dl.submit.job_request import JobRequest, given
+from slurm_dl.submit.job_request import JobRequest
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape
 from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import duration, shown
 
 _NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,64}", re.ASCII)

@@ -6,7 +6,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from types import MappingProxyType
@@ -16,9 +16,10 @@ from slurm_dl.job.untrusted_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
-from slurm_dl.submit import job_comment, option_values
+from slurm_dl.submit import half_gpu, job_comment, option_values
 from slurm_dl.submit.job_setup import NO_SETUP, JobSetup, in_container, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
+from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import shown
 
 Launcher = Literal["plain", "torchrun", "srun"]
@@ -175,7 +176,8 @@ def check(
             _command(sweep.replaced(task), _launcher(typed.launcher))
         command = sweep.replaced(0)
     if typed.share:
-        typed, sbatch = _for_half(typed, sbatch)
+        cpus, sbatch = half_gpu.of_request(typed.cpus, sbatch)
+        typed = replace(typed, cpus=cpus)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -239,12 +241,6 @@ def qos_of(sbatch: Sequence[str]) -> str | None:
     """The QOS among sbatch's options, the last if there are several; None if there is none."""
     given = [option.removeprefix("--qos=") for option in sbatch if option.startswith("--qos=")]
     return given[-1] if given else None
-
-
-def given(sbatch: Sequence[str], names: Collection[str]) -> str | None:
-    """The first of sbatch's options *names* that the user gave, as ``--name``; None if none."""
-    words = (option.partition("=")[0] for option in sbatch)
-    return next((word for word in words if word.removeprefix("--") in names), None)
 
 
 def _gpus(typed: SubmitOptions) -> tuple[int, str | None]:
@@ -319,21 +315,6 @@ def _sizes(
         msg = f"--batch: {shown(typed.batch or '')} is not {' or '.join(_BATCHES)}"
         raise ConfigError(msg)
     return option_values.sizes(typed.sizes), batch
-
-
-def _for_half(typed: SubmitOptions, sbatch: Sequence[str]) -> tuple[SubmitOptions, Sequence[str]]:
-    """The same without what Slurm refuses beside shards, where it counts no GPU (on 22.05.8)."""
-    if given(sbatch, {"mem-per-gpu"}):
-        msg = (
-            "--mem-per-gpu cannot go with --share, where Slurm counts no GPU; give the memory of"
-            " the whole job, such as --mem=8G"
-        )
-        raise ConfigError(msg)
-    each = [option for option in sbatch if option.startswith("--cpus-per-gpu=")]
-    if not each or typed.cpus not in {"auto", "none"}:
-        return typed, sbatch
-    cpus = each[-1].partition("=")[2]
-    return replace(typed, cpus=cpus), [option for option in sbatch if option not in each]
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

@@ -10,7 +10,7 @@ test on a real sbatch compares them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -266,3 +266,9 @@ def _check_passed(option: Option, value: str | None, *, is_script: bool) -> None
     if option.name == "open-mode" and value != "append":
         msg = f"--open-mode={value}: a requeued job would lose its log; only append is possible"
         raise ConfigError(msg)
+
+
+def given(sbatch: Sequence[str], names: Collection[str]) -> str | None:
+    """The first of sbatch's options *names* that the user gave, as ``--name``; None if none."""
+    words = (option.partition("=")[0] for option in sbatch)
+    return next((word for word in words if word.removeprefix("--") in names), None)

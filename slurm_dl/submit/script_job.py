@@ -12,61 +12,27 @@ import contextlib
 import difflib
 import hashlib
 import math
-import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
-from slurm_dl.client_config import ClientConfig
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates, submit_checks
-from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_RUN_DIR, DEFAULT_SIGNAL
+from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_SIGNAL
 from slurm_dl.submit.job_setup import SETUP, read_setup
-from slurm_dl.submit.parameter_sweep import Sweep
+from slurm_dl.submit.script_request import GPU_OPTIONS, ScriptRequest, variable_of
 from slurm_dl.submit.shell_quoting import UserText, quote, word
 from slurm_dl.submit.user_script import UserScript, named
 from slurm_dl.text import shown
-
-_GPUS = (
-    "gpus",
-    "gpus-per-node",
-    "gpus-per-socket",
-    "gpus-per-task",
-    "gres",
-    "gres-per-task",
-    "tres-per-task",
-)
-"""Options of sbatch that say how many GPUs."""
-
-_TO_SBATCH = {
-    "gpus": "gpus",
-    "nodes": "nodes",
-    "ntasks_per_node": "ntasks-per-node",
-    "name": "job-name",
-    "partition": "partition",
-    "time": "time",
-    "array": "array",
-    "output": "output",
-}
-"""Options of dlsubmit that are sbatch's too, by their names there."""
-
-_SHAPE = frozenset({*_GPUS, "nodes", "ntasks", "ntasks-per-node", "cpus-per-gpu"})
-"""Options of sbatch that a default gives to no script."""
-
-_EITHER = (("mem", "mem-per-cpu", "mem-per-gpu"), ("requeue", "no-requeue"))
-"""Options that exclude each other."""
 
 _OF_A_COMMAND = (
     *("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when", "container"),
 )
 """Options of dlsubmit for which it writes the script itself."""
-
-_VARIABLE = {"time": "SBATCH_TIMELIMIT", "array": "SBATCH_ARRAY_INX"}
-"""Variables of sbatch that are not named as its options."""
 
 _SIGNAL = re.compile(r"(?:[RB]+:)?(?:SIG)?([A-Z0-9]+)(?:@(\d+))?", re.ASCII)
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
@@ -103,97 +69,6 @@ class ScriptJob:
             "submitted",
         )
         return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-
-
-@dataclass(slots=True, kw_only=True)
-class ScriptRequest:
-    """All that a script's job is made of.
-
-    Attributes:
-        script: The script.
-        script_args: Its arguments.
-        typed: dlsubmit's options that were given, by the names of its parameters; a flag is True.
-        usual: Such options that hold where neither the line nor the script says otherwise.
-        usual_sbatch: sbatch's options that do.
-        sbatch: sbatch's options on the line, ``--name`` or ``--name=value``.
-        environ: The user's environment, without what is of another job.
-        site: The site's choices.
-        dlrun: Absolute path of dlrun on the compute nodes.
-        cwd: Directory of submission.
-        sweep: The job is an array of this.
-    """
-
-    script: UserScript
-    script_args: Sequence[str]
-    typed: Mapping[str, str | bool]
-    usual: Mapping[str, str | bool]
-    usual_sbatch: Sequence[str]
-    sbatch: Sequence[str]
-    environ: Mapping[str, str]
-    site: ClientConfig
-    dlrun: str
-    cwd: str
-    sweep: Sweep | None = None
-    notes: list[str] = field(default_factory=list)
-
-    def given(self, name: str) -> str | bool | None:
-        """An option of dlsubmit: from the line, else as usual."""
-        return self.typed.get(name, self.usual.get(name))
-
-    def text(self, name: str, default: str) -> str:
-        """The same, of one that has a value."""
-        value = self.given(name)
-        return value if isinstance(value, str) else default
-
-    def said(self, *names: str) -> tuple[str, str | None] | None:
-        """The last word on *names* of the line, the environment, the script, or as usual.
-
-        Returns:
-            The option's name and value, as sbatch will have it; None if it is not given.
-        """
-        return self.own(*names) or _last(self.as_usual(), names)
-
-    def own(self, *names: str) -> tuple[str, str | None] | None:
-        """The same, but for what is as usual."""
-        if found := _last(self.options(), names):
-            return found
-        for name in names:
-            variable = _VARIABLE.get(name) or f"SBATCH_{name.upper().replace('-', '_')}"
-            if variable in self.environ:
-                return name, self.environ[variable]
-        for option in reversed(self.script.options):
-            if option.name in names:
-                return option.name, option.value
-        return None
-
-    def as_usual(self) -> list[str]:
-        """Options that hold as usual beside those that are given; the shape is the script's own."""
-        ours = [
-            f"--{theirs}={value}"
-            for name, theirs in _TO_SBATCH.items()
-            if isinstance(value := self.usual.get(name), str)
-        ]
-        names = {word: word.removeprefix("--").partition("=")[0] for word in ours}
-        names |= {word: word.removeprefix("--").partition("=")[0] for word in self.usual_sbatch}
-        either = {name: family for family in _EITHER for name in family}
-        return [
-            word
-            for word, name in names.items()
-            if name not in _SHAPE and self.own(*either.get(name, (name,))) is None
-        ]
-
-    def run_base(self) -> str:
-        """Absolute directory under which each job gets its run directory."""
-        return os.path.normpath(PurePath(self.cwd, self.text("run_dir", DEFAULT_RUN_DIR)))
-
-    def options(self) -> list[str]:
-        """Options of sbatch on the line, with those of dlsubmit that are sbatch's too."""
-        ours = [
-            f"--{theirs}={option_values.clean_text(value, f'--{theirs}')}"
-            for name, theirs in _TO_SBATCH.items()
-            if isinstance(value := self.typed.get(name), str)
-        ]
-        return [*ours, *self.sbatch]
 
 
 def compose(
@@ -248,7 +123,7 @@ def compose(
         *_of_site(request),
     ]
     if "gpus" in request.typed:
-        environ = {k: v for k, v in environ.items() if k not in _variables(_GPUS)}
+        environ = {k: v for k, v in environ.items() if k not in set(map(variable_of, GPU_OPTIONS))}
     _tell(request, contract)
     return ScriptJob(
         args=tuple(args),
@@ -258,18 +133,6 @@ def compose(
         contract=contract,
         original=script,
     )
-
-
-def _variables(names: Sequence[str]) -> set[str]:
-    return {f"SBATCH_{name.upper().replace('-', '_')}" for name in names}
-
-
-def _last(words: Sequence[str], names: Sequence[str]) -> tuple[str, str | None] | None:
-    for word_ in reversed(words):
-        name, equals, value = word_.removeprefix("--").partition("=")
-        if name in names:
-            return name, value if equals else None
-    return None
 
 
 def _why_no_contract(request: ScriptRequest) -> str | None:
@@ -366,7 +229,7 @@ def _of_site(request: ScriptRequest) -> list[str]:
 def _tell(request: ScriptRequest, contract: Contract) -> None:
     """Notes on the contract and on what of the script it changes."""
     script, notes = request.script, request.notes
-    if request.said(*_GPUS) is None:
+    if request.said(*GPU_OPTIONS) is None:
         notes.append("it asks for no GPUs; give --gpus=N if it needs some")
     notes.append(
         f"it can be preempted: {contract.signal} goes to the process that handles it, then there"
@@ -436,7 +299,7 @@ def _wrapped(
     first, _, rest = header.partition("\n")
     without = {"wait": "left out by dlsubmit"}
     if "gpus" in request.typed:
-        without |= dict.fromkeys(_GPUS, "replaced by dlsubmit --gpus")
+        without |= dict.fromkeys(GPU_OPTIONS, "replaced by dlsubmit --gpus")
     body = script.text if script.text.endswith("\n") else f"{script.text}\n"
     mark = (
         f"END_OF_SCRIPT_{hashlib.sha256(body.encode('utf-8', 'surrogateescape')).hexdigest()[:8]}"

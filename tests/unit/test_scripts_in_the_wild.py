@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.client_config import ClientConfig
-from slurm_dl.submit.script_job import ScriptJob, ScriptRequest, compose
+from slurm_dl.submit.script_job import ScriptJob, compose
+from slurm_dl.submit.script_request import ScriptRequest
 from slurm_dl.submit.script_templates import places
 from slurm_dl.submit.user_defaults import find_defaults
 from slurm_dl.submit.user_script import read_script

@@ -11,7 +11,8 @@ import pytest
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.script_job import ScriptJob, ScriptRequest, compose
+from slurm_dl.submit.script_job import ScriptJob, compose
+from slurm_dl.submit.script_request import ScriptRequest
 from slurm_dl.submit.script_templates import places
 from slurm_dl.submit.user_script import read_script
 

@@ -19,6 +19,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import job_environment, script_job, script_templates
 from slurm_dl.submit.sbatch_options import CommandLine
+from slurm_dl.submit.script_request import ScriptRequest
 from slurm_dl.submit.shell_quoting import quote
 from slurm_dl.submit.user_script import read_script
 from slurm_dl.text import safe
@@ -53,7 +54,7 @@ def submit_script(
         raise ConfigError(msg)
     script, site = read_script(Path(line.script[0])), read_client_config()
     slurm = Slurm(environ=dict(os.environ), timeout_s=SLURM_S)
-    request = script_job.ScriptRequest(
+    request = ScriptRequest(
         script=script,
         script_args=line.script[1:],
         typed=given,
