@@ -27,6 +27,7 @@ def judge(
     *,
     asked: bool,
     heard: bool,
+    held: bool = False,
     log: Callable[[str], None],
 ) -> End:
     """What exit status *code* means, with a line in the log where that may surprise.
@@ -34,13 +35,14 @@ def judge(
     Args:
         asked: The command had been asked for a checkpoint.
         heard: One of its processes was sent the signal, or looks for requests.
+        held: Its training has ended after the signal, and the shells above it were killed.
     """
     if code in options.never_requeue:
         log(f"status {code} is final: not run again (--never-requeue)")
         return End(code, stopped=False)
     checkpoint = _checkpoint_of(run, options, log)
     says_so = code == EXIT_REQUEUE or is_marked(options.run_dir / STOPPED_FILE, run)
-    says_so = says_so or (asked and heard and code in options.stops_with)
+    says_so = says_so or held or (asked and heard and code in options.stops_with)
     signals = (options.signum, options.forward or options.signum)
     if asked and (says_so or code - 128 in signals):
         log(f"stopped for requeue with status {code}, {checkpoint or 'no checkpoint recorded'}")

@@ -31,6 +31,8 @@ START_VARIABLE = "SLURM_DL_START_S"
 SCRIPT_LEAD_VARIABLE = "SLURM_DL_SCRIPT_LEAD_S"
 """Set for batch scripts that were written for sbatch."""
 
+HOLD_VARIABLE = "SLURM_DL_HOLD"
+
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
 
@@ -64,6 +66,7 @@ class DlrunOptions(NamedTuple):
         never_requeue: Statuses that are final whatever else there is.
         script_lead_s: COMMAND is a batch script that was written for sbatch, and Slurm sends the
             signal so long before the time limit; None: it is no such script.
+        hold: What follows the training in a shell's script must not run after a save.
         env: Print the variables that a run begins with, and run nothing.
     """
 
@@ -80,6 +83,7 @@ class DlrunOptions(NamedTuple):
     stops_with: frozenset[int] = frozenset()
     never_requeue: frozenset[int] = frozenset()
     script_lead_s: float | None = None
+    hold: bool = True
     env: bool = False
 
 
@@ -129,6 +133,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         stops_with=stops_with,
         never_requeue=never_requeue,
         script_lead_s=script_lead_s,
+        hold=environ.get(HOLD_VARIABLE) != "no",
         env=found.env,
     )
 

@@ -40,8 +40,14 @@ class ScriptHold:
         self.held |= {p.pid for p in family if p.pid in above and p.program in GO_ON}
         self._send(signal.SIGSTOP)
 
-    def look(self, signum: int) -> None:
-        """Kill the shells once all that had the signal have ended."""
+    def look(self, signum: int, *, is_late: bool) -> None:
+        """Kill the shells once all that had the signal have ended; let them go on if that is late.
+
+        Who saves and trains on may outlive the hand-over.
+        """
+        if is_late:
+            self.go_on()
+            self.held = set()
         if self.held and not self._forwarding.left(self._child.processes(signum)):
             self._log("what follows the training in the script is left to the next run")
             self._send(signal.SIGKILL)

@@ -7,6 +7,7 @@ requeues the job it requeues itself, and if Slurm refuses that the command start
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -19,7 +20,7 @@ from slurm_dl.job.comment_report import ProgressReport, RateReport, SaveReport
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.forwarding import Forwarding
 from slurm_dl.job.handler_watch import HandlerWatch
-from slurm_dl.job.options import DlrunOptions
+from slurm_dl.job.options import ACK_MARGIN_S, DlrunOptions
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
     IMPORTED_FILE,
@@ -153,7 +154,7 @@ class Supervisor:
                 self._take(signum, child)
             if self._owes_signal:
                 self._forward(child, forwarding)
-            self._hold.look(self._options.signum)
+            self._hold.look(self._options.signum, is_late=self._is_late())
             if self._pass_on_s is not None and time.monotonic() >= self._pass_on_s:
                 self._pass_on(child)
             if self._ended_by is None:
@@ -242,7 +243,7 @@ class Supervisor:
         by_srun = not is_announced and self._environ.get("SLURM_JOB_NUM_NODES", "1") != "1"
         family = child.processes(signum)
         receivers = forwarding.receivers(family, by_srun=by_srun, asked_s=asked_s)
-        if self._options.script_lead_s is not None and not self._is_warned:
+        if self._options.hold and not (self._is_warned or self._is_late()):
             self._hold.stop(receivers, family)
         for process in receivers:
             child.send(signum, process.pid)
@@ -252,6 +253,11 @@ class Supervisor:
             self._is_sent = True
             self._owes_signal &= not is_own
         self._owes_signal &= not is_announced
+
+    def _is_late(self) -> bool:
+        """True so long after the request that nobody waits for the command's end any more."""
+        asked_s = self._asked_s or math.inf
+        return time.monotonic() > asked_s + self._options.grace_s + ACK_MARGIN_S
 
     def _is_near_limit(self) -> bool:
         """True of a batch script that is so near to its time limit that Slurm warns it."""
@@ -296,13 +302,13 @@ class Supervisor:
     def _judge(self, code: int) -> End:
         if self._ended_by is not None:
             return End(code, stopped=False)
-        if self._hold.is_over:
-            return End(code, stopped=True, solicited=True, may_requeue=True)
         asked = self._asked_s is not None
         # Where nothing has heard of the request, an end with such a status is an end.
         heard = self._is_sent or self._is_announced() or self._options.launcher == "torchrun"
-        heard = heard and not self._is_warned
-        end = judge(code, self._options, self._run, asked=asked, heard=heard, log=log)
+        is_script = self._options.script_lead_s is not None
+        heard = heard and not (self._is_warned or (is_script and self._is_late()))
+        held = self._hold.is_over
+        end = judge(code, self._options, self._run, asked=asked, heard=heard, held=held, log=log)
         if self._controller is not None and code in self._options.never_requeue:
             self._report_final(self._controller)
         return end

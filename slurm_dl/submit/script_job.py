@@ -307,11 +307,11 @@ def _wrapped(
     path = '"$SLURM_DL_RUN_DIR"/slurm_script'
     # Who requeues itself may do so after the training.
     ours = contract.requeued_by == "daemon"
-    lead = f"export SLURM_DL_SCRIPT_LEAD_S={lead_s}\n" if ours else ""
+    lead = f"SLURM_DL_SCRIPT_LEAD_S={lead_s}" if ours else "SLURM_DL_HOLD=no"
     lines = [
         first,
         *script.sbatch_lines(without),
-        f"{rest.rstrip()}\n{lead}",
+        f"{rest.rstrip()}\nexport {lead}\n",
         f"# {script.name if script.name.isprintable() else 'The script'}, as it is.",
         f"cat >| {path} <<'{mark}' || exit 1\n{body}{mark}\n",
         f"exec {quote(UserText(request.dlrun))} --launcher plain --grace {contract.grace_s:g} -- "

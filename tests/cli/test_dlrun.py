@@ -568,7 +568,7 @@ def test_an_exit_status_hidden_by_a_shell_still_means_requeue(job: FakeJob) -> N
     job.asked("--", "sh", "-c", f"{command} | cat")
 
     until("ack", lambda: "ack" in job.ours)
-    assert "stopped for requeue with status 0, checkpoint" in job.log
+    assert "stopped for requeue with status 137, checkpoint" in job.log
 
 
 # --- who gets the signal
@@ -580,7 +580,7 @@ def test_a_shell_around_the_script_is_not_killed_by_the_signal(job: FakeJob) -> 
     job.asked("--", "sh", "-c", f"{command}; exit $?")
 
     until("ack", lambda: "ack" in job.ours)
-    assert "stopped for requeue with status 75, checkpoint" in job.log
+    assert "stopped for requeue with status 137, checkpoint" in job.log
 
 
 def test_the_signal_waits_until_the_command_has_a_handler(job: FakeJob) -> None:

@@ -37,7 +37,8 @@ def test_a_job_of_dlsubmit_is_preemptible_where_the_site_allows_less(place: Sche
     said = place.ask("dlqueue", "why", by_hand).stdout
     assert "It is not preempted: its grace of 5000 s is above the site's limit of 60 s" in said
     assert "If it is preempted" not in said
-    assert "up to 60 s to save its work" in place.ask("dlqueue", "why", victim).stdout
+    promise = "up to 60 s to save its work"
+    place.until("it to wait again", lambda: promise in place.ask("dlqueue", "why", victim).stdout)
 
 
 def test_a_run_past_the_share_that_it_claims_is_left_alone(place: Schedd) -> None:

@@ -79,12 +79,11 @@ TABLE: Final = (
         "tests/cluster/test_sweep_on_slurm.py",
         '"--on", "slurm"',
     ),
-    *(
-        Elsewhere(text, "it is about a job of dlsubmit", "tests/cluster/test_sweeps.py", has)
-        for text, has in (
-            ("dlqueue sweep 4711", '"dlqueue", "sweep"'),
-            ("dlsubmit --again 4711", '"--again", job'),
-        )
+    Elsewhere(
+        "dlqueue sweep 4711",
+        "it is about a job of dlsubmit",
+        "tests/cluster/test_sweeps.py",
+        '"dlqueue", "sweep"',
     ),
     Elsewhere("make demo", _TAKES_LONG, "tests/cluster/test_demo.py", '"-m", "demo"'),
     Elsewhere("make test", "it runs this test", ".ci/run", "make test"),

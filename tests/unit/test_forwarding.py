@@ -102,6 +102,7 @@ def started(place: Path, *argv: str) -> subprocess.Popen[bytes]:
     """Dlrun around a command, outside Slurm, in a session of its own."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("SLURM")}
     environ = {**kept, "PYTHONPATH": str(ROOT), "SLURM_DL_RUN_DIR": str(place / "run")}
+    environ["SLURM_DL_HOLD"] = "no"
     with (place / "log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "slurm_dl.job.run", "--", *argv],
