@@ -138,12 +138,12 @@ def looked_at(pids: Collection[int], signum: int, command: int) -> list[Process]
     lines = {pid: _read(pid, "cmdline") for pid in pids}
     seen = []
     for pid, status in statuses.items():
+        program, is_fork = _program(pid), lines.get(parents[pid]) == lines[pid]
         is_alone = pid == command and pid not in parents.values()
         takes = _takes(status, signum, most=64 if is_alone else _NEARLY_ALL)
         # One of sudo's is root's.
         takes = takes and status.get("Uid", "").split()[:1] == [str(os.getuid())]
-        takes = takes and _program(pid) not in OWN_USE
-        program, is_fork = _program(pid), lines.get(parents[pid]) == lines[pid]
+        takes = takes and program not in OWN_USE
         code = f"{program} {status.get('VmLib', '').strip()}"
         seen.append(Process(pid, program, takes, code, is_fork, parents[pid]))
     return seen

@@ -107,7 +107,8 @@ def compose(
         if why_not:
             request.notes.append(f"submitted as it is, and never preempted: {why_not}")
         return ScriptJob(
-            args=tuple(args),
+            # The file itself: from standard input sbatch takes no arguments for the script.
+            args=(*args, str(script.path.absolute()), *request.script_args),
             script=script.text,
             environ=environ,
             notes=tuple(request.notes),

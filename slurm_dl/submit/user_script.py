@@ -42,7 +42,7 @@ class UserScript:
     """A batch script.
 
     Attributes:
-        name: Name of the file, without directories.
+        path: Its place.
         text: The whole script; bytes that are no UTF-8 are surrogates.
         lines: Indices of its ``#SBATCH`` lines in the text.
         options: What these lines say, in order.
@@ -50,12 +50,17 @@ class UserScript:
         is_het: It asks for a heterogeneous job.
     """
 
-    name: str
+    path: Path
     text: str
     lines: tuple[int, ...]
     options: tuple[ScriptOption, ...]
     unread: tuple[str, ...]
     is_het: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the file, without directories."""
+        return self.path.name
 
     @property
     def interpreter(self) -> list[str]:
@@ -98,7 +103,10 @@ def read_script(path: Path) -> UserScript:
         ConfigError: It is none, or sbatch would refuse it.
     """
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        with path.open("rb") as file:
+            # A command may be a large program.
+            content = file.read(2)
+            content += file.read() if content == b"#!" else b""
     except OSError as err:
         where = safe(str(path))
         msg = (
@@ -106,7 +114,7 @@ def read_script(path: Path) -> UserScript:
             " dlsubmit [OPTIONS] -- COMMAND"
         )
         raise ConfigError(msg) from None
-    return parse_script(text, path)
+    return parse_script(content.decode("utf-8", "surrogateescape"), path)
 
 
 def parse_script(text: str, path: Path) -> UserScript:
@@ -139,7 +147,7 @@ def parse_script(text: str, path: Path) -> UserScript:
             break
     options, unread = _options(words)
     return UserScript(
-        name=path.name,
+        path=path,
         text=text,
         lines=tuple(numbers),
         options=tuple(options),

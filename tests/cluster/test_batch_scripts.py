@@ -248,3 +248,14 @@ def test_the_diff_of_a_script_takes_nothing_away(place: Schedd, desk: Path, name
 def test_a_dependent_waits_for_the_last_run(desk: Path) -> None:
     """Afterok holds through the requeue."""
     assert (desk / "seen").read_text().split()[-1] == str(STEPS)
+
+
+def test_a_script_that_is_submitted_as_it_is_gets_its_arguments(place: Schedd, desk: Path) -> None:
+    """And the variables that sbatch gives it."""
+    (desk / "as-it-is").write_text('#!/bin/sh\nprintf "%s|" "$SLURM_JOB_NAME" "$@" > arguments\n')
+
+    as_user(place.box, desk, "--no-preempt", "as-it-is", "--lr", "a b", "$HOME")
+
+    told = desk / "arguments"
+    place.until("its arguments", lambda: told.exists() and told.read_text())
+    assert told.read_text() == "as-it-is|--lr|a b|$HOME|"
