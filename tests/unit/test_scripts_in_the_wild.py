@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import shutil
 import signal
@@ -13,13 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from user_scripts import arguments, submitted, written
 
-from slurm_dl.client_config import ClientConfig
-from slurm_dl.submit.script_job import ScriptJob, compose
-from slurm_dl.submit.script_request import ScriptRequest
-from slurm_dl.submit.script_templates import places
 from slurm_dl.submit.user_defaults import find_defaults
-from slurm_dl.submit.user_script import read_script
 
 DLRUN = Path(sys.executable).with_name("dlrun")
 PYTHON = "/usr/bin/python3"
@@ -33,37 +28,6 @@ pathlib.Path(f"up-{name}").touch()
 time.sleep(20)
 """
 SUPERUSER = pytest.mark.skipif(os.geteuid() != 0, reason="makes a setuid program")
-
-
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "job.sh"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    return path
-
-
-def submitted(path: Path, *sbatch: str, **changes: object) -> ScriptJob:
-    """The job of the script at *path*; *changes* are those of the request."""
-    request = ScriptRequest(
-        script=read_script(path),
-        script_args=(),
-        typed={},
-        usual={},
-        usual_sbatch=(),
-        sbatch=sbatch,
-        environ={},
-        site=ClientConfig(),
-        dlrun="/opt/bin/dlrun",
-        cwd="/home/u",
-    )
-    return compose(dataclasses.replace(request, **changes), places({}))  # type: ignore[arg-type]
-
-
-def arguments(job: ScriptJob) -> dict[str, str]:
-    """Arguments of sbatch, the last of each."""
-    return {
-        name: value
-        for name, _, value in (arg.removeprefix("--").partition("=") for arg in job.args)
-    }
 
 
 def until(predicate: Callable[[], object], within_s: float = 10.0) -> bool:

@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
+from user_scripts import arguments, submitted, written
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.script_job import ScriptJob, compose
-from slurm_dl.submit.script_request import ScriptRequest
-from slurm_dl.submit.script_templates import places
 from slurm_dl.submit.user_script import read_script
 
 TRAIN = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -t 1:00:00\nsrun python train.py\n"
 SITE = ClientConfig(qos="dl", max_grace_s=90.0, partitions=("gpu",), settle_s=2.5)
-
-
-def written(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "job.sh"
-    path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    return path
-
-
-def submitted(path: Path, *sbatch: str, **changes: object) -> ScriptJob:
-    """The job of the script at *path*; *changes* are those of the request."""
-    request = ScriptRequest(
-        script=read_script(path),
-        script_args=(),
-        typed={},
-        usual={},
-        usual_sbatch=(),
-        sbatch=sbatch,
-        environ={},
-        site=ClientConfig(),
-        dlrun="/opt/bin/dlrun",
-        cwd="/home/u",
-    )
-    return compose(dataclasses.replace(request, **changes), places({}))  # type: ignore[arg-type]
-
-
-def arguments(job: ScriptJob) -> dict[str, str]:
-    """Arguments of sbatch, the last of each."""
-    return {
-        name: value
-        for name, _, value in (arg.removeprefix("--").partition("=") for arg in job.args)
-    }
 
 
 @pytest.mark.parametrize(
@@ -150,12 +116,14 @@ def test_a_script_that_cannot_come_back_has_no_contract(
     tmp_path: Path, text: str, changes: dict[str, object], by: str | None
 ) -> None:
     """It is submitted byte for byte, and a note says why, unless that was asked for."""
-    job = submitted(written(tmp_path, text), **changes)
+    path = written(tmp_path, text)
+    job = submitted(path, script_args=["--lr", "1"], **changes)
 
     if by is not None:
         assert json.loads(arguments(job)["comment"])["slurm_dl"]["by"] == by
         return
     assert job.script == text
+    assert job.args[-3:] == (str(path), "--lr", "1")
     assert not job.diff()
     assert "comment" not in arguments(job)
     asked = "no_preempt" in dict(changes.get("typed") or {})  # type: ignore[call-overload]
