@@ -17,12 +17,14 @@ from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
 from slurm_dl.daemon.control.job_history import OVER, past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
+from slurm_dl.daemon.control.promises_answer import promises_of
 from slurm_dl.daemon.control.queue_query import page
 from slurm_dl.daemon.control.reception import Peer, RequestError, Stream
 from slurm_dl.daemon.control.requests import (
     FOR_ADMINS,
     ConfigRequest,
     PauseRequest,
+    PromisesRequest,
     ReloadRequest,
     ResetBreakerRequest,
     ResumeRequest,
@@ -61,7 +63,7 @@ class RequestHandlers:
         self._asking: set[int] = set()
         self._asking_lock = threading.Lock()
 
-    def __call__(  # noqa: C901, PLR0911 - one return for each request
+    def __call__(  # noqa: C901, PLR0911, PLR0912 - one return for each request
         self, request: JsonObject, peer: Peer
     ) -> JsonObject | Stream:
         """The answer to *request*.
@@ -87,6 +89,8 @@ class RequestHandlers:
                 return self._why(parsed, sight)
             case WhenRequest():
                 return self._when(parsed, sight, peer)
+            case PromisesRequest():
+                return self._promises(sight)
             case ConfigRequest():
                 privacy.check_config(peer, now)
                 return config(now)
@@ -212,6 +216,11 @@ class RequestHandlers:
                 user=peer.name,
             )
         return {**answer, **privacy.standing_for(standing_of(self._context), sight)}
+
+    def _promises(self, sight: Sight) -> JsonObject:
+        cycle, _ = self._seen(sight)
+        standing = privacy.standing_for(standing_of(self._context), sight)
+        return {**promises_of(cycle, sight), **standing}
 
     def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
         reason = safe(request.reason, 500)

@@ -61,6 +61,12 @@ class WhenRequest(_Request):
         return self
 
 
+class PromisesRequest(_Request):
+    """Promises that jobs are done by their deadlines."""
+
+    request: Literal["promises"]
+
+
 class ConfigRequest(_Request):
     """The configuration in force, with origins."""
 
@@ -104,6 +110,7 @@ Request = (
     | QueueRequest
     | WhyRequest
     | WhenRequest
+    | PromisesRequest
     | ConfigRequest
     | PauseRequest
     | ResumeRequest

@@ -1,0 +1,118 @@
+"""Promises of deadlines in words: for the user who asks why, and for the audit log."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from slurm_dl.engine.explain.past_reasons import moment, span
+from slurm_dl.model.booking import Entry, updated
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETED, PENDING
+from slurm_dl.model.plan import Book, Plan
+from slurm_dl.model.promise import KIND, TOTALS_KIND, Estimate, Promise, promises_in
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Policy
+
+_CAUSES: Final[Mapping[str, str]] = {
+    "": "it was not done by then",
+    "estimate": "the job runs longer than was expected",
+    "node": "too few nodes are up",
+    "preemption_off": "other jobs hold its GPUs, and no GPUs are taken back now",
+    "room": "other jobs hold its GPUs, and these cannot be taken back",
+}
+_RESTS: Final[Mapping[Estimate, str]] = {
+    "limit": "its time limit",
+    "history": "its estimated run time",
+}
+_MOST_NAMED = 20
+"""Jobs that one line of the audit log names; its details have them all."""
+
+
+def promise_sentences(
+    snap: Snapshot, plan: Plan, booked: Sequence[Entry], policy: Policy, row: int
+) -> list[str]:
+    """The answer to a job's deadline, and where it stands; none if it has no answer.
+
+    Args:
+        booked: The book after the cycle. Where it differs from the plan's, nothing was written.
+    """
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    stands = promises_in(booked).get(job_id)
+    wanted = (e for a in plan.actions if isinstance(a, Book) for e in a.entries)
+    promise = promises_in(updated(snap.booked, wanted)).get(job_id, stands)
+    if promise is None:
+        return []
+    would, due = promise != stands, moment(promise.due_s)
+    if promise.says == "no":
+        nearest = promise.nearest_s
+        later = f"; {moment(nearest)} could be promised when it was asked" if nearest else ""
+        verdict = f"{'Would not be' if would else 'Not'} promised to be done by {due}"
+        told = [f"{verdict}: {promise.why}{later}."]
+    elif not promise.is_kept:
+        is_so = "would be" if would else "is"
+        told = [f"The promise that it is done by {due} {is_so} broken: {_CAUSES[promise.broken]}."]
+    else:
+        verdict = f"{'Would be promised' if would else 'Promised'} to be done by {due}"
+        told = [f"{verdict} ({_RESTS[promise.rests_on]} counts); {_standing(snap, row, promise)}."]
+    if would:
+        told.append("Promises are not written down while dlschedd does not act.")
+    elif not keeps_promises(policy):
+        told.append(f"Policy {policy.name} does not keep promises.")
+    return told
+
+
+def _standing(snap: Snapshot, row: int, promise: Promise) -> str:
+    begin_s = promise.begin_s or promise.due_s
+    if snap.jobs.state[row] != PENDING:
+        where = "it runs under its promise"
+    elif begin_s <= snap.now_s:
+        where = f"its window began at {moment(begin_s)}, and it comes before jobs without a promise"
+    else:
+        where = f"it starts by {moment(begin_s)} at the latest"
+    left_s = spare_s(snap, row, promise)
+    return f"{where}, {span(abs(left_s))} {'to spare' if left_s >= 0 else 'too late as it stands'}"
+
+
+def spare_s(snap: Snapshot, row: int, promise: Promise) -> float:
+    """Seconds between the end of the job, if it ran from now on, and its deadline."""
+    left_s = float(snap.left_s[row])
+    return promise.due_s - snap.now_s - (left_s if math.isfinite(left_s) else promise.needs_s)
+
+
+def state_of(snap: Snapshot, row: int | None, promise: Promise) -> str:
+    """Where a promise stands in a word; *row* is of its job, None if Slurm does not list it."""
+    if promise.says == "no":
+        return "refused"
+    if not promise.is_kept:
+        return "broken"
+    if row is None or snap.jobs.state[row] >= COMPLETED:
+        return "over"
+    return "waiting" if snap.jobs.state[row] == PENDING else "running"
+
+
+def keeps_promises(policy: Policy) -> bool:
+    """Whether promises can be given and kept under *policy*."""
+    return bool(getattr(policy, "promises", False))
+
+
+def booked_in_words(policy: str, entries: Sequence[Entry]) -> str:
+    """The reason of a `Book`: each job's verdict, and kinds of other entries."""
+    told = [f"job {job_id} {_verdict(p)}" for job_id, p in promises_in(entries).items()]
+    gone = [e.key for e in entries if e.kind == KIND and not e.body]
+    told += [f"job {job_id} has no promise any more" for job_id in gone]
+    more = f"; and {len(told) - _MOST_NAMED} more jobs" if len(told) > _MOST_NAMED else ""
+    kinds = sorted({e.kind for e in entries} - ({KIND, TOTALS_KIND} if told else {KIND}))
+    rest = [f"{policy} writes down {', '.join(kinds)}"] if kinds else []
+    return "; ".join([*told[:_MOST_NAMED], *rest]) + more
+
+
+def _verdict(promise: Promise) -> str:
+    due = f"to be done by {moment(promise.due_s)}"
+    if promise.says == "no":
+        return f"is not promised {due} ({promise.why})"
+    if not promise.is_kept:
+        return f"was promised {due}, and that is broken ({_CAUSES[promise.broken]})"
+    window = f"from {moment(promise.begin_s or 0)} to {moment(promise.end_s or 0)}"
+    return f"is promised {due}: {promise.gpus:g} GPUs {window}"
