@@ -67,6 +67,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "queue": {"state": ["all"]},
     "why": {},
     "when": {},
+    "promises": {},
     "config": {},
 }
 """What an ordinary user may ask; each with the fields that ask for most."""
