@@ -71,7 +71,7 @@ BROKEN = "The promise that it is done by 1970-01-24 05:33:20Z is broken: "
         (1, {"rests_on": "history"}, True, "(its estimated run time counts)"),
         (1, {}, True, "at the latest, 1 h 30 min to spare."),
         (1, {"begin_s": NOW - 60}, True, "its window began at 1970-01-24 03:32:20Z"),
-        (1, {"due_s": NOW + 600}, True, ", 20 min too late as it stands."),
+        (2, {"due_s": NOW + 600}, True, ", 1 h 30 min too late as it stands."),
         (2, {}, True, "it runs under its promise, 20 min to spare."),
         (1, NO | {"why": "too full"}, True, f"Not promised {DUE}: too full; 1970-01-25 04:33:20Z"),
         (1, NO | {"nearest_s": None, "why": "too full"}, True, f"Not promised {DUE}: too full."),

@@ -76,7 +76,9 @@ def _standing(snap: Snapshot, row: int, promise: Promise) -> str:
 
 
 def spare_s(snap: Snapshot, row: int, promise: Promise) -> float:
-    """Seconds between the end of the job, if it ran from now on, and its deadline."""
+    """Seconds until the window begins; later those from the expected end to the deadline."""
+    if snap.jobs.state[row] == PENDING and promise.begin_s and promise.begin_s > snap.now_s:
+        return promise.begin_s - snap.now_s
     left_s = float(snap.left_s[row])
     return promise.due_s - snap.now_s - (left_s if math.isfinite(left_s) else promise.needs_s)
 
