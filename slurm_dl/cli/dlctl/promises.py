@@ -10,18 +10,12 @@ from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlctl.status_text import utc
 from slurm_dl.cli.shared_options import AS_JSON, SOCKET
 from slurm_dl.daemon.control.client import Client, admins_daemon
-from slurm_dl.json_types import Json, as_list
+from slurm_dl.json_types import Json, as_list, number
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import ago
 
 _COLUMNS = (
-    Column(title="JOB"),
-    Column(title="SAYS"),
-    Column(title="STATE"),
-    Column(title="DUE"),
-    Column(title="FROM", may_go=True),
-    Column(title="TO", may_go=True),
-    Column(title="SPARE", right=True),
+    *(Column(title=t) for t in ("JOB", "SAYS", "STATE", "DUE", "FROM", "TO", "SPARE")),
     Column(title="WHY", least=16, folds=True),
 )
 
@@ -52,13 +46,11 @@ def promises(*, as_json: bool, socket: Path | None) -> None:
 
 
 def _cells(one: dict[str, Json]) -> list[str]:
-    spare = one["spare_s"]
-    left = "-"
-    if isinstance(spare, int | float):
-        left = ("-" if spare < 0 else "") + ago(abs(spare))
+    spare_s = one["spare_s"]
+    spare = "-" if spare_s is None else ago(abs(number(spare_s)))
     return [
         *(str(one[key]) for key in ("job", "says", "state")),
         *("-" if one[key] is None else utc(one[key]) for key in ("due_s", "begin_s", "end_s")),
-        left,
+        f"-{spare}" if number(spare_s or 0) < 0 else spare,
         str(one["broken"] or one["why"]),
     ]

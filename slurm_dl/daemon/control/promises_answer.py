@@ -9,7 +9,7 @@ from slurm_dl.daemon.published_state import text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight
 from slurm_dl.engine.explain.promise_reasons import spare_s, state_of
-from slurm_dl.json_types import JsonObject
+from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.promise import Promise, promises_in, totals_in
 
@@ -18,14 +18,7 @@ def promises_of(cycle: Cycle, sight: Sight) -> JsonObject:
     """Promises of the jobs that may be named, by deadline; the totals only to whom all may be."""
     booked, rows = cycle.booked, cycle.snapshot.jobs.row_of()
     found = sorted(promises_in(booked).items(), key=lambda one: (one[1].due_s, one[0]))
-    totals: JsonObject | None = None
-    if not isinstance(sight, Own):
-        counted = totals_in(booked)
-        totals = {
-            "kept": counted.kept,
-            "withdrawn": counted.withdrawn,
-            "broken": dict(counted.broken),
-        }
+    totals: Json = None if isinstance(sight, Own) else dataclasses.asdict(totals_in(booked))
     return {
         "now_s": cycle.snapshot.now_s,
         "promises": [_object(cycle, j, rows.get(j), p) for j, p in found if sight.knows(j)],

@@ -218,9 +218,8 @@ class RequestHandlers:
         return {**answer, **privacy.standing_for(standing_of(self._context), sight)}
 
     def _promises(self, sight: Sight) -> JsonObject:
-        cycle, _ = self._seen(sight)
         standing = privacy.standing_for(standing_of(self._context), sight)
-        return {**promises_of(cycle, sight), **standing}
+        return {**promises_of(self._seen(sight)[0], sight), **standing}
 
     def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
         reason = safe(request.reason, 500)

@@ -11,7 +11,7 @@ from slurm_dl.model.booking import Entry, updated
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING
 from slurm_dl.model.plan import Book, Plan
-from slurm_dl.model.promise import KIND, TOTALS_KIND, Estimate, Promise, promises_in
+from slurm_dl.model.promise import KIND, Promise, promises_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -22,12 +22,8 @@ _CAUSES: Final[Mapping[str, str]] = {
     "preemption_off": "other jobs hold its GPUs, and no GPUs are taken back now",
     "room": "other jobs hold its GPUs, and these cannot be taken back",
 }
-_RESTS: Final[Mapping[Estimate, str]] = {
-    "limit": "its time limit",
-    "history": "its estimated run time",
-}
 _MOST_NAMED = 20
-"""Jobs that one line of the audit log names; its details have them all."""
+"""Jobs that one reason names; the details of the audit log's line have them all."""
 
 
 def promise_sentences(
@@ -44,18 +40,8 @@ def promise_sentences(
     promise = promises_in(updated(snap.booked, wanted)).get(job_id, stands)
     if promise is None:
         return []
-    would, due = promise != stands, moment(promise.due_s)
-    if promise.says == "no":
-        nearest = promise.nearest_s
-        later = f"; {moment(nearest)} could be promised when it was asked" if nearest else ""
-        verdict = f"{'Would not be' if would else 'Not'} promised to be done by {due}"
-        told = [f"{verdict}: {promise.why}{later}."]
-    elif not promise.is_kept:
-        is_so = "would be" if would else "is"
-        told = [f"The promise that it is done by {due} {is_so} broken: {_CAUSES[promise.broken]}."]
-    else:
-        verdict = f"{'Would be promised' if would else 'Promised'} to be done by {due}"
-        told = [f"{verdict} ({_RESTS[promise.rests_on]} counts); {_standing(snap, row, promise)}."]
+    would = promise != stands
+    told = [f"{_verdict('It', promise, would=would)}{_standing(snap, row, promise)}."]
     if would:
         told.append("Promises are not written down while dlschedd does not act.")
     elif not keeps_promises(policy):
@@ -63,16 +49,30 @@ def promise_sentences(
     return told
 
 
+def _verdict(who: str, promise: Promise, *, would: bool = False) -> str:
+    no = "not " if promise.says == "no" else ""
+    verb = f"would {no}be" if would else f"is {no}".strip()
+    told = f"{who} {verb} promised to be done by {moment(promise.due_s)}"
+    if no:
+        nearest = promise.nearest_s
+        later = f"; {moment(nearest)} could be promised when it was asked" if nearest else ""
+        return f"{told}: {promise.why}{later}"
+    if not promise.is_kept:
+        return f"{told}, but that is broken: {_CAUSES[promise.broken]}"
+    window = f"from {moment(promise.begin_s or 0)} to {moment(promise.end_s or 0)}"
+    rests = "time limit" if promise.rests_on == "limit" else "estimated run time"
+    return f"{told}: {promise.gpus:g} GPUs are kept {window}, by its {rests}"
+
+
 def _standing(snap: Snapshot, row: int, promise: Promise) -> str:
-    begin_s = promise.begin_s or promise.due_s
-    if snap.jobs.state[row] != PENDING:
-        where = "it runs under its promise"
-    elif begin_s <= snap.now_s:
-        where = f"its window began at {moment(begin_s)}, and it comes before jobs without a promise"
-    else:
-        where = f"it starts by {moment(begin_s)} at the latest"
+    if not promise.is_kept:
+        return ""
+    where = "it runs under its promise"
+    if snap.jobs.state[row] == PENDING:
+        begun = (promise.begin_s or 0) <= snap.now_s
+        where = "its window has begun, and it comes first" if begun else "it waits"
     left_s = spare_s(snap, row, promise)
-    return f"{where}, {span(abs(left_s))} {'to spare' if left_s >= 0 else 'too late as it stands'}"
+    return f"; {where}, {span(abs(left_s))} {'to spare' if left_s >= 0 else 'too late by now'}"
 
 
 def spare_s(snap: Snapshot, row: int, promise: Promise) -> float:
@@ -100,21 +100,9 @@ def keeps_promises(policy: Policy) -> bool:
 
 
 def booked_in_words(policy: str, entries: Sequence[Entry]) -> str:
-    """The reason of a `Book`: each job's verdict, and kinds of other entries."""
-    told = [f"job {job_id} {_verdict(p)}" for job_id, p in promises_in(entries).items()]
-    gone = [e.key for e in entries if e.kind == KIND and not e.body]
-    told += [f"job {job_id} has no promise any more" for job_id in gone]
-    more = f"; and {len(told) - _MOST_NAMED} more jobs" if len(told) > _MOST_NAMED else ""
-    kinds = sorted({e.kind for e in entries} - ({KIND, TOTALS_KIND} if told else {KIND}))
+    """The reason of a `Book`: each job's verdict, and the kinds of other entries."""
+    told = [_verdict(f"job {job_id}", p) for job_id, p in promises_in(entries).items()]
+    kinds = sorted({e.kind for e in entries if not (e.kind == KIND and e.body)})
     rest = [f"{policy} writes down {', '.join(kinds)}"] if kinds else []
-    return "; ".join([*told[:_MOST_NAMED], *rest]) + more
-
-
-def _verdict(promise: Promise) -> str:
-    due = f"to be done by {moment(promise.due_s)}"
-    if promise.says == "no":
-        return f"is not promised {due} ({promise.why})"
-    if not promise.is_kept:
-        return f"was promised {due}, and that is broken ({_CAUSES[promise.broken]})"
-    window = f"from {moment(promise.begin_s or 0)} to {moment(promise.end_s or 0)}"
-    return f"is promised {due}: {promise.gpus:g} GPUs {window}"
+    more = ["..."] if len(told) > _MOST_NAMED else []
+    return "; ".join([*told[:_MOST_NAMED], *more, *rest])
