@@ -98,7 +98,7 @@ def of_job(now: PublishedState, name: str, sight: Sight) -> JsonObject:
     told = _told(promise, snap.now_s)
     if promise is None and (why := _refusal(cycle, settings, found)):
         told |= {"says": "no", "why": why}
-    return {**_common(cycle, policy), **told}
+    return {**_common(cycle, policy), "due_s": snap.seen.claim(found).due_s, **told}
 
 
 def _refusal(cycle: Cycle, settings: Settings, job_id: JobId) -> str:
