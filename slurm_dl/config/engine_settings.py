@@ -89,8 +89,12 @@ def deadlines_of(config: Config) -> Deadlines | None:
     """The bounds on deadlines; None in native mode, where Slurm itself would preempt for them."""
     if config.preemption.mode == "native":
         return None
-    section = config.deadlines.model_dump()
-    return Deadlines(**section | {"qos": tuple(name.lower() for name in section["qos"])})
+    section, preemption = config.deadlines.model_dump(), config.preemption
+    section["qos"] = tuple(name.lower() for name in section["qos"])
+    section["lead_s"] = section["lead_s"] or (
+        2 * config.daemon.poll_s + preemption.max_grace_s + preemption.start_margin_s
+    )
+    return Deadlines(**section)
 
 
 def with_sure_saves(settings: Settings) -> Settings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, field_validator
 
@@ -69,8 +69,9 @@ class DeadlinesSection(Section):
         default=0.5,
         description=(
             "Share of the GPUs of partitions with common nodes that jobs with deadlines may ask "
-            "for together, first eligible first, and share of each GPU type there. With "
-            "ranking.overdue_share it is 1 at most."
+            "for together, first eligible first, and share of each GPU type there. Under a policy "
+            "that promises: may be promised at any time. With ranking.overdue_share it is 1 at "
+            "most."
         ),
     )
     account_share: Share = Field(
@@ -88,6 +89,23 @@ class DeadlinesSection(Section):
         gt=0,
         le=366 * 86400,
         description="A deadline that is further ahead does not count yet.",
+    )
+    lead_s: Seconds = Field(
+        default=0,
+        ge=0,
+        le=86400,
+        description=(
+            "GPUs are taken back this long before a promise needs them. 0: two looks "
+            "(daemon.poll_s), the longest grace and the time of a start (preemption.max_grace_s, "
+            "preemption.start_margin_s)."
+        ),
+    )
+    estimate: Literal["limit", "history"] = Field(
+        default="limit",
+        description=(
+            "The run time that a promise rests on: the time limit, or the best that is known "
+            "(what the job reports, or jobs like it took). Promises on limits hold, and are fewer."
+        ),
     )
 
     _check_distinct = field_validator("qos")(distinct)

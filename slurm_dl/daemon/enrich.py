@@ -17,6 +17,7 @@ import numpy as np
 from slurm_dl.daemon.history_cache import HistoryCache
 from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.preemption.setup_cost import setup_s
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Deadlines, Preemption
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import expected_s
@@ -79,7 +80,7 @@ class Enricher:
             snap,
             left_s=left.seconds,
             left_from=left.origin,
-            due_s=counted_deadlines(snap, self._deadlines).due_s,
+            due_s=counted_deadlines(snap, self._deadlines, shared=not promises(self._policy)).due_s,
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
             setup_s=self._setup_s(snap),

@@ -36,7 +36,9 @@ class CountedDeadlines:
     refused: Mapping[JobId, str]
 
 
-def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlines:
+def counted_deadlines(
+    snap: Snapshot, rules: Deadlines | None, *, shared: bool = True
+) -> CountedDeadlines:
     """The deadlines in the claims of managed jobs that are not over.
 
     A job counts with the GPUs of all its tasks, in each pool in which it may start, and there among
@@ -45,6 +47,7 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
 
     Args:
         rules: The site's bounds; None: no deadline counts.
+        shared: Count the shares here. False: the policy's promises do that, instant by instant.
     """
     jobs, claims = snap.jobs, snap.seen.claims
     asked = {job_id: c.due_s for job_id, c in claims.items() if c.due_s is not None}
@@ -56,7 +59,7 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
     if rules is None:
         native = "Slurm itself preempts here (preemption.mode is native)"
         return CountedDeadlines(None, dict.fromkeys(map(JobId, jobs.job_id[rows].tolist()), native))
-    shares = _Shares(snap, rules)
+    shares = _Shares(snap, rules, shared=shared)
     due_s, refused = np.full(len(jobs), np.inf), dict[JobId, str]()
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
@@ -71,9 +74,12 @@ def counted_deadlines(snap: Snapshot, rules: Deadlines | None) -> CountedDeadlin
 class _Shares:
     """GPUs of each pool that jobs with counted deadlines ask for: in all, of each owner."""
 
-    def __init__(self, snap: Snapshot, rules: Deadlines) -> None:
-        self._rules, self._may_start = rules, _may_start(snap)
-        self._pools = list(_bounded(snap))
+    def __init__(self, snap: Snapshot, rules: Deadlines, *, shared: bool) -> None:
+        self._rules, self._may_start, self._shared = rules, _may_start(snap), shared
+        if not shared:
+            # Who has a promise keeps it at the limits that it was counted in.
+            self._may_start |= snap.jobs.held == Held.LIMIT
+        self._pools = list(bounded_places(snap))
         # Lists: single values of an array are slow, and there may be 10,000 deadlines.
         self._gpus: list[float] = (snap.jobs.gpus * snap.jobs.tasks).tolist()
         self._uid: list[int] = snap.jobs.uid.tolist()
@@ -90,7 +96,7 @@ class _Shares:
             return "it has passed"
         if ahead_s > rules.longest_ahead_s:
             return f"it is more than {span(rules.longest_ahead_s)} ahead"
-        return self._exceeded(row, text.account)
+        return self._exceeded(row, text.account) if self._shared else ""
 
     def _exceeded(self, row: int, account: str) -> str:
         gpus = self._gpus[row]
@@ -112,7 +118,7 @@ class _Shares:
         return ""
 
 
-def _bounded(snap: Snapshot) -> Iterator[tuple[Bool | None, float, str]]:
+def bounded_places(snap: Snapshot) -> Iterator[tuple[Bool | None, float, str]]:
     """The pools, and in each the GPUs of a type: jobs that ask for them, GPUs, type and blank."""
     nodes, kinds = snap.seen.nodes, snap.seen.gpu_types
     for pool in pools(snap):

@@ -31,9 +31,10 @@ from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
 from slurm_dl.engine.preemption.surplus import Surplus, free_and_lent, lenders, movable, releasing
+from slurm_dl.engine.promise_terms import PROMISED, with_terms
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.size_notes import note_sizes
-from slurm_dl.engine.target import Rows
+from slurm_dl.engine.target import NOBODY, Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.engine.waiting_sizes import (
     at_least_sizes,
@@ -142,6 +143,7 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     settings = admitted.settings
     holds = (settings.hold and bool(policy.about.idles)) or snap.sizes is not None
     soon = with_settling(snap, settings.placement, holds=holds)
+    soon = with_terms(soon, policy, settings, admitted.victims)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
     guaranteed = guarantee(snap, order, displaces(policy), settings)
     return Wish(
@@ -179,12 +181,17 @@ class Target:
 def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
     """Serve the jobs in their order: the jobs that should hold GPUs."""
     settings, victims = admitted.settings, wish.guarantee.shielded(admitted.victims)
+    shielded, pressing = wish.policy_order.shielded, wish.policy_order.pressing
+    if shielded is not None:
+        victims = victims.sparing(shielded, PROMISED)
     if wish.lease_s and wish.guarantee.promise is None:
         # Who is guaranteed nodes need not wait for the end of a lease.
         window_s = settings.lease_window * wish.lease_s
         victims = victims.sparing(under_lease(snap, wish.lease_s, window_s), LEASED)
     order = wish.guarantee.order
     may_displace = displacers(snap, settings.preemption, wish.guarantee.guaranteed)
+    if pressing is not None:
+        may_displace |= pressing
     displaces = wish.guarantee.preempts != "never" and settings.preemption.enabled
     # What finds no room in its least size finds none at all.
     least, soon = at_least_sizes(snap), at_least_sizes(wish.soon)
@@ -198,6 +205,7 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         pinned if lending is not None else _with_elastic(snap, pinned),
         skips=wish.policy.skips,
         bound=settings.overdue,
+        urgent=NOBODY if pressing is None else wish.ranked[pressing[wish.ranked]],
         closed=out_of_reach(least, victims.lasting, settings.preemption.handover_timeout_s),
         roomless=without_room(
             soon, wish.ranked, may_displace, settings.window, free_and_lent(snap, lending)

@@ -142,6 +142,7 @@ def serve_ranked(
     *,
     skips: bool,
     bound: Overdue = NEVER_OVERDUE,
+    urgent: Rows = NOBODY,
     closed: Bool | None = None,
     roomless: Bool | None = None,
     resizing: Resizing = AS_SUBMITTED,
@@ -155,6 +156,7 @@ def serve_ranked(
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
         skips: Whether jobs behind one that does not fit are served.
         bound: When a job has waited for so long that it is served first.
+        urgent: Rows that are served before those even so, best first.
         closed: ``(n,)`` bool, waiting jobs that could not start even if they were served; jobs
             behind them are, where the policy skips what does not fit. None: nobody.
         roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
@@ -188,7 +190,7 @@ def serve_ranked(
         intent = serve(barred=_either(barred, roomless))
     overdue = _overdue_jobs(snap, barred, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
-        intent = serve(barred=_either(barred, roomless), first=overdue)
+        intent = serve(barred=_either(barred, roomless), first=np.concatenate([urgent, overdue]))
     return dataclasses.replace(intent, overdue=overdue, back=back)
 
 
@@ -293,7 +295,10 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     Raises:
         ValueError: The policy returned nonsense; nothing may be done by it.
     """
-    columns = (order.tie, order.barred, order.start_s, order.gpu_type, order.size)
+    columns = (
+        order.tie, order.barred, order.start_s, order.gpu_type, order.size, order.shielded,
+        order.pressing,
+    )  # fmt: skip
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     shapes += [column.shape for column in columns if column is not None]
     if order.share is not None:

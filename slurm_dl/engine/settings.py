@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from slurm_dl.model.json_marks import OneOf
 from slurm_dl.model.profile import Profile
+from slurm_dl.model.promise import Estimate
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 
@@ -163,6 +164,8 @@ class Deadlines:
     account_share: float = 0.25  # Share that those of one account, or of one user, ask for, above 0
     qos: tuple[str, ...] = ()  # QOS whose jobs may have one, in small letters; empty: all
     longest_ahead_s: float = 1_209_600.0  # A deadline further ahead does not count yet, seconds
+    lead_s: float = 780.0  # Promised GPUs are taken back this long before they are needed, seconds
+    estimate: Estimate = "limit"  # The run time that promises rest on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

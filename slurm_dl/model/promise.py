@@ -15,7 +15,7 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model import booking
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, I64, Bool
 
 KIND: Final = "promise"
 TOTALS_KIND: Final = "promises"
@@ -78,28 +78,66 @@ class Totals:
         }
         return booking.entry(TOTALS_KIND, "", body)
 
-    def with_kept(self, kept: int, withdrawn: int, broken: Iterable[str]) -> Self:
-        """They and some more."""
-        more = dict(self.broken)
-        for cause in broken:
-            more[cause] = more.get(cause, 0) + 1
-        return type(self)(kept=self.kept + kept, withdrawn=self.withdrawn + withdrawn, broken=more)
+    def with_more(self, ended: Mapping[str, int]) -> Self:
+        """They and some more: ``kept``, ``withdrawn``, and causes."""
+        causes = {cause: self.broken.get(cause, 0) + ended.get(cause, 0) for cause in CAUSES}
+        return type(self)(
+            kept=self.kept + ended.get("kept", 0),
+            withdrawn=self.withdrawn + ended.get("withdrawn", 0),
+            broken={cause: n for cause, n in causes.items() if n},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodeGroup:
+    """Nodes that can be promised to some jobs.
+
+    Attributes:
+        nodes: ``(m,)`` bool, those that are up, or are reserved now and come back.
+        kind: The type of GPUs that counts, an index into `Observed.gpu_types`; -1: all.
+        is_short: Some nodes that would belong to it are down.
+    """
+
+    nodes: Bool
+    kind: int
+    is_short: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromiseTerms:
-    """Bounds within which a decision may promise; the engine sets them.
+    """All that a decision has to know before it promises anything.
 
-    The defaults are those of the papers' ideal cluster.
+    Attributes:
+        groups: The g groups of nodes.
+        group: ``(n,)`` int64, the group each job with a deadline could run in; -1: none.
+        meets: ``(n, g)`` bool, whether each job could run on a node of each group, or does.
+        places: Where shares are counted: the jobs that count there, ``(n,)`` bool or None for all,
+            and the GPUs.
+        refused: The reason why a job is promised nothing, by row.
+        owners: The account of each job, by row; of those without one nothing.
+        returns_s: ``(n,)`` seconds until GPUs of each running job can be taken back; inf: only its
+            end gives them back.
+        holds_s: ``(n,)`` seconds for which each waiting job would keep its GPUs once it started.
+        is_preempting: False: no GPUs are taken back now.
+        share: Share of a place's GPUs that may be promised together at any time.
+        account_share: Share of one account, and of one user.
+        lead_s: GPUs are taken back this long before they are needed, seconds.
+        estimate: The run time that promises rest on.
     """
 
-    share: float = 1.0  # Share of a pool's GPUs that may be promised together at any time
-    account_share: float = 1.0  # Share of one account, and of one user
-    lead_s: float = 0.0  # GPUs are taken back this long before they are needed, seconds
+    groups: tuple[NodeGroup, ...]
+    group: I64
+    meets: Bool
+    places: tuple[tuple[Bool | None, float], ...]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    owners: Mapping[int, str] = field(default_factory=dict)
+    returns_s: F64
+    holds_s: F64
+    is_preempting: bool = True
+    share: float = 1.0
+    account_share: float = 1.0
+    lead_s: float = 0.0
     estimate: Estimate = "history"
-    returns_s: F64 | None = None  # ``(n,)`` seconds until GPUs of each running job can be taken
-    # back; inf: only its end gives them back. None: at once, all of them
-    is_preempting: bool = True  # False: nothing is taken back now, whatever *returns_s*
 
 
 def promises_in(booked: Iterable[Entry]) -> dict[JobId, Promise]:

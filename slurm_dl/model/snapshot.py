@@ -25,6 +25,7 @@ from slurm_dl.model.json_marks import SharedMasks
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.other_gres import OtherGres
 from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.model.promise import PromiseTerms
 from slurm_dl.model.quotas import Quotas
 from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.shared_gpu import SharedGpu
@@ -249,6 +250,8 @@ class Snapshot:
         sizes: The sizes of elastic jobs; None: no job is elastic.
         past: Jobs that are over, the last of them.
         booked: What policies had written down, sorted by kind and key; see `booking`.
+        terms: What a policy must know before it promises anything; `decide` sets it. None: the
+            terms of an ideal cluster.
         setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
             hold, start and restore. None: nobody measured it.
         committed_s: ``(n,)`` seconds of a run of each job in which it cannot be preempted; see
@@ -284,6 +287,7 @@ class Snapshot:
     sizes: Sizes | None = None
     past: Past = NO_PAST
     booked: tuple[Entry, ...] = ()
+    terms: PromiseTerms | None = None
     setup_s: F64 | None = None
     committed_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)

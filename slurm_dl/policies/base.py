@@ -95,6 +95,9 @@ class Order:
             `AS_ASKED` for all.
         book: Entries that are to stand from now on, or to be struck out; see `booking`. An entry
             that is not named stays as it is.
+        shielded: ``(n,)`` bool, running jobs that are not to be preempted. None: no job.
+        pressing: ``(n,)`` bool, waiting jobs for which others may be preempted whoever may be a
+            beneficiary, before overdue jobs. None: no job.
     """
 
     tier: I16
@@ -108,6 +111,8 @@ class Order:
     share: F64 | None = None
     size: I32 | None = None
     book: tuple[Entry, ...] = ()
+    shielded: Bool | None = None
+    pressing: Bool | None = None
 
 
 def one_tier(key: F64, tie: F64 | None = None) -> Order:

@@ -9,19 +9,18 @@ from typing import cast
 from slurm_dl.model import plugins
 from slurm_dl.policies import policy_file
 from slurm_dl.policies.allox import Allox
-from slurm_dl.policies.arrival_las import ArrivalLas
 from slurm_dl.policies.astraea_ltgf import AstraeaLtgf
 from slurm_dl.policies.backfill import Conservative, Easy
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.carbyne import Carbyne
 from slurm_dl.policies.discrete_gittins import DiscreteGittins
-from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.drf import Drf
+from slurm_dl.policies.edf import Edf
 from slurm_dl.policies.elas import Elas
 from slurm_dl.policies.elastic.afs import Afs
 from slurm_dl.policies.elastic.optimus import Optimus
 from slurm_dl.policies.elastic.sidecar import SideCar
-from slurm_dl.policies.fifo import Fifo, FifoSkip, StaticPriority
+from slurm_dl.policies.fifo import StaticPriority
 from slurm_dl.policies.gandiva_fair import GandivaFair
 from slurm_dl.policies.gavel.hierarchy import GavelHierarchical
 from slurm_dl.policies.gavel.objectives import (
@@ -39,36 +38,32 @@ from slurm_dl.policies.gittins import Gittins
 from slurm_dl.policies.grouper import Grouper
 from slurm_dl.policies.hug import Hug
 from slurm_dl.policies.karuna import Karuna
-from slurm_dl.policies.las import Las
 from slurm_dl.policies.learned_gittins import LearnedGittins
 from slurm_dl.policies.list_gittins import ListGittins
 from slurm_dl.policies.list_las import ListLas
 from slurm_dl.policies.mlfs import Mlfs
+from slurm_dl.policies.plain import PLAIN
 from slurm_dl.policies.qssf import Qssf
-from slurm_dl.policies.shortest import FewestGpus, LongestPending, Sjf, Srsf, Srtf
 from slurm_dl.policies.tagged import Tagged
 from slurm_dl.policies.themis.finish_time_auction import Themis, ThemisConvex
 
 ENTRY_POINT_GROUP = "slurm_dl.policies"
 
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
-    {
+    dict(PLAIN)
+    | {
         policy.name: policy
         for policy in (
             Afs,
             Allox,
-            ArrivalLas,
             AstraeaLtgf,
             Carbyne,
             Conservative,
             DiscreteGittins,
-            DiscreteLas,
             Drf,
             Easy,
+            Edf,
             Elas,
-            FewestGpus,
-            Fifo,
-            FifoSkip,
             GandivaFair,
             GavelCost,
             GavelCostSlo,
@@ -87,18 +82,13 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
             Grouper,
             Hug,
             Karuna,
-            Las,
             LearnedGittins,
             ListGittins,
             ListLas,
-            LongestPending,
             Mlfs,
             Optimus,
             Qssf,
             SideCar,
-            Sjf,
-            Srsf,
-            Srtf,
             StaticPriority,
             Tagged,
             Themis,

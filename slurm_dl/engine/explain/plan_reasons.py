@@ -31,6 +31,7 @@ from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
 from slurm_dl.engine.preemption.start_again import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Deadlines, External, Native
 from slurm_dl.ledger.completions import endings_at
 from slurm_dl.ledger.job_past import PastJob
@@ -249,7 +250,8 @@ def _due(cycle: Cycle, policy: Policy, row: int, job_id: JobId) -> list[str]:
     if "due_s" not in policy.about.needs:
         return [f"{due}, but policy {policy.name} does not go by deadlines."]
     rules = Deadlines() if cycle.settings is None else cycle.settings.deadlines
-    refused = counted_deadlines(snap, rules).refused.get(job_id)
+    shared = not promises(policy)
+    refused = counted_deadlines(snap, rules, shared=shared).refused.get(job_id)
     if refused:
         return [f"{due}; its deadline is not counted: {refused}."]
     spare_s = at_s - snap.now_s - float(snap.left_s[row])

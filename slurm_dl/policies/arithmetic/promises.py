@@ -1,0 +1,495 @@
+"""Promises that jobs are done by their deadlines: each is one whole window, kept in the book.
+
+A window is given as late as it can be, once, to jobs in the order of their first submission, and is
+never moved for another job. A job that runs under a promise is not to be preempted. One that waits
+needs its GPUs from the begin of its window on; before that it may start where that leaves all other
+windows free. Jobs without a promise may not start where nobody could take their GPUs back in time.
+
+Windows are lost only with nodes, or to jobs that the calendar could not foresee; then they are
+fitted again in the order of their deadlines.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.model import booking
+from slurm_dl.model.booking import Entry
+from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETING, F64, I64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.promise import (
+    KIND,
+    Cause,
+    Estimate,
+    Promise,
+    PromiseTerms,
+    promises_in,
+    totals_in,
+)
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
+from slurm_dl.policies.arithmetic.supply import rates_of
+
+MOST_HELD_BACK: Final = 1000
+"""Waiting jobs, best first, that are looked at whether they may start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Promised:
+    """The promises that stand after a look.
+
+    Attributes:
+        running: ``(n,)`` bool, jobs that run under one.
+        pressing: ``(n,)`` bool, waiting jobs that need their GPUs now.
+        barred: ``(n,)`` bool, waiting jobs that may not start yet.
+        begin_s: ``(n,)`` begin of the window of each waiting job, epoch seconds; inf: it has none.
+        due_s: ``(n,)`` deadline of each job with a promise, epoch seconds; inf for the others.
+        book: What has changed.
+    """
+
+    running: Bool
+    pressing: Bool
+    barred: Bool
+    begin_s: F64
+    due_s: F64
+    book: tuple[Entry, ...]
+
+
+def promised(snap: Snapshot, terms: PromiseTerms, ranked: I64, margin: float) -> Promised:
+    """Keep the promises of the book, and answer new deadlines.
+
+    Args:
+        ranked: Rows of the jobs in the order in which they are served without promises, best first.
+        margin: Share of a run time that is added where it is no time limit, 0 or more.
+    """
+    look = _Look(snap, terms, margin)
+    look.settle()
+    look.keep()
+    look.answer()
+    barred = look.early(ranked)
+    return look.result(barred)
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at the promises; its steps are called in the order of `promised`."""
+
+    snap: Snapshot
+    terms: PromiseTerms
+    margin: float
+    now_s: int = 0
+    calendar: Calendar = field(default_factory=lambda: Calendar(0.0))
+    promises: dict[int, Promise] = field(default_factory=dict)  # Of live jobs, by row
+    windows: dict[int, tuple[int, int]] = field(default_factory=dict)  # That are kept, by row
+    book: list[Entry] = field(default_factory=list)
+    _needs: dict[tuple[int, bool], Need] = field(default_factory=dict)
+    _quotas: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    _started: Bool = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
+    _on: F64 = field(default_factory=lambda: np.zeros((0, 0)))  # ``(n, g)``, see `_on_groups`
+
+    def __post_init__(self) -> None:
+        jobs, seen = self.snap.jobs, self.snap.seen
+        self.now_s = math.ceil(self.snap.now_s)
+        self.calendar = Calendar(self.now_s)
+        taking = [b for h in self.snap.handovers for b in h.beneficiaries]
+        # Who gets the GPUs of a hand-over has them as good as already.
+        self._started = (jobs.state > PENDING) | np.isin(jobs.job_id, taking)
+        counts = {} if seen.quotas is None else seen.quotas.counts
+        ids = jobs.job_id.tolist()
+        self._quotas = {row: counts[JobId(j)] for row, j in enumerate(ids) if j in counts}
+        self._on = self._on_groups()
+
+    # The book.
+
+    def settle(self) -> None:
+        """Strike out what is over, count it, and let go of what its user has withdrawn."""
+        snap, jobs = self.snap, self.snap.jobs
+        row_of, ended = jobs.row_of(), Counter[str]()
+        for job_id, promise in promises_in(snap.booked).items():
+            row = row_of.get(job_id)
+            if row is None or jobs.state[row] >= COMPLETING:
+                if promise.says == "yes" and not promise.missed:
+                    ended[self._ending(job_id, row, promise)] += 1
+            elif promise.says == "yes" and not promise.missed and snap.now_s > promise.due_s + 1:
+                because = promise.broken or self._late_because(row)
+                ended[because] += 1
+                self._say(row, dataclasses.replace(promise, missed=True, broken=because))
+                continue
+            elif promise.missed or promise.due_s == self._due_s(row):
+                self.promises[row] = promise
+                continue
+            else:
+                ended["withdrawn"] += promise.says == "yes"
+            self.book.append(booking.entry(KIND, job_id, None))
+        if any(ended.values()):
+            self.book.append(totals_in(snap.booked).with_more(ended).entry())
+
+    def _ending(self, job_id: JobId, row: int | None, promise: Promise) -> str:
+        """``kept`` or ``withdrawn``, or why the promise to a job that is over was broken."""
+        text = self.snap.seen.texts.get(job_id)
+        end_s = self.snap.now_s
+        if row is not None:
+            end_s = float(self.snap.jobs.end_s[row]) or end_s
+        if end_s > promise.due_s + 1:
+            return promise.broken or "estimate"
+        cancelled = text is not None and text.ending.startswith("CANCELLED")
+        return "withdrawn" if cancelled else "kept"
+
+    def _due_s(self, row: int) -> int | None:
+        due_s = math.inf if self.snap.due_s is None else float(self.snap.due_s[row])
+        return math.floor(due_s) if math.isfinite(due_s) else None
+
+    def _late_because(self, row: int) -> Cause:
+        return "estimate" if self.snap.jobs.state[row] > PENDING else self._cause(row)
+
+    def _cause(self, row: int) -> Cause:
+        """Why no window is left for the job at *row*, which had one."""
+        group = int(self.terms.group[row])
+        if group < 0 or self.terms.groups[group].is_short:
+            return "node"
+        return "room" if self.terms.is_preempting else "preemption_off"
+
+    def keep(self) -> None:
+        """Find the windows that are promised already; those that do not fit any more anew."""
+        live = [row for row, p in self.promises.items() if p.says == "yes" and not p.missed]
+        by_due = sorted(live, key=lambda r: (self.promises[r].due_s, self.snap.jobs.job_id[r]))
+        self._open_calendar()
+        running = [r for r in by_due if self._started[r]]
+        for row in running:
+            self._keep_running(row)
+        waiting = [r for r in by_due if not self._started[r]]
+        # Who has lost its window gets another only in what the others leave.
+        for row in sorted(waiting, key=lambda r: bool(self.promises[r].broken)):
+            self._keep_waiting(row)
+
+    def _keep_running(self, row: int) -> None:
+        promise, jobs = self.promises[row], self.snap.jobs
+        since_s = max(float(jobs.start_s[row]), promise.at_s)
+        lasts = jobs.state[row] > PENDING and self.now_s > since_s + promise.needs_s + 1
+        if lasts and promise.rests_on != "limit":
+            self._say(row, dataclasses.replace(promise, broken="estimate"))
+            self._hold(row)
+            return
+        if promise.broken:
+            self._say(row, dataclasses.replace(promise, broken=""))
+        self._take(row, self.now_s, max(self.now_s + 1, self._end_s(row)))
+
+    def _keep_waiting(self, row: int) -> None:
+        promise, need = self.promises[row], self._need(row)
+        begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
+        if int(self.terms.group[row]) >= 0 and not promise.broken:
+            if self.calendar.fits(need, max(begin_s, self.now_s), end_s):
+                self._take(row, begin_s, end_s)
+                return
+            if begin_s <= self.now_s:
+                # It is served all the same: its run time is seldom as long as its time limit.
+                self.windows[row] = (begin_s, end_s)
+                return
+        lasts_s = self._needs_s(row) + self.terms.lead_s
+        found_s = None
+        if int(self.terms.group[row]) >= 0:
+            found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+        if found_s is None:
+            if not promise.broken:
+                self._say(row, dataclasses.replace(promise, broken=self._cause(row)))
+            return
+        begin_s, end_s = math.floor(found_s), math.floor(found_s + lasts_s)
+        self._say(row, dataclasses.replace(promise, begin_s=begin_s, end_s=end_s, broken=""))
+        self._take(row, begin_s, end_s)
+
+    def answer(self) -> None:
+        """Promise new jobs a window, or say no, by their first submission."""
+        snap, jobs = self.snap, self.snap.jobs
+        if snap.due_s is None:
+            return
+        live = np.isfinite(snap.due_s) & (jobs.state < COMPLETING) & (jobs.gpus > 0)
+        rows = [row for row in live.nonzero()[0].tolist() if row not in self.promises]
+        first_s = snap.memory.first_submit_s
+        for row in sorted(rows, key=lambda r: (first_s[r], jobs.job_id[r])):
+            self._answer(row)
+
+    def _answer(self, row: int) -> None:
+        due_s = self._due_s(row) or 0
+        needs_s = self._needs_s(row)
+        lead_s = 0 if self._started[row] else math.ceil(self.terms.lead_s)
+        promise = Promise(
+            says="no",
+            due_s=due_s,
+            at_s=self.now_s,
+            gpus=self._gpus(row),
+            needs_s=min(needs_s + lead_s, _FOREVER_S),
+            rests_on=self._rests_on(row),
+        )
+        if why := self._refusal(row):
+            self._say(row, dataclasses.replace(promise, why=why))
+            return
+        need, lasts_s = self._need(row), needs_s + lead_s
+        begin_s: float | None = None
+        if not self._started[row]:
+            begin_s = self.calendar.latest_s(need, lasts_s, due_s)
+        elif self.calendar.fits(need, self.now_s, self.now_s + lasts_s):
+            begin_s = self.now_s if self.now_s + lasts_s <= due_s else None
+        if begin_s is None:
+            early_s = self.calendar.earliest_s(need, lasts_s)
+            nearest_s = None if early_s is None else math.ceil(early_s) + lasts_s
+            why = "its GPUs would be in use or promised, or its share be spent"
+            if self.now_s + lasts_s > due_s:
+                why = "its run time, with what it takes to free GPUs, ends later"
+            self._say(row, dataclasses.replace(promise, nearest_s=nearest_s, why=why))
+            return
+        begin = math.floor(begin_s)
+        self._say(
+            row, dataclasses.replace(promise, says="yes", begin_s=begin, end_s=begin + lasts_s)
+        )
+        self._take(row, begin, begin + lasts_s)
+
+    def _refusal(self, row: int) -> str:
+        """The reason why the job is promised nothing, whatever its deadline; empty if none is."""
+        if why := self.terms.refused.get(row):
+            return why
+        if self._needs_s(row) >= _FOREVER_S:
+            return "it has no time limit"
+        if int(self.terms.group[row]) < 0 or self._home_gpus(row) < self._gpus(row):
+            return "there are too few nodes on which it would come first"
+        return ""
+
+    # Early starts.
+
+    def early(self, ranked: I64) -> Bool:
+        """``(n,)`` bool, waiting jobs that may not start now: they would take a window."""
+        jobs = self.snap.jobs
+        barred = np.zeros(len(jobs), dtype=np.bool_)
+        if not self.windows:
+            return barred
+        waits = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.gpus > 0)
+        rows = ranked[(waits & ~self._started)[ranked]][:MOST_HELD_BACK]
+        free = sum(self._capacity(g) for g in range(len(self.terms.groups))) - self._on.sum()
+        for row in rows.tolist():
+            window = self.windows.get(row)
+            if window is not None and window[0] <= self.now_s:
+                continue
+            need = self._need(row, promised=window is not None)
+            end_s = self._end_s(row) if window else self.now_s + float(self.terms.holds_s[row])
+            if window is not None:
+                self.calendar.take(need, *window, times=-1)
+            barred[row] = not self.calendar.fits(need, self.now_s, end_s)
+            if window is not None:
+                self.calendar.take(need, *window)
+            starts = window is not None or jobs.gpus[row] <= free
+            if not barred[row] and starts:
+                free -= jobs.gpus[row] if window is None else 0
+                until_s = end_s if window is None else min(end_s, window[0])
+                self.calendar.take(need, self.now_s, until_s)
+        return barred
+
+    def result(self, barred: Bool) -> Promised:
+        """All that the decision goes by."""
+        n = len(self.snap.jobs)
+        running, pressing = np.zeros((2, n), dtype=np.bool_)
+        begin_s, due_s = np.full((2, n), np.inf)
+        for row, (first_s, _) in self.windows.items():
+            due_s[row] = self.promises[row].due_s
+            if self.snap.jobs.state[row] > PENDING:
+                running[row] = True
+            else:
+                pressing[row], begin_s[row] = first_s <= self.now_s, first_s
+        return Promised(
+            running=running,
+            pressing=pressing,
+            barred=barred,
+            begin_s=begin_s,
+            due_s=due_s,
+            book=tuple(self.book),
+        )
+
+    # What a job needs.
+
+    def _say(self, row: int, promise: Promise) -> None:
+        self.promises[row] = promise
+        self.book.append(promise.entry(int(self.snap.jobs.job_id[row])))
+
+    def _take(self, row: int, begin_s: int, end_s: int) -> None:
+        self.windows[row] = (begin_s, end_s)
+        self.calendar.take(self._need(row), begin_s, end_s)
+
+    def _rests_on(self, row: int) -> Estimate:
+        known = self.snap.left_from
+        origin = Origin.DECLARED if known is None else Origin(int(known[row]))
+        sure = origin == Origin.KNOWN
+        guessed = origin in (Origin.HISTORY, Origin.REPORTED) and self.terms.estimate == "history"
+        return "history" if sure or guessed else "limit"
+
+    def _needs_s(self, row: int) -> int:
+        return _whole(self._left_s(row))
+
+    def _left_s(self, row: int) -> float:
+        """Seconds that the job is still going to run, with the margin."""
+        jobs, left_s = self.snap.jobs, float(self.snap.left_s[row])
+        limit_s = float(jobs.limit_s[row])
+        if jobs.state[row] > PENDING:
+            limit_s = max(0.0, float(jobs.start_s[row]) + limit_s - self.now_s)
+        if self._rests_on(row) == "history":
+            rates = rates_of(self.snap)[row]
+            slowest = float(rates[rates > 0].min(initial=1.0)) if (rates > 0).any() else 1.0
+            needs_s = min(left_s / slowest * (1 + self.margin), limit_s)
+        else:
+            # What is left of a time limit over all runs; each run has the whole of it at most.
+            declared = self.snap.left_from is None or (
+                self.snap.left_from[row] == Origin.DECLARED and math.isfinite(left_s)
+            )
+            needs_s = min(left_s, limit_s) if declared else limit_s
+        return min(needs_s, _FOREVER_S)
+
+    def _end_s(self, row: int) -> int:
+        """When the job ends if it runs from now on; the same at each look at an exact run time."""
+        return _whole(self.snap.now_s + self._left_s(row))
+
+    def _gpus(self, row: int) -> float:
+        """GPUs of a job as they are counted: a power of two on a node, or whole nodes.
+
+        Counted are GPUs, not nodes, and what lies askew would fit nowhere.
+        """
+        jobs, group = self.snap.jobs, int(self.terms.group[row])
+        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
+        if group < 0:
+            return gpus
+        home = self.terms.groups[group]
+        node = float(self.snap.seen.nodes.of_type(home.kind)[home.nodes].max(initial=1.0))
+        each = gpus / n_nodes
+        if each >= node:
+            return math.ceil(gpus / node - 1e-9) * node
+        return n_nodes * min(2.0 ** math.ceil(math.log2(each) - 1e-9), node)
+
+    def _home_gpus(self, row: int) -> float:
+        home = self.terms.groups[int(self.terms.group[row])]
+        return float(self.snap.seen.nodes.of_type(home.kind)[home.nodes].sum())
+
+    def _need(self, row: int, *, promised: bool = True) -> Need:
+        if (row, promised) not in self._needs:
+            self._needs[row, promised] = self._need_of(row, promised=promised)
+        return self._needs[row, promised]
+
+    def _need_of(self, row: int, *, promised: bool) -> Need:
+        terms, home = self.terms, int(self.terms.group[row])
+        gpus = self._gpus(row)
+        if self.snap.jobs.state[row] > PENDING:
+            units = self._held_units(row)
+        else:
+            units = {
+                ("nodes", g): min(gpus, self._capacity(g))
+                for g in terms.meets[row].nonzero()[0].tolist()
+            }
+        courteous = frozenset(r for r in units if r != ("nodes", home) or not promised)
+        units |= {("quota", quota): held for quota, held in self._quotas.get(row, ())}
+        if not promised:
+            return Need(units, courteous | {r for r in units if r[0] == "quota"})
+        owners: list[tuple[str, int | str]] = [("user", int(self.snap.jobs.uid[row]))]
+        if account := terms.owners.get(row):
+            owners.append(("account", account))
+        for place, (inside, _) in enumerate(terms.places):
+            if inside is None or inside[row]:
+                units["share", place] = gpus
+                units |= {("owner", *owner, place): gpus for owner in owners}
+        return Need(units, courteous, ("nodes", home) if home >= 0 else None)
+
+    # What there is.
+
+    def _capacity(self, group: int) -> float:
+        one = self.terms.groups[group]
+        return float(self.snap.seen.nodes.of_type(one.kind)[one.nodes].sum())
+
+    def _open_calendar(self) -> None:
+        """Open all resources, less what jobs without a promise and reservations keep."""
+        snap, terms, calendar = self.snap, self.terms, self.calendar
+        for g in range(len(terms.groups)):
+            calendar.open(("nodes", g), self._capacity(g))
+            for begin_s, end_s, gpus in self._reserved(g):
+                calendar.take(Need({("nodes", g): gpus}), begin_s, end_s)
+        for place, (_, gpus) in enumerate(terms.places):
+            calendar.open(("share", place), terms.share * gpus)
+            for owner in self._owners() if terms.account_share < terms.share else ():
+                calendar.open(("owner", *owner, place), terms.account_share * gpus)
+        quotas = snap.seen.quotas
+        if quotas is not None:
+            used = quotas.used.copy()
+            for row, counts in self._quotas.items():
+                for quota, units in counts if snap.jobs.state[row] > PENDING else ():
+                    used[quota] -= units
+            for quota in {q for counts in self._quotas.values() for q, _ in counts}:
+                free = float(quotas.most[quota]) - max(0.0, float(used[quota]))
+                calendar.open(("quota", quota), free)
+        self._take_running()
+
+    def _owners(self) -> Iterator[tuple[str, int | str]]:
+        rows = self.promises.keys() | set(self.terms.owners)
+        if self.snap.due_s is not None:
+            rows |= set(np.isfinite(self.snap.due_s).nonzero()[0].tolist())
+        yield from {("user", int(self.snap.jobs.uid[row])) for row in rows}
+        yield from {("account", account) for account in self.terms.owners.values()}
+
+    def _reserved(self, group: int) -> Iterator[tuple[int, float, float]]:
+        """Begin, end and GPUs of the reservations of others on nodes of a group."""
+        one, nodes = self.terms.groups[group], self.snap.seen.nodes
+        for blocked in self.snap.seen.blocked:
+            gpus = float(nodes.of_type(one.kind)[one.nodes & blocked.nodes].sum())
+            if gpus:
+                yield math.floor(blocked.start_s), math.ceil(min(blocked.end_s, 1e12)), gpus
+
+    def _take_running(self) -> None:
+        """Hold the GPUs and limits of running jobs without a promise until they come back."""
+        jobs = self.snap.jobs
+        held = (jobs.state > PENDING) & (jobs.state < COMPLETING) & (jobs.gpus > 0)
+        for row in held.nonzero()[0].tolist():
+            promise = self.promises.get(row)
+            asks = promise is None and self._due_s(row) is not None
+            if not asks and (promise is None or promise.says == "no" or promise.missed):
+                self._hold(row)
+
+    def _hold(self, row: int) -> None:
+        jobs, terms = self.snap.jobs, self.terms
+        limit_s = float(jobs.start_s[row] + jobs.limit_s[row])
+        back_s = limit_s
+        if terms.is_preempting:
+            back_s = min(limit_s, self.snap.now_s + float(terms.returns_s[row]))
+        self.calendar.take(Need(self._held_units(row)), self.now_s, _whole(back_s))
+        # A limit is freed by the job's end alone: for it nobody is stopped.
+        quotas: dict[Resource, float] = {("quota", q): u for q, u in self._quotas.get(row, ())}
+        self.calendar.take(Need(quotas), self.now_s, _whole(limit_s))
+
+    def _held_units(self, row: int) -> dict[Resource, float]:
+        on = self._on[row]
+        return {("nodes", g): float(on[g]) for g in on.nonzero()[0].tolist()}
+
+    def _on_groups(self) -> F64:
+        """``(n, g)`` GPUs that each job holds on nodes of each group."""
+        seen, terms = self.snap.seen, self.terms
+        place, n = seen.held, len(seen.jobs)
+        on = np.zeros((n, len(terms.groups)))
+        for g, group in enumerate(terms.groups):
+            here = group.nodes[place.node]
+            gpus = place.gpus
+            if group.kind >= 0:
+                gpus = place.gpus_by_type(seen.nodes, len(seen.gpu_types))[group.kind]
+            on[:, g] = np.bincount(place.job, gpus * here, n)
+        told = np.zeros(n, dtype=np.bool_)
+        told[place.job] = True
+        # Clusters without nodes, and jobs of which Slurm does not say yet where they are.
+        on[~told] = (terms.meets * seen.jobs.gpus[:, None])[~told]
+        return on
+
+
+_FOREVER_S: Final = 10**10
+"""A run time that nobody knows."""
+
+
+def _whole(at_s: float) -> int:
+    """*at_s* rounded up, but for the rounding of sums."""
+    return math.ceil(min(at_s, 100.0 * _FOREVER_S) - 1e-3)
