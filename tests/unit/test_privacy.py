@@ -68,12 +68,13 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "why": {},
     "when": {},
     "promises": {},
+    "quote": {},
     "config": {},
 }
 """What an ordinary user may ask; each with the fields that ask for most."""
 
 
-OF_JOBS = ("why", "when")
+OF_JOBS = ("why", "when", "quote")
 """Requests about one job; each is asked about everybody's."""
 
 

@@ -11,7 +11,7 @@ import time
 
 from slurm_dl.config.value_origins import Plain
 from slurm_dl.daemon import forecast_answers as when
-from slurm_dl.daemon import forecast_service, published_state
+from slurm_dl.daemon import forecast_service, published_state, quote_answers
 from slurm_dl.daemon.audit_log import AuditLine
 from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
@@ -25,6 +25,7 @@ from slurm_dl.daemon.control.requests import (
     ConfigRequest,
     PauseRequest,
     PromisesRequest,
+    QuoteRequest,
     ReloadRequest,
     ResetBreakerRequest,
     ResumeRequest,
@@ -87,7 +88,7 @@ class RequestHandlers:
                 return self._queue(parsed, sight)
             case WhyRequest():
                 return self._why(parsed, sight)
-            case WhenRequest():
+            case WhenRequest() | QuoteRequest():
                 return self._when(parsed, sight, peer)
             case PromisesRequest():
                 return self._promises(sight)
@@ -183,7 +184,7 @@ class RequestHandlers:
             **privacy.standing_for(standing_of(self._context), sight),
         }
 
-    def _when(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+    def _when(self, request: WhenRequest | QuoteRequest, sight: Sight, peer: Peer) -> JsonObject:
         with self._asking_lock:
             if peer.uid in self._asking:
                 msg = "you are waiting for a forecast already: one at a time"
@@ -195,10 +196,18 @@ class RequestHandlers:
             with self._asking_lock:
                 self._asking.discard(peer.uid)
 
-    def _foreseen(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+    def _foreseen(
+        self, request: WhenRequest | QuoteRequest, sight: Sight, peer: Peer
+    ) -> JsonObject:
         now = self._context.board.current
         forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
-        if request.job:
+        if isinstance(request, QuoteRequest):
+            answer = (
+                quote_answers.of_job(now, request.job, sight)
+                if request.job
+                else quote_answers.of_shapes(forecasts, now, request, peer)
+            )
+        elif request.job:
             answer = when.of_job(forecasts, now, request.job, sight)
         elif request.jobs:
             answer = when.of_jobs(forecasts, now, request.jobs, sight)
