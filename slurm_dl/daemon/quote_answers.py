@@ -21,12 +21,12 @@ from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.explain.past_reasons import Sight
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.forecast.quote import quoted
 from slurm_dl.forecast.start_time_text import LEAST_RUNS
 from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.booking import updated
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Book
 from slurm_dl.model.promise import Promise, promises_in
 from slurm_dl.policies.base import Policy
@@ -96,13 +96,10 @@ def of_job(now: PublishedState, name: str, sight: Sight) -> JsonObject:
     new = [e for a in cycle.plan.actions if isinstance(a, Book) for e in a.entries]
     promise = promises_in(updated(snap.booked, new if cycle.acting else ())).get(found)
     told = _told(promise, snap.now_s)
-    if promise is None and (why := _refusal(cycle, settings, found)):
-        told |= {"says": "no", "why": why}
+    counted = counted_deadlines(snap, settings.deadlines, shared=not promises(policy))
+    if promise is None and (why := counted.refused.get(found)):
+        told |= {"says": "no", "why": f"its deadline does not count: {why}"}
     return {**_common(cycle, policy), "due_s": snap.seen.claim(found).due_s, **told}
-
-
-def _refusal(cycle: Cycle, settings: Settings, job_id: JobId) -> str:
-    return counted_deadlines(cycle.snapshot, settings.deadlines).refused.get(job_id, "")
 
 
 def _seen(now: PublishedState) -> tuple[Cycle, Policy, Settings]:
@@ -112,11 +109,7 @@ def _seen(now: PublishedState) -> tuple[Cycle, Policy, Settings]:
 
 
 def _common(cycle: Cycle, policy: Policy) -> JsonObject:
-    return {
-        "now_s": cycle.snapshot.now_s,
-        "policy": policy.name,
-        "promises": getattr(policy, "promises", False),
-    }
+    return {"now_s": cycle.snapshot.now_s, "policy": policy.name}
 
 
 def _told(promise: Promise | None, now_s: float) -> JsonObject:

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from slurm_dl.engine.deadlines import counted_deadlines
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64
@@ -133,7 +134,7 @@ def foresee(
             for at, wanted in enumerate(asked):
                 unless_late()
                 if at == len(variants):
-                    variants.append(_Variant.of(snap, wanted, question.jobs, settings))
+                    variants.append(_Variant.of(snap, wanted, question.jobs, policy, settings))
                 variant = variants[at]
                 if not len(chance):
                     # The same numbers for all variants: those of a wanted job are the last.
@@ -183,12 +184,15 @@ class _Variant:
         snap: Snapshot,
         wanted: tuple[HypotheticalJob, ...],
         jobs: tuple[JobId, ...],
+        policy: Policy,
         settings: Settings,
     ) -> Self:
         """With the job that is *wanted*, or as it is for *jobs*."""
         begun = beginning(snap, wanted)
         if any(math.isfinite(job.due_s) for job in wanted):
-            begun = replace(begun, due_s=counted_deadlines(begun, settings.deadlines).due_s)
+            shared = not promises(policy)
+            counted = counted_deadlines(begun, settings.deadlines, shared=shared)
+            begun = replace(begun, due_s=counted.due_s)
         row_of, last = begun.jobs.row_of(), len(begun.jobs) - 1
         rows = [last] if wanted else [row_of[job] for job in jobs]
         return cls(begun, RuntimeDistribution(begun), np.array(rows, dtype=np.int64))

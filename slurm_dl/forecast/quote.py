@@ -10,6 +10,7 @@ from dataclasses import replace
 from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.decide import admit, want
 from slurm_dl.engine.preemption.commitment import with_commitment
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.waiting_sizes import at_shapes, moved_rows
 from slurm_dl.estimates.remaining_time import left_of
@@ -31,11 +32,12 @@ def quoted(
     Args:
         job: It has a deadline.
     """
-    if not getattr(policy, "promises", False):
+    if not promises(policy):
         return None
     snap = submitted(snap, [job])
     job_id = JobId(int(snap.jobs.job_id[-1]))
-    left, counted = left_of(snap, expected_s(snap)), counted_deadlines(snap, settings.deadlines)
+    left = left_of(snap, expected_s(snap))
+    counted = counted_deadlines(snap, settings.deadlines, shared=False)
     left_s, left_from = snap.left_s.copy(), snap.left_from
     left_s[-1] = left.seconds[-1]
     if left_from is not None:
@@ -44,14 +46,15 @@ def quoted(
     snap = replace(snap, left_s=left_s, left_from=left_from, due_s=counted.due_s)
     snap = with_commitment(snap, policy, settings.preemption)
     snap = at_shapes(snap, moved_rows(snap))
+    if why := counted.refused.get(job_id):
+        return Promise(
+            says="no",
+            due_s=int(job.due_s),
+            at_s=int(snap.now_s),
+            gpus=float(job.gpus),
+            needs_s=0,
+            rests_on="limit",
+            why=f"its deadline does not count: {why}",
+        )
     book = want(snap, policy, admit(snap, policy, settings)).policy_order.book
-    promise = promises_in(book).get(job_id)
-    return promise or Promise(
-        says="no",
-        due_s=int(job.due_s),
-        at_s=int(snap.now_s),
-        gpus=float(job.gpus),
-        needs_s=0,
-        rests_on="limit",
-        why=f"its deadline does not count: {counted.refused.get(job_id, 'it cannot start yet')}",
-    )
+    return promises_in(book).get(job_id)

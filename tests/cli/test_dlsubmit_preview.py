@@ -252,7 +252,7 @@ def verdict(says: str | None, *, doing: str = "acting", **more: Any) -> Answers:
     one |= more
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        result = {"now_s": now_s, "policy": "p", "promises": says is not None, "doing": doing}
+        result = {"now_s": now_s, "policy": "p", "doing": doing}
         of_job = {**one, "due_s": int(now_s + 7200)} if "job" in request else {"shapes": [one]}
         return {"ok": True, "result": {"due_s": request.get("due_s"), **result, **of_job}}
 

@@ -215,7 +215,7 @@ def verdict_line(answer: JsonObject) -> str:
         guess = "; it goes by how long jobs like it took"
         return line + (guess if one["rests_on"] == "history" else "")
     parts = ["not promised: best effort"]
-    if not answer["promises"]:
+    if one["says"] is None:
         parts[0] += f", as the site's policy ({answer['policy']}) promises nothing"
     elif one["why"]:
         parts[0] += f", as {one['why']}"
