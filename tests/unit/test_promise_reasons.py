@@ -122,7 +122,8 @@ def test_the_audit_line_names_each_verdict() -> None:
         IS_NOT,
         "1970-01-25 04:33:20Z could be promised when it was asked",
         f"{BROKEN}too few nodes are up".replace("It", "job 3"),
-        "edf writes down price, promise",
+        "jobs with a settled deadline: 4",
+        "edf writes down price",
     ]
     assert "job 20 " not in booked_in_words("edf", [promise().entry(i) for i in range(50)])
 

@@ -102,7 +102,9 @@ def keeps_promises(policy: Policy) -> bool:
 def booked_in_words(policy: str, entries: Sequence[Entry]) -> str:
     """The reason of a `Book`: each job's verdict, and the kinds of other entries."""
     told = [_verdict(f"job {job_id}", p) for job_id, p in promises_in(entries).items()]
-    kinds = sorted({e.kind for e in entries if not (e.kind == KIND and e.body)})
-    rest = [f"{policy} writes down {', '.join(kinds)}"] if kinds else []
+    gone = [e.key for e in entries if e.kind == KIND and not e.body]
+    kinds = sorted({e.kind for e in entries} - {KIND})
+    rest = [f"jobs with a settled deadline: {', '.join(gone[:_MOST_NAMED])}"] if gone else []
+    rest += [f"{policy} writes down {', '.join(kinds)}"] if kinds else []
     more = ["..."] if len(told) > _MOST_NAMED else []
     return "; ".join([*told[:_MOST_NAMED], *more, *rest])
