@@ -333,10 +333,10 @@ class _Look:
             calendar.open(("nodes", g), self.needs.capacity(g))
             for begin_s, end_s, gpus in self._reserved(g):
                 calendar.take(Need({("nodes", g): gpus}), begin_s, end_s)
-        for place, (_, gpus) in enumerate(terms.places):
-            calendar.open(("share", place), terms.share * gpus)
+        for place, where in enumerate(terms.places):
+            calendar.open(("share", place), terms.share * where.gpus)
             for owner in self._owners() if terms.account_share < terms.share else ():
-                calendar.open(("owner", *owner, place), terms.account_share * gpus)
+                calendar.open(("owner", *owner, place), terms.account_share * where.gpus)
         quotas = snap.seen.quotas
         if quotas is not None:
             used = quotas.used.copy()
