@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from promise_world import GRACE, LIMITS, RULES, PromiseWorld
 from small_traces import make_trace
 
+from slurm_dl.model.contract import Contract
 from slurm_dl.model.promise import Promise, promises_in
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need
 from slurm_dl.policies.edf import Edf
@@ -174,6 +175,32 @@ def test_a_promised_job_starts_in_time(tmp_path: Path, restart_at_s: int | None)
     world.look()
     assert world.totals().kept == 1
     assert due not in world.booked()
+
+
+@pytest.mark.parametrize(
+    ("lasts_s", "contract", "starts_before"),
+    [(200, None, True), (1000, None, False), (1000, GRACE, True)],
+    ids=["short", "long", "long, may be preempted"],
+)
+def test_jobs_that_could_not_be_taken_back_in_time_wait(
+    tmp_path: Path,
+    lasts_s: int,
+    contract: Contract | None,
+    starts_before: bool,  # noqa: FBT001
+) -> None:
+    """All GPUs are free until the window, and only who gives them back in time gets them."""
+    world = PromiseWorld(tmp_path, nodes=1, policy=Edf(others="fifo_skip"))
+    first = world.submit(4, 30)
+    due = world.submit(4, 300, 900)
+    world.look()
+    world.cluster.advance(5)
+    other = world.submit(2, lasts_s, contract=contract, begin_s=world.cluster.now_s + 10)
+    # Before the promised job, which it must not keep from starting in the end.
+    world.run(lambda: world.cluster.jobs[other].state.name == "RUNNING" or world.is_over(due))
+    assert world.is_over(first)
+    assert (not world.is_over(due)) == starts_before
+    world.run(lambda: world.is_over(due))
+    assert world.was_in_time(due)
 
 
 EVENT = st.tuples(st.sampled_from(["due", "be", "kept", "restart"]), st.integers(0, 400))
