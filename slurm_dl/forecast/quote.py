@@ -43,7 +43,7 @@ def quoted(
     if left_from is not None:
         left_from = left_from.copy()
         left_from[-1] = left.origin[-1]
-    snap = replace(snap, left_s=left_s, left_from=left_from, due_s=counted.due_s)
+    snap = replace(snap, left_s=left_s, left_from=left_from)
     snap = with_commitment(snap, policy, settings.preemption)
     snap = at_shapes(snap, moved_rows(snap))
     if why := counted.refused.get(job_id):
