@@ -28,12 +28,12 @@ class Need:
         units: By resource.
         courteous: Resources of which it may hold units only where nobody relies on them; it counts
             in them all the same. See `Calendar.fits`.
-        home: The resource whose users it is one of; they rely on it. None: it relies on none.
+        relies: Resources that it relies on.
     """
 
     units: Mapping[Resource, float]
     courteous: frozenset[Resource] = frozenset()
-    home: Resource | None = None
+    relies: frozenset[Resource] = frozenset()
 
 
 @dataclass(slots=True)
@@ -91,8 +91,8 @@ class Calendar:
         for resource, units in need.units.items():
             if resource in self._free:
                 self._free[resource].add(-units * times, begin_s, end_s)
-        if need.home in self._relied:
-            self._relied[need.home].add(need.units[need.home] * times, begin_s, end_s)
+        for resource in need.relies & self._relied.keys() & need.units.keys():
+            self._relied[resource].add(need.units[resource] * times, begin_s, end_s)
 
     def fits(self, need: Need, begin_s: float, end_s: float) -> bool:
         """Whether the job may hold what it needs for this window.

@@ -16,19 +16,17 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from slurm_dl.model import booking
 from slurm_dl.model.booking import Entry
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.promise import (
     KIND,
     Cause,
-    Estimate,
     Promise,
     PromiseTerms,
     promises_in,
@@ -36,7 +34,7 @@ from slurm_dl.model.promise import (
 )
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
-from slurm_dl.policies.arithmetic.supply import rates_of
+from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, whole_s
 
 MOST_HELD_BACK: Final = 1000
 """Waiting jobs, best first, that are looked at whether they may start."""
@@ -70,7 +68,7 @@ def promised(snap: Snapshot, terms: PromiseTerms, ranked: I64, margin: float) ->
         ranked: Rows of the jobs in the order in which they are served without promises, best first.
         margin: Share of a run time that is added where it is no time limit, 0 or more.
     """
-    look = _Look(snap, terms, margin)
+    look = _Look(snap, terms, PromiseNeeds(snap, terms, margin))
     look.settle()
     look.keep()
     look.answer()
@@ -84,28 +82,21 @@ class _Look:
 
     snap: Snapshot
     terms: PromiseTerms
-    margin: float
+    needs: PromiseNeeds
     now_s: int = 0
     calendar: Calendar = field(default_factory=lambda: Calendar(0.0))
     promises: dict[int, Promise] = field(default_factory=dict)  # Of live jobs, by row
     windows: dict[int, tuple[int, int]] = field(default_factory=dict)  # That are kept, by row
     book: list[Entry] = field(default_factory=list)
-    _needs: dict[tuple[int, bool], Need] = field(default_factory=dict)
-    _quotas: dict[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     _started: Bool = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-    _on: F64 = field(default_factory=lambda: np.zeros((0, 0)))  # ``(n, g)``, see `_on_groups`
 
     def __post_init__(self) -> None:
-        jobs, seen = self.snap.jobs, self.snap.seen
+        jobs = self.snap.jobs
         self.now_s = math.ceil(self.snap.now_s)
         self.calendar = Calendar(self.now_s)
         taking = [b for h in self.snap.handovers for b in h.beneficiaries]
         # Who gets the GPUs of a hand-over has them as good as already.
         self._started = (jobs.state > PENDING) | np.isin(jobs.job_id, taking)
-        counts = {} if seen.quotas is None else seen.quotas.counts
-        ids = jobs.job_id.tolist()
-        self._quotas = {row: counts[JobId(j)] for row, j in enumerate(ids) if j in counts}
-        self._on = self._on_groups()
 
     # The book.
 
@@ -123,7 +114,7 @@ class _Look:
                 ended[because] += 1
                 self._say(row, dataclasses.replace(promise, missed=True, broken=because))
                 continue
-            elif promise.missed or promise.due_s == self._due_s(row):
+            elif promise.missed or promise.due_s == self.needs.due_s(row):
                 self.promises[row] = promise
                 continue
             else:
@@ -142,10 +133,6 @@ class _Look:
             return promise.broken or "estimate"
         cancelled = text is not None and text.ending.startswith("CANCELLED")
         return "withdrawn" if cancelled else "kept"
-
-    def _due_s(self, row: int) -> int | None:
-        due_s = math.inf if self.snap.due_s is None else float(self.snap.due_s[row])
-        return math.floor(due_s) if math.isfinite(due_s) else None
 
     def _late_because(self, row: int) -> Cause:
         return "estimate" if self.snap.jobs.state[row] > PENDING else self._cause(row)
@@ -175,35 +162,49 @@ class _Look:
         since_s = max(float(jobs.start_s[row]), promise.at_s)
         lasts = jobs.state[row] > PENDING and self.now_s > since_s + promise.needs_s + 1
         if lasts and promise.rests_on != "limit":
-            self._say(row, dataclasses.replace(promise, broken="estimate"))
+            self._break(row, "estimate")
             self._hold(row)
             return
-        if promise.broken:
-            self._say(row, dataclasses.replace(promise, broken=""))
-        self._take(row, self.now_s, max(self.now_s + 1, self._end_s(row)))
+        end_s = self.needs.end_s(row)
+        if end_s <= promise.due_s:
+            self._break(row, "")
+        self._take(row, self.now_s, max(self.now_s + 1, end_s))
 
     def _keep_waiting(self, row: int) -> None:
-        promise, need = self.promises[row], self._need(row)
-        begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
-        if int(self.terms.group[row]) >= 0 and not promise.broken:
-            if self.calendar.fits(need, max(begin_s, self.now_s), end_s):
-                self._take(row, begin_s, end_s)
-                return
-            if begin_s <= self.now_s:
-                # It is served all the same: its run time is seldom as long as its time limit.
-                self.windows[row] = (begin_s, end_s)
-                return
-        lasts_s = self._needs_s(row) + self.terms.lead_s
-        found_s = None
-        if int(self.terms.group[row]) >= 0:
-            found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
-        if found_s is None:
-            if not promise.broken:
-                self._say(row, dataclasses.replace(promise, broken=self._cause(row)))
+        promise, need = self.promises[row], self.needs.of(row)
+        if int(self.terms.group[row]) < 0:
+            self._break(row, self._cause(row))
             return
-        begin_s, end_s = math.floor(found_s), math.floor(found_s + lasts_s)
-        self._say(row, dataclasses.replace(promise, begin_s=begin_s, end_s=end_s, broken=""))
-        self._take(row, begin_s, end_s)
+        begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
+        needs_s, fits = self.needs.needs_s(row), self.calendar.fits
+        if begin_s <= self.now_s:
+            # Even if late it is served: its run time is seldom as long as its time limit.
+            until_s = max(end_s, self.now_s + needs_s)
+            self.windows[row] = (begin_s, end_s)
+            if fits(need, self.now_s, until_s):
+                self._take(row, begin_s, until_s)
+            late = self.now_s + needs_s > promise.due_s
+            self._break(row, self._cause(row) if late else "")
+            return
+        if not promise.broken and fits(need, begin_s, end_s):
+            self._take(row, begin_s, end_s)
+            return
+        lasts_s = needs_s + math.ceil(self.terms.lead_s)
+        found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+        if found_s is None:
+            self._break(row, self._cause(row))
+            return
+        begin = math.floor(found_s)
+        moved = dataclasses.replace(promise, begin_s=begin, end_s=begin + lasts_s, broken="")
+        self._say(row, moved)
+        self._take(row, begin, begin + lasts_s)
+
+    def _break(self, row: int, cause: Cause | Literal[""]) -> None:
+        """Write down why the promise is broken, the first cause; with none, that it stands."""
+        promise = self.promises[row]
+        broken = (promise.broken or cause) if cause else ""
+        if broken != promise.broken:
+            self._say(row, dataclasses.replace(promise, broken=broken))
 
     def answer(self) -> None:
         """Promise new jobs a window, or say no, by their first submission."""
@@ -217,21 +218,21 @@ class _Look:
             self._answer(row)
 
     def _answer(self, row: int) -> None:
-        due_s = self._due_s(row) or 0
-        needs_s = self._needs_s(row)
+        due_s = self.needs.due_s(row) or 0
+        needs_s = self.needs.needs_s(row)
         lead_s = 0 if self._started[row] else math.ceil(self.terms.lead_s)
         promise = Promise(
             says="no",
             due_s=due_s,
             at_s=self.now_s,
-            gpus=self._gpus(row),
-            needs_s=min(needs_s + lead_s, _FOREVER_S),
-            rests_on=self._rests_on(row),
+            gpus=self.needs.gpus(row),
+            needs_s=min(needs_s + lead_s, FOREVER_S),
+            rests_on=self.needs.rests_on(row),
         )
         if why := self._refusal(row):
             self._say(row, dataclasses.replace(promise, why=why))
             return
-        need, lasts_s = self._need(row), needs_s + lead_s
+        need, lasts_s = self.needs.of(row), needs_s + lead_s
         begin_s: float | None = None
         if not self._started[row]:
             begin_s = self.calendar.latest_s(need, lasts_s, due_s)
@@ -255,9 +256,11 @@ class _Look:
         """The reason why the job is promised nothing, whatever its deadline; empty if none is."""
         if why := self.terms.refused.get(row):
             return why
-        if self._needs_s(row) >= _FOREVER_S:
+        if self.needs.needs_s(row) >= FOREVER_S:
             return "it has no time limit"
-        if int(self.terms.group[row]) < 0 or self._home_gpus(row) < self._gpus(row):
+        if int(self.terms.group[row]) < 0 or self.needs.capacity(
+            int(self.terms.group[row])
+        ) < self.needs.gpus(row):
             return "there are too few nodes on which it would come first"
         return ""
 
@@ -271,13 +274,14 @@ class _Look:
             return barred
         waits = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.gpus > 0)
         rows = ranked[(waits & ~self._started)[ranked]][:MOST_HELD_BACK]
-        free = sum(self._capacity(g) for g in range(len(self.terms.groups))) - self._on.sum()
+        nodes, holding = self.snap.seen.nodes, (jobs.state > PENDING) & (jobs.state < COMPLETING)
+        free = float(nodes.gpus[nodes.up].sum() - jobs.gpus[holding].sum())
         for row in rows.tolist():
             window = self.windows.get(row)
             if window is not None and window[0] <= self.now_s:
                 continue
-            need = self._need(row, promised=window is not None)
-            end_s = self._end_s(row) if window else self.now_s + float(self.terms.holds_s[row])
+            need = self.needs.of(row, promised=window is not None)
+            end_s = self.needs.end_s(row) if window else self.now_s + float(self.terms.holds_s[row])
             if window is not None:
                 self.calendar.take(need, *window, times=-1)
             barred[row] = not self.calendar.fits(need, self.now_s, end_s)
@@ -318,99 +322,15 @@ class _Look:
 
     def _take(self, row: int, begin_s: int, end_s: int) -> None:
         self.windows[row] = (begin_s, end_s)
-        self.calendar.take(self._need(row), begin_s, end_s)
-
-    def _rests_on(self, row: int) -> Estimate:
-        known = self.snap.left_from
-        origin = Origin.DECLARED if known is None else Origin(int(known[row]))
-        sure = origin == Origin.KNOWN
-        guessed = origin in (Origin.HISTORY, Origin.REPORTED) and self.terms.estimate == "history"
-        return "history" if sure or guessed else "limit"
-
-    def _needs_s(self, row: int) -> int:
-        return _whole(self._left_s(row))
-
-    def _left_s(self, row: int) -> float:
-        """Seconds that the job is still going to run, with the margin."""
-        jobs, left_s = self.snap.jobs, float(self.snap.left_s[row])
-        limit_s = float(jobs.limit_s[row])
-        if jobs.state[row] > PENDING:
-            limit_s = max(0.0, float(jobs.start_s[row]) + limit_s - self.now_s)
-        if self._rests_on(row) == "history":
-            rates = rates_of(self.snap)[row]
-            slowest = float(rates[rates > 0].min(initial=1.0)) if (rates > 0).any() else 1.0
-            needs_s = min(left_s / slowest * (1 + self.margin), limit_s)
-        else:
-            # What is left of a time limit over all runs; each run has the whole of it at most.
-            declared = self.snap.left_from is None or (
-                self.snap.left_from[row] == Origin.DECLARED and math.isfinite(left_s)
-            )
-            needs_s = min(left_s, limit_s) if declared else limit_s
-        return min(needs_s, _FOREVER_S)
-
-    def _end_s(self, row: int) -> int:
-        """When the job ends if it runs from now on; the same at each look at an exact run time."""
-        return _whole(self.snap.now_s + self._left_s(row))
-
-    def _gpus(self, row: int) -> float:
-        """GPUs of a job as they are counted: a power of two on a node, or whole nodes.
-
-        Counted are GPUs, not nodes, and what lies askew would fit nowhere.
-        """
-        jobs, group = self.snap.jobs, int(self.terms.group[row])
-        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
-        if group < 0:
-            return gpus
-        home = self.terms.groups[group]
-        node = float(self.snap.seen.nodes.of_type(home.kind)[home.nodes].max(initial=1.0))
-        each = gpus / n_nodes
-        if each >= node:
-            return math.ceil(gpus / node - 1e-9) * node
-        return n_nodes * min(2.0 ** math.ceil(math.log2(each) - 1e-9), node)
-
-    def _home_gpus(self, row: int) -> float:
-        home = self.terms.groups[int(self.terms.group[row])]
-        return float(self.snap.seen.nodes.of_type(home.kind)[home.nodes].sum())
-
-    def _need(self, row: int, *, promised: bool = True) -> Need:
-        if (row, promised) not in self._needs:
-            self._needs[row, promised] = self._need_of(row, promised=promised)
-        return self._needs[row, promised]
-
-    def _need_of(self, row: int, *, promised: bool) -> Need:
-        terms, home = self.terms, int(self.terms.group[row])
-        gpus = self._gpus(row)
-        if self.snap.jobs.state[row] > PENDING:
-            units = self._held_units(row)
-        else:
-            units = {
-                ("nodes", g): min(gpus, self._capacity(g))
-                for g in terms.meets[row].nonzero()[0].tolist()
-            }
-        courteous = frozenset(r for r in units if r != ("nodes", home) or not promised)
-        units |= {("quota", quota): held for quota, held in self._quotas.get(row, ())}
-        if not promised:
-            return Need(units, courteous | {r for r in units if r[0] == "quota"})
-        owners: list[tuple[str, int | str]] = [("user", int(self.snap.jobs.uid[row]))]
-        if account := terms.owners.get(row):
-            owners.append(("account", account))
-        for place, (inside, _) in enumerate(terms.places):
-            if inside is None or inside[row]:
-                units["share", place] = gpus
-                units |= {("owner", *owner, place): gpus for owner in owners}
-        return Need(units, courteous, ("nodes", home) if home >= 0 else None)
+        self.calendar.take(self.needs.of(row), begin_s, end_s)
 
     # What there is.
-
-    def _capacity(self, group: int) -> float:
-        one = self.terms.groups[group]
-        return float(self.snap.seen.nodes.of_type(one.kind)[one.nodes].sum())
 
     def _open_calendar(self) -> None:
         """Open all resources, less what jobs without a promise and reservations keep."""
         snap, terms, calendar = self.snap, self.terms, self.calendar
         for g in range(len(terms.groups)):
-            calendar.open(("nodes", g), self._capacity(g))
+            calendar.open(("nodes", g), self.needs.capacity(g))
             for begin_s, end_s, gpus in self._reserved(g):
                 calendar.take(Need({("nodes", g): gpus}), begin_s, end_s)
         for place, (_, gpus) in enumerate(terms.places):
@@ -420,10 +340,10 @@ class _Look:
         quotas = snap.seen.quotas
         if quotas is not None:
             used = quotas.used.copy()
-            for row, counts in self._quotas.items():
+            for row, counts in self.needs.quotas.items():
                 for quota, units in counts if snap.jobs.state[row] > PENDING else ():
                     used[quota] -= units
-            for quota in {q for counts in self._quotas.values() for q, _ in counts}:
+            for quota in {q for counts in self.needs.quotas.values() for q, _ in counts}:
                 free = float(quotas.most[quota]) - max(0.0, float(used[quota]))
                 calendar.open(("quota", quota), free)
         self._take_running()
@@ -449,7 +369,7 @@ class _Look:
         held = (jobs.state > PENDING) & (jobs.state < COMPLETING) & (jobs.gpus > 0)
         for row in held.nonzero()[0].tolist():
             promise = self.promises.get(row)
-            asks = promise is None and self._due_s(row) is not None
+            asks = promise is None and self.needs.due_s(row) is not None
             if not asks and (promise is None or promise.says == "no" or promise.missed):
                 self._hold(row)
 
@@ -459,37 +379,7 @@ class _Look:
         back_s = limit_s
         if terms.is_preempting:
             back_s = min(limit_s, self.snap.now_s + float(terms.returns_s[row]))
-        self.calendar.take(Need(self._held_units(row)), self.now_s, _whole(back_s))
+        self.calendar.take(Need(self.needs.held(row)), self.now_s, whole_s(back_s))
         # A limit is freed by the job's end alone: for it nobody is stopped.
-        quotas: dict[Resource, float] = {("quota", q): u for q, u in self._quotas.get(row, ())}
-        self.calendar.take(Need(quotas), self.now_s, _whole(limit_s))
-
-    def _held_units(self, row: int) -> dict[Resource, float]:
-        on = self._on[row]
-        return {("nodes", g): float(on[g]) for g in on.nonzero()[0].tolist()}
-
-    def _on_groups(self) -> F64:
-        """``(n, g)`` GPUs that each job holds on nodes of each group."""
-        seen, terms = self.snap.seen, self.terms
-        place, n = seen.held, len(seen.jobs)
-        on = np.zeros((n, len(terms.groups)))
-        for g, group in enumerate(terms.groups):
-            here = group.nodes[place.node]
-            gpus = place.gpus
-            if group.kind >= 0:
-                gpus = place.gpus_by_type(seen.nodes, len(seen.gpu_types))[group.kind]
-            on[:, g] = np.bincount(place.job, gpus * here, n)
-        told = np.zeros(n, dtype=np.bool_)
-        told[place.job] = True
-        # Clusters without nodes, and jobs of which Slurm does not say yet where they are.
-        on[~told] = (terms.meets * seen.jobs.gpus[:, None])[~told]
-        return on
-
-
-_FOREVER_S: Final = 10**10
-"""A run time that nobody knows."""
-
-
-def _whole(at_s: float) -> int:
-    """*at_s* rounded up, but for the rounding of sums."""
-    return math.ceil(min(at_s, 100.0 * _FOREVER_S) - 1e-3)
+        quotas: dict[Resource, float] = {("quota", q): u for q, u in self.needs.quotas.get(row, ())}
+        self.calendar.take(Need(quotas), self.now_s, whole_s(limit_s))
