@@ -128,7 +128,8 @@ def _as_known(snap: Snapshot, known: str) -> Snapshot:
 
 def _odds(snap: Snapshot, job: HypotheticalJob, *, seed: int) -> float | None:
     pace = ForwardTiming(growth=growth_for(len(snap.jobs)))
-    question = ForecastQuestion(wanted=(job,), seed=seed)
+    # What is after the deadline does not matter.
+    question = ForecastQuestion(wanted=(job,), seed=seed, horizon_s=job.due_s - snap.now_s + 1.0)
     return (
         foresee(snap, question, policy=DiscreteLas(), settings=SETTINGS, pace=pace)
         .wanted[0]
