@@ -43,7 +43,7 @@ _EVERY: Final = 5
 FIRST: Final = (10_000, 30_000, 50_000, 70_000)
 """Where in the trace each part begins."""
 
-ANSWERS: Final = 200
+ANSWERS: Final = 100
 _LONGEST_S: Final = 2 * 86_400.0
 KNOWN: Final = ("limits alone", "jobs that are over")
 LONGEST_GAP_S: Final = 120.0
@@ -140,7 +140,7 @@ def _odds(snap: Snapshot, job: HypotheticalJob, *, seed: int) -> float | None:
 def main() -> None:
     """Ask, and print by fifths of the odds how many were in time."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--answers", type=int, default=ANSWERS, help="answers of each kind")
+    parser.add_argument("--answers", type=int, default=ANSWERS, help="answers for each of what is known")
     args = parser.parse_args()
     whole = read_trace(TRACE)
     told: list[tuple[str, float, bool]] = []
