@@ -140,7 +140,7 @@ def _odds(snap: Snapshot, job: HypotheticalJob, *, seed: int) -> float | None:
 def main() -> None:
     """Ask, and print by fifths of the odds how many were in time."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--answers", type=int, default=ANSWERS, help="answers for each of what is known")
+    parser.add_argument("--answers", type=int, default=ANSWERS, help="answers of each kind")
     args = parser.parse_args()
     whole = read_trace(TRACE)
     told: list[tuple[str, float, bool]] = []
