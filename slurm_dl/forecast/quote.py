@@ -38,12 +38,7 @@ def quoted(
     job_id = JobId(int(snap.jobs.job_id[-1]))
     left = left_of(snap, expected_s(snap))
     counted = counted_deadlines(snap, settings.deadlines, shared=False)
-    left_s, left_from = snap.left_s.copy(), snap.left_from
-    left_s[-1] = left.seconds[-1]
-    if left_from is not None:
-        left_from = left_from.copy()
-        left_from[-1] = left.origin[-1]
-    snap = replace(snap, left_s=left_s, left_from=left_from, due_s=counted.due_s)
+    snap = replace(snap, left_s=left.seconds, left_from=left.origin)
     snap = with_commitment(snap, policy, settings.preemption)
     snap = at_shapes(snap, moved_rows(snap))
     if why := counted.refused.get(job_id):

@@ -17,6 +17,7 @@ from slurm_dl.simulation.slurm.overheads import SlurmCosts
 pytestmark = [pytest.mark.full("runs the benchmarks"), pytest.mark.timeout(900)]
 
 BENCHMARKS = Path(__file__).parents[2] / "tools" / "benchmarks"
+PHILLY = BENCHMARKS.parents[1] / "traces/philly/philly.csv.gz"
 
 
 def results(directory: Path, name: str, *options: object) -> dict[str, dict[str, object]]:
@@ -86,14 +87,24 @@ def test_the_policy_benchmark_measures_those_it_is_asked_for(tmp_path: Path) -> 
 
 def test_the_forecast_benchmark_runs_forward_to_the_end(tmp_path: Path) -> None:
     """On a small cluster all runs that a forecast wants come to their end."""
-    trace = BENCHMARKS.parents[1] / "traces/philly/philly.csv.gz"
-    options = ("--jobs", 5, "--nodes", 4, "--policy", "las", "--seconds", 300, "--trace", trace)
+    options = ("--jobs", 5, "--nodes", 4, "--policy", "las", "--seconds", 300, "--trace", PHILLY)
     found = results(tmp_path, "bench_when", *options)
 
     (case,) = found["cases"]
     assert (case["policy"], case["waiting"]) == ("las", 5)  # type: ignore[index]
     assert case["runs"] == 40  # type: ignore[index]
     assert case["running"] > 0  # type: ignore[index]
+
+
+def test_the_benchmark_of_odds_counts_each_answer(tmp_path: Path) -> None:
+    """By fifths, and in all; with limits alone, and with the jobs that are over."""
+    options = ("--answers", 4, "--jobs", 60, "--trace", PHILLY)
+    found = results(tmp_path, "bench_odds", *options)
+
+    for known in ("limits alone", "jobs that are over"):
+        *fifths, whole = (case for case in found["cases"] if case["known"] == known)  # type: ignore[attr-defined]
+        assert sum(case["answers"] for case in fifths) == whole["answers"] == 4
+        assert all(0 <= case["held"] <= 1 for case in fifths)
 
 
 @pytest.mark.slurm

@@ -21,6 +21,7 @@ import pytest
 from patience import PATIENCE
 
 from slurm_dl.cli.dlsubmit import preview
+from slurm_dl.daemon.control.requests import QuoteRequest, parse
 
 DLSUBMIT = Path(sys.executable).parent / "dlsubmit"
 NOW_S = 1_700_000_000.0
@@ -300,6 +301,7 @@ def test_a_verdict_is_said_and_nothing_is_submitted(
         with daemon(place / "s", answers) as asked:
             done = dlsubmit(place, *line)
         for one in asked:
+            assert isinstance(parse(one), QuoteRequest)
             assert (one["shapes"], one["partition"], one["limit_s"]) == (["1x4"], "gpu", 3600)
             assert time.time() < one["due_s"] < time.time() + 7201
 
@@ -357,6 +359,7 @@ def test_a_job_whose_deadline_turns_out_not_to_be_promised_is_cancelled(
     assert done.returncode == status, done.stderr
     assert "Submitted batch job 123" in done.stdout
     assert [one.get("job") for one in asked] == [None, *["123"] * len(then)]
+    assert [parse(one).request for one in asked] == ["quote"] * len(asked)
     written = place / "cancelled"
     assert (written.read_text() if written.exists() else "") == cancelled
     assert ("job 123 is cancelled" in done.stderr) is bool(cancelled)

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pasts import Over, past_of
 
+from slurm_dl.cli.dlsubmit.verdict import verdict_line
 from slurm_dl.config.tree import Config
 from slurm_dl.daemon import quote_answers
 from slurm_dl.daemon.control.privacy import Own
@@ -242,6 +243,8 @@ def test_what_is_told_of_a_deadline(
 
     assert [one["says"] for one in answer["shapes"]] == says
     assert [one["odds"] for one in answer["shapes"]] == odds
+    said = verdict_line({**answer, "doing": "acting"})
+    assert said.startswith("promised: done by" if says[0] == "yes" else "not promised: best effort")
     for one in answer["shapes"]:
         if one["says"] == "yes":
             assert one["end_s"] == NOW_S + 9000

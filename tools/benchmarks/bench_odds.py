@@ -43,7 +43,7 @@ _EVERY: Final = 5
 FIRST: Final = (10_000, 30_000, 50_000, 70_000)
 """Where in the trace each part begins."""
 
-ANSWERS: Final = 200
+ANSWERS: Final = 100
 _LONGEST_S: Final = 2 * 86_400.0
 KNOWN: Final = ("limits alone", "jobs that are over")
 LONGEST_GAP_S: Final = 120.0
@@ -82,10 +82,10 @@ class Watched(Simulation):
         return cycle
 
 
-def part_of(trace: Trace, first: int) -> Trace:
+def part_of(trace: Trace, first: int, jobs: int) -> Trace:
     """One of five jobs of *trace* from *first* on, that ask for 1 to 16 GPUs and run a minute."""
     usual = np.isin(trace.gpus, (1, 2, 4, 8, 16)) & (trace.duration_s >= 60)
-    rows = np.flatnonzero(usual)[first::_EVERY][:JOBS]
+    rows = np.flatnonzero(usual)[first::_EVERY][:jobs]
     return trace.of_jobs(rows, duration_s=np.minimum(trace.duration_s[rows], _LONGEST_S))
 
 
@@ -98,7 +98,7 @@ def answers(trace: Trace, seed: int, count: int) -> Iterator[tuple[str, float, b
     scenario = Scenario(trace=trace, shape=parse_shape(f"{nodes}x8"), limit_s=limit_s, seed=seed)
     world = Watched(scenario)
     end_s = world.run().records.end_s + EPOCH_S
-    late = [one for one in world.asked if one[1] > JOBS // 10]  # once the cluster is full
+    late = [one for one in world.asked if one[1] > len(trace) // 10]  # once the cluster is full
     measure.say(f"{nodes} nodes, {len(late)} looks with a new job")
     for at in np.linspace(0, len(late) - 1, count).astype(int).tolist():
         snap, row = late[at]
@@ -128,7 +128,8 @@ def _as_known(snap: Snapshot, known: str) -> Snapshot:
 
 def _odds(snap: Snapshot, job: HypotheticalJob, *, seed: int) -> float | None:
     pace = ForwardTiming(growth=growth_for(len(snap.jobs)))
-    question = ForecastQuestion(wanted=(job,), seed=seed)
+    # What is after the deadline does not matter.
+    question = ForecastQuestion(wanted=(job,), seed=seed, horizon_s=job.due_s - snap.now_s + 1.0)
     return (
         foresee(snap, question, policy=DiscreteLas(), settings=SETTINGS, pace=pace)
         .wanted[0]
@@ -140,11 +141,13 @@ def main() -> None:
     """Ask, and print by fifths of the odds how many were in time."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--answers", type=int, default=ANSWERS, help="answers of each kind")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="jobs of each part")
+    parser.add_argument("--trace", type=Path, default=TRACE, help="whose jobs they are")
     args = parser.parse_args()
-    whole = read_trace(TRACE)
+    whole = read_trace(args.trace)
     told: list[tuple[str, float, bool]] = []
     for seed, first in enumerate(FIRST):
-        told += answers(part_of(whole, first), seed, args.answers // len(FIRST))
+        told += answers(part_of(whole, first, args.jobs), seed, args.answers // len(FIRST))
     rows = [("known", "odds", "answers", "mean odds", "in time")]
     cases: list[dict[str, object]] = []
     for known in KNOWN:

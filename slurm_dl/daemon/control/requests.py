@@ -37,18 +37,23 @@ class WhyRequest(_Request):
     job: Annotated[str, Field(max_length=40)]
 
 
-class WhenRequest(_Request):
-    """Forecast of a job's start and end, submitted or not; see `slurm_dl.forecast`."""
+class _OfJobs(_Request):
+    """A job that was submitted, or the shapes of some that were not."""
 
-    request: Literal["when"]
     job: Annotated[str, Field(max_length=40)] = ""
-    jobs: list[Annotated[int, Field(ge=0, le=2**32)]] = Field(default_factory=list, max_length=200)
     shapes: list[_Shape] = Field(default_factory=list, max_length=8)
     partition: _Name = ""
     gpu_type: _Name = ""
     limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     name: _Name = ""
     within_s: Annotated[float, Field(gt=0, le=_MOST_S)] | None = None
+
+
+class WhenRequest(_OfJobs):
+    """Forecast of a job's start and end, submitted or not; see `slurm_dl.forecast`."""
+
+    request: Literal["when"]
+    jobs: list[Annotated[int, Field(ge=0, le=2**32)]] = Field(default_factory=list, max_length=200)
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
@@ -67,22 +72,15 @@ class PromisesRequest(_Request):
     request: Literal["promises"]
 
 
-class QuoteRequest(_Request):
+class QuoteRequest(_OfJobs):
     """The verdict on a deadline: of jobs that nobody has submitted, or of one that somebody has."""
 
     request: Literal["quote"]
-    job: Annotated[str, Field(max_length=40)] = ""
-    shapes: list[_Shape] = Field(default_factory=list, max_length=8)
-    partition: _Name = ""
-    gpu_type: _Name = ""
-    limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     due_s: Annotated[int, Field(gt=0, le=10**11)] | None = None
-    name: _Name = ""
     account: _Name = ""
     qos: _Name = ""
     no_preempt: bool = False
     odds: bool = False
-    within_s: Annotated[float, Field(gt=0, le=_MOST_S)] | None = None
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
