@@ -1,0 +1,210 @@
+"""Promises on a real Slurm: kept through preemption, dead nodes and daemons, or refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from schedd import Schedd, schedd_in
+
+from slurm_dl.model.booking import Entry
+from slurm_dl.model.promise import Promise, promises_in
+from slurm_dl.sandbox import Sandbox
+
+pytestmark = pytest.mark.slurm
+
+LIMIT_S = 60
+LEAD_S = 20
+"""So the window of a job with this time limit begins 80 s before its deadline."""
+
+LAST = "--signal=USR1@10"
+"""The usual one would come as a job with this time limit starts."""
+
+SHARES = {"share": 0.75, "account_share": 0.75, "lead_s": LEAD_S}
+
+
+def configure(place: Schedd, others: str, **sections: dict[str, Any]) -> None:
+    """Promise over the policy *others*."""
+    edf = {"order": "edf", "parameters": {"others": others}}
+    place.configure(**{"policy": edf, "deadlines": SHARES, **sections})
+
+
+def promises(place: Schedd) -> dict[str, Promise]:
+    """The promises in the ledger on disk, by job."""
+    with sqlite3.connect(f"file:{place.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
+        rows = db.execute("SELECT kind, key, body FROM book").fetchall()
+    db.close()
+    booked = [Entry(kind=kind, key=key, body=body) for kind, key, body in rows]
+    return {str(job): promise for job, promise in promises_in(booked).items()}
+
+
+def answer(place: Schedd, job: str) -> Promise:
+    """What is said of the deadline of *job*."""
+    place.until("an answer", lambda: job in promises(place))
+    return promises(place)[job]
+
+
+def asks(place: Schedd, gpus: int, ahead_s: float, *options: str, minutes: int = 1) -> str:
+    """A job that nobody may preempt, which runs half of its time limit; its id."""
+    limits = ["--by", f"+{ahead_s:.0f}", f"--time={minutes}", "--no-preempt", LAST, *options]
+    return place.submit(gpus, "sleep", str(30 * minutes), options=limits)
+
+
+def holds(place: Schedd, gpus: int, minutes: int = 10) -> str:
+    """A job without a deadline that nobody may preempt, once it runs; its id."""
+    job = place.submit(gpus, "sleep", "900", options=[f"--time={minutes}", "--no-preempt"])
+    place.until_state(job, "RUNNING")
+    return job
+
+
+def epoch_s(place: Schedd, job: str, field: str) -> float:
+    """A time of the job, which scontrol shows as local time."""
+    return time.mktime(time.strptime(place.job(job, field)[0], "%Y-%m-%dT%H:%M:%S"))
+
+
+def restarts(place: Schedd, *jobs: str) -> int:
+    """How often they were requeued together."""
+    return sum(int(place.job(job, "Restarts")[0]) for job in jobs)
+
+
+@pytest.fixture
+def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
+    """Where daemons live one after the other; none has begun."""
+    with schedd_in(sandbox, short_directory) as daemon:
+        yield daemon
+
+
+@pytest.mark.full("waits for a window and a deadline, two minutes each")
+@pytest.mark.parametrize("policy", ["edf", "fifo", "discrete_las", "srsf"])
+def test_gpus_are_taken_back_for_a_promise_at_its_window(place: Schedd, policy: str) -> None:
+    """Preemptible jobs hold all GPUs, each with less left to do than the job with the deadline."""
+    configure(place, "discrete_las")
+    if policy != "edf":
+        place.configure(policy={"order": policy, "parameters": {}}, deadlines=SHARES)
+    place.start()
+    toys = [place.toy(2, 5000, options=["--time=4"]) for _ in range(8)]
+    for toy in toys:
+        place.until_state(toy, "RUNNING")
+    due = asks(place, 8, 120)
+    submitted_s = epoch_s(place, due, "SubmitTime")
+    if policy != "edf":
+        place.until("the deadline", lambda: time.time() > submitted_s + 120, 130)
+        assert place.state(due) == "PENDING"
+        return
+    promise = answer(place, due)
+    assert promise.says == "yes"
+    assert promise.begin_s is not None
+    assert promise.begin_s == promise.due_s - LIMIT_S - LEAD_S
+    assert place.state(due) == "PENDING"
+    place.until_state(due, "RUNNING", within_s=120)
+    assert epoch_s(place, due, "StartTime") >= promise.begin_s
+    place.until_state(due, "COMPLETED", within_s=LIMIT_S)
+    assert epoch_s(place, due, "EndTime") <= promise.due_s
+    assert 4 <= restarts(place, *toys) <= 5
+    place.until("it to be struck out", lambda: due not in promises(place))
+
+
+@pytest.mark.full("waits until all have run")
+def test_who_runs_under_a_promise_is_not_preempted(place: Schedd) -> None:
+    """Four shorter jobs want a node each: three get one from jobs without a promise."""
+    configure(place, "srsf")
+    place.start()
+    due = place.toy(4, 200, options=["--by", "+240", "--time=3"])
+    assert answer(place, due).says == "yes"
+    place.until_state(due, "RUNNING")
+    toys = [place.toy(4, 5000, options=["--time=60"]) for _ in range(3)]
+    for toy in toys:
+        place.until_state(toy, "RUNNING")
+    short = [place.submit(4, "sleep", "50", options=["--time=1", LAST]) for _ in range(4)]
+    states = ["PENDING", "RUNNING", "RUNNING", "RUNNING"]
+    place.until("three to run", lambda: sorted(map(place.state, short)) == states)
+    place.until_state(due, "COMPLETED")
+    assert restarts(place, due) == 0
+    assert restarts(place, *toys) == 3
+
+
+def test_a_spent_share_is_told_with_a_date(place: Schedd) -> None:
+    """The job runs at once all the same: a node is free."""
+    configure(place, "fifo", deadlines={**SHARES, "account_share": 0.25})
+    place.start()
+    first, spent = asks(place, 4, 300, minutes=3), asks(place, 4, 200)
+    kept, no = answer(place, first), answer(place, spent)
+    assert (kept.says, no.says) == ("yes", "no")
+    assert kept.end_s is not None
+    assert no.nearest_s is not None
+    assert no.due_s < no.nearest_s <= kept.end_s + LIMIT_S + LEAD_S + 1
+    place.until_state(spent, "RUNNING")
+
+
+def test_no_promise_is_made_on_gpus_that_do_not_come_back(place: Schedd) -> None:
+    """The nearest date is told; the no stands when GPUs come free, and the job uses them."""
+    configure(place, "fifo")
+    place.start()
+    blocker = holds(place, 16)
+    back_s = epoch_s(place, blocker, "EndTime")
+    due = asks(place, 4, 300)
+    no = answer(place, due)
+    assert no.says == "no"
+    assert no.nearest_s == pytest.approx(back_s + LIMIT_S + LEAD_S, abs=3)
+    place.box.run(["scancel", blocker])
+    place.until_state(due, "RUNNING")
+    assert answer(place, due) == no
+
+
+def test_windows_outlive_the_daemon(place: Schedd) -> None:
+    """It is killed at five instants, and each time asked for one more promise."""
+    configure(place, "fifo")
+    holding = [place.toy(4, 5000, options=["--time=60"]) for _ in range(4)]
+    told: dict[str, Promise] = {}
+    jobs: list[str] = []
+    for wait_s in (0.0, 0.3, 0.7, 1.1, 1.7):
+        jobs.append(asks(place, 2, 600 + 10 * len(jobs)))
+        place.start()
+        time.sleep(wait_s)
+        place.kill()
+        now = promises(place)
+        assert now.keys() <= set(jobs)
+        assert {job: now[job] for job in told} == told
+        told = now
+    place.start()
+    looks = place.cycles() + 3
+    place.until("more looks", lambda: place.cycles() >= looks)
+    last = promises(place)
+    assert last.keys() == set(jobs)
+    assert {promise.says for promise in last.values()} == {"yes"}
+    assert {job: last[job] for job in told} == told
+    assert restarts(place, *holding) == 0
+
+
+def test_nodes_that_are_drained_or_reserved_are_not_promised(place: Schedd) -> None:
+    """Windows end before the maintenance; what is too long for that is refused until it is over."""
+    configure(place, "fifo", daemon={"nodes_every_s": 1}, deadlines={**SHARES, "share": 0.75})
+    place.box.run(["scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"])
+    starts_s = int(time.time()) + 240
+    place.box.run(
+        [
+            *("scontrol", "create", "reservation", "ReservationName=maintenance", "Users=root"),
+            *("Nodes=ALL", "Flags=MAINT,IGNORE_JOBS", "Duration=60"),
+            time.strftime("StartTime=%Y-%m-%dT%H:%M:%S", time.localtime(starts_s)),
+        ]
+    )
+    try:
+        place.start()
+        wide, before, over = (
+            asks(place, 16, 7200),
+            asks(place, 4, 500),
+            asks(place, 4, 600, minutes=6),
+        )
+        no = answer(place, wide)
+        assert (no.says, no.nearest_s) == ("no", None)
+        yes = answer(place, before)
+        assert (yes.says, yes.end_s) == ("yes", starts_s)
+        no = answer(place, over)
+        assert no.says == "no"
+        assert no.nearest_s == starts_s + 3600 + 6 * LIMIT_S + LEAD_S
+    finally:
+        place.box.run(["scontrol", "delete", "ReservationName=maintenance"])
