@@ -182,7 +182,7 @@ def test_windows_outlive_the_daemon(place: Schedd) -> None:
 
 def test_nodes_that_are_drained_or_reserved_are_not_promised(place: Schedd) -> None:
     """Windows end before the maintenance; what is too long for that is refused until it is over."""
-    configure(place, "fifo", daemon={"nodes_every_s": 1}, deadlines={**SHARES, "share": 0.75})
+    configure(place, "fifo", daemon={"nodes_every_s": 1})
     place.box.run(["scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"])
     starts_s = int(time.time()) + 240
     place.box.run(
@@ -208,3 +208,61 @@ def test_nodes_that_are_drained_or_reserved_are_not_promised(place: Schedd) -> N
         assert no.nearest_s == starts_s + 3600 + 6 * LIMIT_S + LEAD_S
     finally:
         place.box.run(["scontrol", "delete", "ReservationName=maintenance"])
+
+
+N_PROMISES = 20
+Story = dict[str, list[Promise]]
+
+
+def node(place: Schedd, state: str) -> None:
+    """Set the state of the second node."""
+    place.box.run(["scontrol", "update", "NodeName=n2", f"State={state}", "Reason=test"])
+
+
+def watch(place: Schedd, told: Story) -> None:
+    """Add to *told* what has changed in the promises."""
+    for job, promise in promises(place).items():
+        if not told.setdefault(job, []) or told[job][-1] != promise:
+            told[job].append(promise)
+
+
+@pytest.mark.full("twenty deadlines, four minutes")
+def test_promises_are_kept_or_their_break_is_told(place: Schedd) -> None:
+    """Among preemptible jobs a node fails and comes back, and the daemon is killed and begun."""
+    configure(place, "discrete_las", daemon={"nodes_every_s": 1})
+    place.start()
+    toys = [place.toy(4, 5000, options=["--time=60"]) for _ in range(6)]
+    place.until("full nodes", lambda: [place.state(j) for j in toys].count("RUNNING") == 4)
+    begun_s = time.time()
+    jobs = [asks(place, (1, 2, 4)[i % 3], 110 + 4 * i) for i in range(N_PROMISES)]
+    events: list[tuple[float, Callable[[], object]]] = [
+        (45, place.kill),
+        (48, place.start),
+        (70, lambda: place.box.kill_daemon("slurmd-n2")),
+        (70, lambda: node(place, "DOWN")),
+        (110, lambda: place.box.start_daemon("slurmd-n2")),
+    ]
+    told: Story = {}
+
+    def over() -> bool:
+        while events and time.time() > begun_s + events[0][0]:
+            events.pop(0)[1]()
+        watch(place, told)
+        return not events and not promises(place).keys() & set(jobs)
+
+    place.until("all deadlines", over, within_s=300)
+    kept, broken = [], dict[str, str]()
+    for job in jobs:
+        assert {promise.says for promise in told[job]} == {told[job][0].says}
+        if told[job][0].says == "no":
+            continue
+        in_time = (
+            place.state(job) == "COMPLETED" and epoch_s(place, job, "EndTime") <= told[job][0].due_s
+        )
+        if in_time:
+            kept.append(job)
+        else:
+            broken[job] = told[job][-1].broken
+    assert set(broken.values()) <= {"node"}, broken
+    assert len(kept) >= 15, (kept, broken)
+    assert restarts(place, *toys) >= 4
