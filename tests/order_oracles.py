@@ -210,6 +210,9 @@ ORACLES: Final[Mapping[str, Oracle]] = {
     "discrete_las": by(lambda one: queue_of(attained(one))),  # A1
     "drf": drf,
     "easy_backfill": fifo,  # As conservative_backfill
+    "edf": by(  # G2, without promises: first due first, then as discrete_las
+        lambda one: (one.due_s is None, one.due_s or queue_of(attained(one)))
+    ),
     "elas": by(lambda one: queue_of(still_needs(one))),
     "fewest_gpus": by(lambda one: one.gpus),  # G2
     "fifo": fifo,

@@ -254,6 +254,7 @@ ROWS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "discrete_las": ("456378", "784536", "357846", "435687"),
     "drf": ("346578", "374658", "354678", "483576"),
     "easy_backfill": ("345678", "345678", "345678", "436578"),
+    "edf": ("367458", "874536", "837546", "453687"),
     "elas": ("345678", "784635", "345786", "435687"),
     "fewest_gpus": ("346758", "547836", "734685", "648735"),
     "fifo": ("345678", "345678", "345678", "345678"),
@@ -292,6 +293,7 @@ ROWS: Final[Mapping[str, tuple[str, str, str, str]]] = {
 """Waiting jobs of each situation by policy, the first to start first."""
 
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "static_priority": {"priority_by_qos": [["high", 1.0]]}
+    "edf": {"admits": False},
+    "static_priority": {"priority_by_qos": [["high", 1.0]]},
 }
-"""Of policies that order nothing by their defaults."""
+"""Of policies that order nothing by their defaults; of edf its order alone, without promises."""

@@ -19,13 +19,12 @@ from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.preemption.setup_cost import setup_s
 from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Deadlines, Preemption
-from slurm_dl.estimates.job_features import asked
 from slurm_dl.estimates.remaining_time import left_of
-from slurm_dl.estimates.similar_jobs import tagged_s
+from slurm_dl.estimates.similar_jobs import expected_s
 from slurm_dl.estimates.size_speeds import sizes_of
 from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.jobs import COMPLETING, F64
+from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
@@ -75,7 +74,7 @@ class Enricher:
         if self._history is not None:
             past = self._history.look(lambda fresh: self._prepare(fresh, snap))
         snap = dataclasses.replace(snap, progress=progress_of(snap), past=past)
-        left = left_of(snap, _expected_s(snap))
+        left = left_of(snap, expected_s(snap))
         rates = rates_of_jobs(snap, self._profiles, self._site)
         return dataclasses.replace(
             snap,
@@ -97,7 +96,7 @@ class Enricher:
     def _prepare(self, past: Past, snap: Snapshot) -> None:
         """Ask about *snap* what will be asked soon: first answers are slow, and remembered."""
         snap = dataclasses.replace(snap, past=past)
-        _expected_s(snap)
+        expected_s(snap)
         if self._policy is not None:
             self._policy.order(snap)
 
@@ -116,15 +115,3 @@ def progress_of(snap: Snapshot) -> F64 | None:
         if job_id in row_of:
             progress[row_of[job_id]] = share
     return progress
-
-
-def _expected_s(snap: Snapshot) -> F64 | None:
-    """``(n,)`` duration of earlier jobs with the same tag; NaN without one."""
-    if not len(snap.past):
-        return None
-    # Jobs that run or wait, with GPUs.
-    rows = ((snap.jobs.state < COMPLETING) & (snap.jobs.gpus > 0)).nonzero()[0]
-    found = tagged_s(snap.past, asked(snap, rows))
-    expected = np.full(len(snap.jobs), np.nan)
-    expected[rows] = np.where(found.hit, found.seconds, np.nan)
-    return expected

@@ -62,7 +62,7 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     why_not = _why_not(snap, row)
     answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
     if not why_not:
-        answer = _answer(forecasts, now, jobs=(found,))
+        answer = answer_of(forecasts, now, jobs=(found,))
     jobs = answer["jobs"]
     one = jobs[0] if isinstance(jobs, list) and jobs else {}
     return {
@@ -80,10 +80,10 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
 def expected_start(forecasts: Forecasts, now: PublishedState, job_id: JobId) -> str:
     """A clause on the start of a job for which Slurm has a plan; empty if none is known at once."""
     snap = _cycle(now).snapshot
-    if job_id not in snap.seen.planned or live_jobs(snap.jobs) > QUICK_JOBS_PER_S * _BESIDE_S:
+    if job_id not in snap.seen.planned:
         return ""
     try:
-        answer = _answer(forecasts, now, jobs=(job_id,), within_s=_BESIDE_S)
+        answer = answer_of(forecasts, now, jobs=(job_id,), within_s=_BESIDE_S)
     except RequestError:
         return ""
     start = _expected(next(iter(as_list(answer["jobs"])), None))["start"]
@@ -111,7 +111,7 @@ def of_jobs(
     known = tuple(JobId(j) for j in jobs.job_id[may].tolist())
     answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
     if known:
-        answer = _answer(forecasts, now, jobs=known)
+        answer = answer_of(forecasts, now, jobs=known)
     told = zip(known, as_list(answer["jobs"]), strict=False)
     return {
         "now_s": snap.now_s,
@@ -167,7 +167,7 @@ def _never(snap: Snapshot, row: int) -> str:
     return ""
 
 
-def _answer(
+def answer_of(
     forecasts: Forecasts,
     now: PublishedState,
     *,
@@ -175,6 +175,14 @@ def _answer(
     wanted: tuple[HypotheticalJob, ...] = (),
     within_s: float | None = None,
 ) -> JsonObject:
+    """The worker's answer, within *within_s* seconds; None for the usual time.
+
+    Raises:
+        RequestError: There is none, or the queue is too long for *within_s*.
+    """
+    if within_s is not None and live_jobs(_cycle(now).snapshot.jobs) > QUICK_JOBS_PER_S * within_s:
+        msg = f"the queue is too long for a forecast within {within_s:g} s"
+        raise RequestError(RefusalKind.FAILED, msg)
     # Who is in a hurry does not wait for the questions of others.
     wait_s, deadline_s = (WAIT_S, DEADLINE_S) if within_s is None else (0.0, within_s)
     try:
@@ -219,10 +227,57 @@ def of_shapes(
             no answer.
     """
     cycle = _cycle(now)
-    seen = cycle.snapshot.seen
-    if within_s is not None and live_jobs(seen.jobs) > QUICK_JOBS_PER_S * within_s:
-        msg = f"the queue is too long for a forecast within {within_s:g} s"
-        raise RequestError(RefusalKind.FAILED, msg)
+    job = HypotheticalJob(
+        gpus=0,
+        n_nodes=0,
+        partition=0,
+        uid=uid,
+        user=user,
+        name=name,
+        limit_s=math.inf if limit_s is None else limit_s,
+        contract=usual_contract(now),
+    )
+    found: list[JsonObject] = []
+    wanted: list[HypotheticalJob] = []
+    for row, in_shape in shaped(now, shapes, job, partition=partition, gpu_type=gpu_type):
+        found.append(row)
+        wanted += [] if in_shape is None else [in_shape]
+    answer: JsonObject = {"wanted": [], "runs": 0, "sources": {}}
+    if wanted:
+        # Those without a contract come last: they are left out where time is short.
+        without = [replace(job, contract=None) for job in wanted]
+        answer = answer_of(forecasts, now, wanted=(*wanted, *without), within_s=within_s)
+    outcomes = answer["wanted"]
+    told = outcomes if isinstance(outcomes, list) else []
+    pairs = zip_longest(wanted, told[: len(wanted)], told[len(wanted) :])
+    for row in found:
+        asked, one, other = (None, None, None) if row["why_not"] else next(pairs)
+        row.update(_expected(one))
+        row["no_preempt"] = _expected(other) | _kept(now, asked) if asked and other else None
+        row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
+    rows: list[Json] = list(found)
+    return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, answer)}
+
+
+def usual_contract(now: PublishedState) -> Contract:
+    """As dlsubmit writes it: a job with a longer grace would not be preempted."""
+    return Contract(grace_s=min(DEFAULT_GRACE_S, now.config.preemption.max_grace_s))
+
+
+def shaped(
+    now: PublishedState,
+    shapes: Sequence[str],
+    job: HypotheticalJob,
+    *,
+    partition: str,
+    gpu_type: str,
+) -> list[tuple[JsonObject, HypotheticalJob | None]]:
+    """The first fields of each shape's answer, and *job* in it; None if it would never start.
+
+    Raises:
+        RequestError: There is no such partition or type.
+    """
+    seen = _cycle(now).snapshot.seen
     where = partition or now.config.manage.partitions[0]
     if where not in seen.partitions:
         known = ", ".join(now.config.manage.partitions)
@@ -232,50 +287,21 @@ def of_shapes(
         msg = f"no GPUs of type {safe(gpu_type, 80)!r}; there are {', '.join(seen.gpu_types)}"
         msg += in_other_case(gpu_type, seen.gpu_types)
         raise RequestError(RefusalKind.BAD_REQUEST, msg)
-    at, kind = seen.partitions.index(where), -1
-    if gpu_type:
-        kind = seen.gpu_types.index(gpu_type)
+    at = seen.partitions.index(where)
+    kind = seen.gpu_types.index(gpu_type) if gpu_type else -1
     mask = seen.node_in[at] & (seen.nodes.with_type(kind) if kind >= 0 else True)
     sizes = seen.nodes.of_type(kind)[mask]
-    # As dlsubmit does: a job with a longer grace would not be preempted.
-    contract = Contract(grace_s=min(DEFAULT_GRACE_S, now.config.preemption.max_grace_s))
-    found: list[JsonObject] = []
-    wanted: list[HypotheticalJob] = []
+    found: list[tuple[JsonObject, HypotheticalJob | None]] = []
     for shape in shapes:
         nodes, gpus = _shape(shape, sizes)
         row: JsonObject = {"shape": shape, "gpus": gpus, "n_nodes": nodes, "why_not": None}
         if not nodes:
             row["why_not"] = f"it would never start: no nodes in partition {where} hold it"
-        else:
-            wanted.append(
-                HypotheticalJob(
-                    gpus=gpus,
-                    n_nodes=nodes,
-                    partition=at,
-                    uid=uid,
-                    user=user,
-                    name=name,
-                    gpu_type=kind,
-                    limit_s=math.inf if limit_s is None else limit_s,
-                    contract=contract,
-                )
-            )
-        found.append(row)
-    answer: JsonObject = {"wanted": [], "runs": 0, "sources": {}}
-    if wanted:
-        # Those without a contract come last: they are left out where time is short.
-        without = [replace(job, contract=None) for job in wanted]
-        answer = _answer(forecasts, now, wanted=(*wanted, *without), within_s=within_s)
-    outcomes = answer["wanted"]
-    told = outcomes if isinstance(outcomes, list) else []
-    pairs = zip_longest(wanted, told[: len(wanted)], told[len(wanted) :])
-    for row in found:
-        job, one, other = (None, None, None) if row["why_not"] else next(pairs)
-        row.update(_expected(one))
-        row["no_preempt"] = _expected(other) | _kept(now, job) if job and other else None
-        row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
-    rows: list[Json] = list(found)
-    return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, answer)}
+            found.append((row, None))
+            continue
+        one = replace(job, gpus=gpus, n_nodes=nodes, partition=at, gpu_type=kind)
+        found.append((row, one))
+    return found
 
 
 def _kept(now: PublishedState, job: HypotheticalJob) -> JsonObject:

@@ -34,7 +34,7 @@ from slurm_dl.daemon.rate_limits import (
     delay_after,
     may_have_reservations,
 )
-from slurm_dl.daemon.reload import Reloading
+from slurm_dl.daemon.reload import Reloading, promises_lost
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.daemon.wakeup import Wakeup
 from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
@@ -96,6 +96,8 @@ class Daemon:
         self._reloading = Reloading(
             loaded=loaded, parts=parts, reread=reread, assemble=assemble, audit=audit, log=log
         )
+        if lost := promises_lost(parts):
+            log.warning("promises are not kept, but stay in the ledger", because=lost)
         self._live = live
         self.board = Board(
             PublishedState(

@@ -18,7 +18,9 @@ from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Components, Loaded
 from slurm_dl.daemon.published_state import Reloaded
 from slurm_dl.daemon.systemd_notify import notify
+from slurm_dl.engine.explain.promise_reasons import keeps_promises
 from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.model.promise import promises_in
 
 _WAIT_S = 20.0
 _KEPT = "the old configuration stays in force"
@@ -124,6 +126,8 @@ class Reloading:
             # ValueError and its like: a value that passed the checks and that a part cannot take.
             return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{_KEPT}")
         try:
+            if keeps_promises(self.parts.policy):
+                _check_promises(parts)
             accept(fresh.config)
         except ConfigError as err:
             parts.ledger.close()
@@ -137,3 +141,21 @@ class Reloading:
         self.parts, self.loaded = parts, fresh
         what = f"changed: {', '.join(keys)}" if keys else "nothing changed"
         return Reloaded(at_s=time.time(), ok=True, message=f"configuration reloaded; {what}")
+
+
+def promises_lost(parts: Components) -> str:
+    """The reason why the policy of *parts* cannot keep the ledger's promises; empty if it can."""
+    standing = sum(p.is_kept for p in promises_in(parts.ledger.booked).values())
+    if not standing or keeps_promises(parts.policy):
+        return ""
+    stand = "1 promise stands" if standing == 1 else f"{standing} promises stand"
+    return (
+        f"policy.order: {stand} that jobs are done by their deadlines, and policy "
+        f"{parts.policy.name} keeps none: wait until 'dlctl promises' lists none that is waiting "
+        "or running, or restart dlschedd to give them up"
+    )
+
+
+def _check_promises(parts: Components) -> None:
+    if lost := promises_lost(parts):
+        raise ConfigError(lost)

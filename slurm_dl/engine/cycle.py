@@ -17,11 +17,13 @@ from slurm_dl.engine.settings import External, Mode, Settings
 from slurm_dl.engine.undone_writes import AskByHand, PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.booking import Entry, updated
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Handover, Run, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import (
     Action,
+    Book,
     ClusterAction,
     Plan,
     SetSiteFactor,
@@ -85,6 +87,12 @@ class Cycle:
     def mode(self) -> Mode:
         """The mode of preemption of this cycle."""
         return External() if self.settings is None else self.settings.mode
+
+    @property
+    def booked(self) -> tuple[Entry, ...]:
+        """The book after this cycle."""
+        written = (a.action for a in self.done if isinstance(a.action, Book) and not a.error)
+        return updated(self.snapshot.booked, (e for book in written for e in book.entries))
 
     @property
     def max_grace_s(self) -> float:

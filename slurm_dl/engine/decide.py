@@ -13,6 +13,7 @@ import numpy as np
 
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
+from slurm_dl.engine.explain.promise_reasons import booked_in_words
 from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach, without_room
@@ -383,8 +384,7 @@ def _bookings(snap: Snapshot, wish: Wish) -> list[Book]:
     entries = changes(snap.booked, wish.policy_order.book)
     if not entries:
         return []
-    kinds = ", ".join(sorted({e.kind for e in entries}))
-    return [Book(entries=entries, why=f"{wish.policy.name} writes down {kinds}")]
+    return [Book(entries=entries, why=booked_in_words(wish.policy.name, entries))]
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:

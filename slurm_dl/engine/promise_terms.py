@@ -18,7 +18,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
-from slurm_dl.model.promise import NodeGroup, PromiseTerms, promises_in
+from slurm_dl.model.promise import NodeGroup, PromiseTerms, SharePlace, promises_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import eligible
 from slurm_dl.policies.base import Policy
@@ -54,7 +54,7 @@ def with_terms(snap: Snapshot, policy: Policy, settings: Settings, victims: Vict
         groups=tuple(groups.found),
         group=group,
         meets=groups.meets(),
-        places=tuple((inside, gpus) for inside, gpus, _ in bounded_places(snap)),
+        places=tuple(SharePlace(inside, gpus) for inside, gpus, _ in bounded_places(snap)),
         refused=refused,
         owners={
             row: text.account

@@ -26,9 +26,10 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_dl.estimates.job_features import JobFeatures
+from slurm_dl.estimates.job_features import JobFeatures, asked
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I64, Bool
+from slurm_dl.model.snapshot import Snapshot
 
 Average = Literal["median", "mean"]
 """Which average of the durations of a tag."""
@@ -70,6 +71,18 @@ def tagged_s(past: Past, jobs: JobFeatures, average: Average = "median") -> Tagg
     hit = _each(jobs, lambda user, name, gpus: float(index.has_tag(user, name, gpus)))
     predict = index.median_of_tag if average == "median" else index.mean_of_tag
     return TaggedEstimate(_each(jobs, predict), hit > 0)
+
+
+def expected_s(snap: Snapshot) -> F64 | None:
+    """``(n,)`` duration of earlier jobs with the same tag; NaN for none. None: no jobs are over."""
+    if not len(snap.past):
+        return None
+    # Jobs that run or wait, with GPUs.
+    rows = ((snap.jobs.state < COMPLETING) & (snap.jobs.gpus > 0)).nonzero()[0]
+    found = tagged_s(snap.past, asked(snap, rows))
+    expected = np.full(len(snap.jobs), np.nan)
+    expected[rows] = np.where(found.hit, found.seconds, np.nan)
+    return expected
 
 
 def _each(jobs: JobFeatures, predict: Callable[[str, str, float], float]) -> F64:

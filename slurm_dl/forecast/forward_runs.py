@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 import numpy as np
 
+from slurm_dl.engine.deadlines import counted_deadlines
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64
@@ -45,11 +47,14 @@ class Expected:
     Attributes:
         until_s: So far, epoch seconds, it was looked ahead. Before the horizon if no run got there,
             and then less the blur: nothing that is later can come sooner than this.
+        in_time: Share of the runs in which it is over by its deadline, 0 to 1; None if it has none
+            that was looked at, or one after *until_s*.
     """
 
     start: TimeRange
     end: TimeRange
     until_s: float
+    in_time: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ def foresee(
             for at, wanted in enumerate(asked):
                 unless_late()
                 if at == len(variants):
-                    variants.append(_Variant.of(snap, wanted, question.jobs))
+                    variants.append(_Variant.of(snap, wanted, question.jobs, policy, settings))
                 variant = variants[at]
                 if not len(chance):
                     # The same numbers for all variants: those of a wanted job are the last.
@@ -153,7 +158,7 @@ def foresee(
         runs = len(found) - 1
     done = found[: max(runs, 1)]
     expected = [
-        _expected([run[at] for run in done], snap.now_s, until_s, question.blur_s)
+        _expected([run[at] for run in done], snap.now_s, until_s, question.blur_s, asked[at])
         for at in range(min(map(len, done), default=0))
     ]
     own = expected.pop(0) if question.jobs and expected else ()
@@ -175,10 +180,19 @@ class _Variant:
 
     @classmethod
     def of(
-        cls, snap: Snapshot, wanted: tuple[HypotheticalJob, ...], jobs: tuple[JobId, ...]
+        cls,
+        snap: Snapshot,
+        wanted: tuple[HypotheticalJob, ...],
+        jobs: tuple[JobId, ...],
+        policy: Policy,
+        settings: Settings,
     ) -> Self:
         """With the job that is *wanted*, or as it is for *jobs*."""
         begun = beginning(snap, wanted)
+        if any(math.isfinite(job.due_s) for job in wanted):
+            shared = not promises(policy)
+            counted = counted_deadlines(begun, settings.deadlines, shared=shared)
+            begun = replace(begun, due_s=counted.due_s)
         row_of, last = begun.jobs.row_of(), len(begun.jobs) - 1
         rows = [last] if wanted else [row_of[job] for job in jobs]
         return cls(begun, RuntimeDistribution(begun), np.array(rows, dtype=np.int64))
@@ -199,17 +213,23 @@ class _Outcome:
 
 
 def _expected(
-    runs: Sequence[_Outcome], now_s: float, last_s: float, blur_s: float
+    runs: Sequence[_Outcome],
+    now_s: float,
+    last_s: float,
+    blur_s: float,
+    wanted: tuple[HypotheticalJob, ...],
 ) -> tuple[Expected, ...]:
     until_s = min(run.until_s for run in runs)
     surely_s = until_s if until_s >= last_s else max(now_s, until_s - blur_s)
     starts = np.stack([run.started_s for run in runs])
     ends = np.stack([run.ended_s for run in runs])
+    due_s = wanted[0].due_s if wanted else math.inf
     return tuple(
         Expected(
             start=range_of(starts[:, i], now_s=now_s, until_s=until_s, blur_s=blur_s),
             end=range_of(ends[:, i], now_s=now_s, until_s=until_s, blur_s=blur_s),
             until_s=surely_s,
+            in_time=float((ends[:, i] <= due_s).mean()) if due_s <= surely_s else None,
         )
         for i in range(starts.shape[1])
     )

@@ -27,7 +27,7 @@ from slurm_dl.ledger.restarts import Restarts
 from slurm_dl.ledger.run_contracts import broken_contracts, with_run_contracts
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
 from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
-from slurm_dl.model.booking import entry, updated
+from slurm_dl.model.booking import Entry, entry, updated
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -88,6 +88,11 @@ class Ledger:
     def handovers(self) -> tuple[Handover, ...]:
         """Hand-overs that are not closed."""
         return tuple(self._handovers.values())
+
+    @property
+    def booked(self) -> tuple[Entry, ...]:
+        """The book, sorted by kind and key."""
+        return self._booked
 
     @property
     def service(self) -> AttainedService:

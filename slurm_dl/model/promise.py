@@ -103,6 +103,14 @@ class NodeGroup:
     is_short: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SharePlace:
+    """Nodes whose GPUs are shared out among promises."""
+
+    jobs: Bool | None  # ``(n,)`` bool, the jobs that count here; None: all
+    gpus: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromiseTerms:
     """All that a decision has to know before it promises anything.
@@ -111,8 +119,7 @@ class PromiseTerms:
         groups: The g groups of nodes.
         group: ``(n,)`` int64, the group each job with a deadline could run in; -1: none.
         meets: ``(n, g)`` bool, whether each job could run on a node of each group, or does.
-        places: Where shares are counted: the jobs that count there, ``(n,)`` bool or None for all,
-            and the GPUs.
+        places: Where shares are counted.
         refused: The reason why a job is promised nothing, by row.
         owners: The account of each job, by row; of those without one nothing.
         returns_s: ``(n,)`` seconds until GPUs of each running job can be taken back; inf: only its
@@ -128,7 +135,7 @@ class PromiseTerms:
     groups: tuple[NodeGroup, ...]
     group: I64
     meets: Bool
-    places: tuple[tuple[Bool | None, float], ...]
+    places: tuple[SharePlace, ...]
     refused: Mapping[int, str] = field(default_factory=dict)
     owners: Mapping[int, str] = field(default_factory=dict)
     returns_s: F64

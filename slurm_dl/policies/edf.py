@@ -73,7 +73,6 @@ class Edf:
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
     counts_commitment: ClassVar[bool] = True
-    promises: ClassVar[bool] = True
 
     others: str = "discrete_las"
     admits: bool = True
@@ -89,6 +88,11 @@ class Edf:
     def tiers(self) -> int:
         """Two for promises, and those of others: each for running jobs and for waiting ones."""
         return _OURS + 2 * self._others().tiers
+
+    @property
+    def promises(self) -> bool:
+        """Whether its entries in the book are promises; see `engine.promise_terms`."""
+        return self.admits
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

@@ -49,7 +49,7 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
         notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
     if request.due_s is not None:
         at = time.strftime("%a %Y-%m-%d %H:%M", time.localtime(request.due_s))
-        notes.append(f"due {at}; nothing is promised, the site's policy may go by it or not")
+        notes.append(f"due {at}; it is promised only where a verdict says so")
     return notes
 
 

@@ -232,7 +232,7 @@ def test_status_is_for_people_and_programs(reading: Schedd) -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [["status"], ["pause"], ["resume"], ["reload"], ["breakers"], ["snapshot", "-"]],
+    [["status"], ["pause"], ["resume"], ["reload"], ["breakers"], ["promises"], ["snapshot", "-"]],
     ids=lambda a: a[0],
 )
 def test_without_a_daemon_it_says_what_to_do(

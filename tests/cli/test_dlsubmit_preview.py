@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import socketserver
 import subprocess
@@ -104,9 +105,16 @@ def place(short_directory: Path) -> Path:
 def dlsubmit(
     place: Path, *args: str, stderr: int = subprocess.PIPE, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run it there."""
+    """Submit 4 GPUs there."""
+    return script(place, "--gpus=4", *args, stderr=stderr, **environ)
+
+
+def script(
+    place: Path, *args: str, stderr: int = subprocess.PIPE, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run dlsubmit there."""
     return subprocess.run(
-        [str(DLSUBMIT), "--gpus=4", *args],
+        [str(DLSUBMIT), *args],
         cwd=place,
         env={
             **os.environ,
@@ -226,3 +234,172 @@ def test_shapes_are_told_with_and_without_a_contract(
     assert len(told) == lines
     assert "starts in about 20 min" in told[0]
     assert all("with --no-preempt: starts in about 6 h" in line for line in told[1:])
+
+
+# Deadlines
+
+
+def verdict(says: str | None, *, doing: str = "acting", **more: Any) -> Answers:  # noqa: ANN401
+    """A daemon with this verdict: 4 GPUs at 10:00 UTC tomorrow at the latest, or in two days."""
+    now_s = time.time()
+    one = {"says": says, "begin_s": None, "end_s": None, "spare_s": None, "nearest_s": None}
+    one |= {"why": None, "rests_on": "limit", "odds": None}
+    if says == "yes":
+        one |= {"begin_s": now_s + 3900, "end_s": now_s + 7200, "spare_s": 3900}
+    elif says == "no":
+        odds = {"share": 0.62, "runs": 40}
+        one |= {"why": "GPUs are promised to others", "nearest_s": now_s + 9000, "odds": odds}
+    one |= more
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        result = {"now_s": now_s, "policy": "p", "doing": doing}
+        of_job = {**one, "due_s": int(now_s + 7200)} if "job" in request else {"shapes": [one]}
+        return {"ok": True, "result": {"due_s": request.get("due_s"), **result, **of_job}}
+
+    return answer
+
+
+YES, NO, NONE = verdict("yes"), verdict("no"), verdict(None, odds={"share": 0.5, "runs": 40})
+SHADOW = verdict("yes", doing="shadow mode: plans and touches nothing")
+PROMISED = r"promised: done by .*[0-9]:[0-9]{2}; starts by .* at the latest, 65 min to spare"
+BEST_EFFORT = (
+    "not promised: best effort, as GPUs are promised to others; 62% of 40 forward runs are done by "
+    ".*; could be promised by .*"
+)
+CANCEL = "--or-else=cancel"
+
+
+@pytest.mark.parametrize(
+    ("answers", "args", "status", "words"),
+    [
+        (YES, ["--quote"], 0, f"^{PROMISED}\n$"),
+        (NO, ["--quote"], 3, f"^{BEST_EFFORT}\n$"),
+        (NONE, ["--quote"], 3, r"policy \(p\) promises nothing; 50% of 40 forward runs"),
+        (SHADOW, ["--quote"], 3, "would be promised if dlschedd acted: done by"),
+        (YES, ["--quote", "--quiet"], 0, "^$"),
+        (NO, ["--quote", "--json"], 3, '"nearest_s": 1'),
+        (refusing("failed"), ["--quote"], 1, "error: no"),
+        (None, ["--quote"], 1, "error: "),
+        (YES, ["--quote", "--array=0-3"], 1, "arrays are never promised"),
+        (YES, ["--quote", "--begin=now+1hour"], 1, "jobs with --begin"),
+        (NO, [CANCEL], 3, f"not submitted .*: {BEST_EFFORT}"),
+        (NONE, [CANCEL], 3, "not submitted .*promises nothing"),
+        (SHADOW, [CANCEL], 3, "not submitted .*would be promised"),
+        (refusing("busy"), [CANCEL], 3, "not submitted .*no verdict: no"),
+        (None, [CANCEL], 3, "not submitted .*no verdict"),
+    ],
+)
+def test_a_verdict_is_said_and_nothing_is_submitted(
+    place: Path, answers: Answers | None, args: list[str], status: int, words: str
+) -> None:
+    """Exit status 3 if the deadline is not promised, whatever the reason."""
+    line = ["--by=+2h", "--time=1:00:00", "--name=x", *args, "--", "true"]
+    if answers is None:
+        done = dlsubmit(place, *line)
+    else:
+        with daemon(place / "s", answers) as asked:
+            done = dlsubmit(place, *line)
+        for one in asked:
+            assert (one["shapes"], one["partition"], one["limit_s"]) == (["1x4"], "gpu", 3600)
+            assert time.time() < one["due_s"] < time.time() + 7201
+
+    assert done.returncode == status, done.stderr
+    said = done.stdout if status in {0, 3} and "--quote" in args else done.stderr
+    assert re.search(words, said), said
+    assert "Submitted" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("answers", "args", "words"),
+    [
+        (YES, ["--preview"], f"note: {PROMISED}"),
+        (NO, ["--preview"], f"note: {BEST_EFFORT}"),
+        (NO, ["--preview", "--or-else=run"], f"note: {BEST_EFFORT}"),
+        (None, ["--preview"], "^$"),
+        (NO, [], "^$"),
+        (NO, ["--dry-run", CANCEL], "^$"),
+        (YES, [CANCEL], "^$"),
+    ],
+)
+def test_a_job_with_a_deadline_is_submitted(
+    place: Path, answers: Answers | None, args: list[str], words: str
+) -> None:
+    """Its verdict is said where the start would be said without one."""
+    line = ["--by=+2h", "--time=1:00:00", *args, "--", "true"]
+    if answers is None:
+        done = dlsubmit(place, *line)
+    else:
+        with daemon(place / "s", answers) as asked:
+            done = dlsubmit(place, *line)
+        assert [one["request"] for one in asked] == ["quote"] * len(asked)
+
+    said = "".join(one for one in done.stderr.splitlines(keepends=True) if "note: due" not in one)
+    assert done.returncode == 0, done.stderr
+    assert re.search(words, said), said
+    assert ("Submitted batch job 123" in done.stdout) is ("--dry-run" not in args)
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "cancelled"),
+    [([YES], 0, ""), ([NO], 3, "123\n"), ([refusing("not_found"), NONE, NO], 3, "123\n")],
+)
+def test_a_job_whose_deadline_turns_out_not_to_be_promised_is_cancelled(
+    place: Path, then: list[Answers], status: int, cancelled: str
+) -> None:
+    """Promised when it was asked, refused when it was there: by its own submission, as it said."""
+    scancel = place / "bin" / "scancel"
+    scancel.write_text(f'#!/bin/sh\necho "$@" >> {place}/cancelled\n')
+    scancel.chmod(0o755)
+    verdicts = iter([YES, *then])
+    with daemon(place / "s", lambda request: next(verdicts)(request)) as asked:  # noqa: PLW0108
+        done = dlsubmit(place, "--by=+2h", "--time=1:00:00", CANCEL, "--", "true")
+
+    assert done.returncode == status, done.stderr
+    assert "Submitted batch job 123" in done.stdout
+    assert [one.get("job") for one in asked] == [None, *["123"] * len(then)]
+    written = place / "cancelled"
+    assert (written.read_text() if written.exists() else "") == cancelled
+    assert ("job 123 is cancelled" in done.stderr) is bool(cancelled)
+
+
+@pytest.mark.parametrize("args", [["--quote"], [CANCEL], ["--or-else=run"]])
+def test_what_is_about_a_deadline_needs_one(place: Path, args: list[str]) -> None:
+    (place / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=4\ntrue\n")
+    for line in ([*args, "--", "true"], [*args, "job.sh"]):
+        done = dlsubmit(place, *line)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "needs a deadline: --by TIME" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lines", "args", "shape"),
+    [
+        (["--gpus-per-node=a100:2", "--nodes=3"], [], "3x2"),
+        (["--gres=gpu:4", "-p gpu"], [], "1x4"),
+        (["--gpus=8"], [], "8"),
+        (["--gpus=a100:8", "-N 2"], [], "2x4"),
+        (["--gres=gpu:4"], ["--gpus=6"], "6"),
+        (["--gpus-per-task=1"], [], "how many GPUs"),
+        (["--gpus=8", "-N 1-2"], [], "range of nodes"),
+        (["--gpus=8", "--begin=now+1"], [], "jobs with --begin"),
+        (["--gpus=8", "--array=1-3"], [], "arrays"),
+        (["--gpus=8"], ["--no-preempt"], "as it is"),
+    ],
+)
+def test_a_batch_script_gets_a_verdict(
+    place: Path, lines: list[str], args: list[str], shape: str
+) -> None:
+    """Of the shape that its lines ask for, or none where they leave that open."""
+    text = "".join(f"#SBATCH {line}\n" for line in ["--time=60", "-A vision", *lines])
+    (place / "job.sh").write_text(f"#!/bin/sh\n{text}true\n")
+    with daemon(place / "s", YES) as asked:
+        done = script(place, "--by=+2h", "--quote", *args, "job.sh")
+
+    if not asked:
+        assert done.returncode == 1
+        assert shape in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    assert asked[0]["shapes"] == [shape]
+    assert (asked[0]["partition"], asked[0]["account"]) == ("gpu", "vision")
+    assert asked[0]["limit_s"] == 3600

@@ -524,6 +524,7 @@ def test_the_cycle_is_not_changed_by_asking(ask: Ask, context: ControlContext) -
     ask("queue", state=["all"])
     ask("why", job="1")
     ask("queue", user=["ann"], sort=["-gpus"])
+    ask("quote", shapes=["1"], due_s=int(cycle.snapshot.now_s) + 9000)
 
     assert (cycle.plan.rank.tolist(), cycle.snapshot.jobs.job_id.tolist()) == before
 
@@ -535,13 +536,15 @@ def test_who_waits_for_a_forecast_asks_for_no_second_one(
     answers = RequestHandlers(context)
     ann, bob = USER, Peer(ANN + 1, is_admin=False)
     request: JsonObject = {"request": "when", "shapes": ["1"]}
+    quote: JsonObject = {"request": "quote", "shapes": ["1"], "due_s": 2_000_000_000}
     asked: list[int] = []
 
     def foreseen(*_: object, uid: int, **_more: object) -> JsonObject:
         asked.append(uid)
         if len(asked) == 1:
-            with pytest.raises(RequestError, match="one at a time"):
-                answers(request, ann)
+            for same in (request, quote):
+                with pytest.raises(RequestError, match="one at a time"):
+                    answers(same, ann)
             answers(request, bob)
         return {}
 

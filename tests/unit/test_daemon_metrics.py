@@ -51,6 +51,7 @@ from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue, TripBreaker
+from slurm_dl.model.promise import Promise, Totals
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import SIZE, SizeHistory
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -735,6 +736,27 @@ def test_breakers_that_stand_and_that_trip_now() -> None:
     values = shown(daemon(published(dataclasses.replace(cycle, plan=plan))))
 
     assert {k: v for (k,), v in values["breaker_tripped"].items() if v} == {"cluster_share": True}
+
+
+def test_promises_that_hold_and_that_are_settled() -> None:
+    """Every cause is there, also before the first promise is broken; nothing before a look."""
+    yes = Promise(says="yes", due_s=9, at_s=1, gpus=4.0, needs_s=1, rests_on="limit")
+    totals = Totals(kept=5, broken={"node": 2}).entry()
+    broken = dataclasses.replace(yes, broken="room").entry(3)
+    snap = snapshot(
+        observed([pending(1), running(2), pending(3)]),
+        booked=(yes.entry(1), yes.entry(2), broken, totals),
+    )
+    cycle = Cycle(snap, decide(snap, POLICY, SETTINGS), acting=True)
+
+    values = shown(daemon(published(cycle)))
+
+    assert values["promises"] == {("waiting",): 1, ("running",): 1}
+    assert values["promises_kept_total"] == {(): 5}
+    assert values["promises_broken_total"] == {
+        ("estimate",): 0, ("node",): 2, ("preemption_off",): 0, ("room",): 0
+    }  # fmt: skip
+    assert not {name for name in shown(daemon(published())) if "promises" in name}
 
 
 def test_restarts_by_whom_and_what_became_of_them() -> None:

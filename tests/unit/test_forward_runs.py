@@ -20,7 +20,7 @@ from pasts import past_columns
 from slurm_dl.engine.settings import Preemption, Resizing, Settings
 from slurm_dl.forecast import forward_runs
 from slurm_dl.forecast.calibration import LAST, MOST_OPEN, ForecastBook, Said, judged
-from slurm_dl.forecast.forward_runs import Forecast, ForecastQuestion, foresee, range_of
+from slurm_dl.forecast.forward_runs import Expected, Forecast, ForecastQuestion, foresee, range_of
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimate_origin import Origin
@@ -353,6 +353,21 @@ def test_more_gpus_never_start_earlier(sizes: list[int], busy_s: float, shapes: 
         for told in (one.start, one.end):
             assert told.low_s <= told.median_s <= told.high_s
         assert one.end.low_s >= one.start.low_s
+
+
+def test_as_many_runs_are_in_time_as_end_by_then() -> None:
+    """Nothing is said without a deadline, and of one beyond what was looked at."""
+    question = ForecastQuestion(runs=40)
+
+    def told(due_s: float) -> Expected:
+        job = HypotheticalJob(gpus=8, n_nodes=1, partition=0, uid=7, limit_s=3600.0, due_s=due_s)
+        asked = dataclasses.replace(question, wanted=(job,))
+        return foretold(queue_of([8], 500.0), asked).wanted[0]
+
+    end, last_s = told(math.inf).end, NOW_S + question.horizon_s
+    moments = (NOW_S, end.low_s, end.median_s, end.high_s, last_s, last_s + 1.0, math.inf)
+
+    assert [told(at).in_time for at in moments] == [0.0, 0.1, 0.5, 0.9, 1.0, None, None]
 
 
 @given(

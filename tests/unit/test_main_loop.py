@@ -38,7 +38,8 @@ from slurm_dl.model.breaker import BREAKERS, BreakerName
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal, TripBreaker
+from slurm_dl.model.plan import Book, ClusterAction, Reserve, SetSteer, Signal, TripBreaker
+from slurm_dl.model.promise import Promise
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -736,6 +737,35 @@ def test_a_reload_takes_effect(house: House) -> None:
     assert "daemon.poll_s" in last.message
     line = json.loads(house.audit.path.read_text("utf-8").splitlines()[-1])
     assert (line["actor"], line["action"]) == ("dlschedd (SIGHUP)", "reload")
+
+
+class Keeping(DiscreteLas):
+    """A policy under which promises stand."""
+
+    promises = True
+
+
+def test_promises_that_stand_keep_their_policy(house: House) -> None:
+    """A reload to a policy that keeps none is refused; a start with one warns and keeps them."""
+    promise = Promise(
+        says="yes", due_s=9, at_s=1, gpus=4.0, needs_s=1, rests_on="limit", begin_s=8, end_s=9
+    )
+    entries = (promise.entry(1), dataclasses.replace(promise, broken="node").entry(2))
+    house.daemon._parts.ledger.begin(Book(entries=entries, why=""))
+    house.use(Keeping())
+
+    refused = house.reload(poll_s="10")
+    assert (refused.ok, "1 promise stands" in refused.message) == (False, True)
+    assert "dlctl promises" in refused.message
+    assert house.gaps()[-1] == 30.0
+
+    again = House(house.directory, house.time, house.cluster, house.log)
+    (warned,) = again.said("promises are not kept, but stay in the ledger")
+    assert "1 promise stands" in str(warned["because"])
+    again.polls(2)
+    booked = again.daemon.board.current.cycle.booked
+    assert booked == entries
+    assert again.reload(poll_s="10").ok
 
 
 def test_it_counts_how_steers_ended(house: House) -> None:

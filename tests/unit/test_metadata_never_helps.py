@@ -201,6 +201,7 @@ TRUSTING = {
     "gavel_finish_time": {"progress"},
     "mlfs": {"progress", "due_s"},
     "karuna": {"due_s"},
+    "edf": {"due_s"},
     "gavel_cost_slo": {"due_s"},
     "themis": {"progress"},
     "themis_convex": {"progress"},

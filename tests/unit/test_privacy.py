@@ -67,12 +67,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "queue": {"state": ["all"]},
     "why": {},
     "when": {},
+    "promises": {},
+    "quote": {},
     "config": {},
 }
 """What an ordinary user may ask; each with the fields that ask for most."""
 
 
-OF_JOBS = ("why", "when")
+OF_JOBS = ("why", "when", "quote")
 """Requests about one job; each is asked about everybody's."""
 
 

@@ -55,6 +55,10 @@ _COMMANDS = {
         "slurm_dl.cli.dlctl.profiles:profile",
         "Look at models' profiles, install them, and learn them from real runs.",
     ),
+    "promises": (
+        "slurm_dl.cli.dlctl.promises:promises",
+        "List the promises of deadlines: their windows, their states, and how many were kept.",
+    ),
     "record": (
         "slurm_dl.cli.dlctl.record:record",
         "Record what the daemon sees and plans from its next cycle on, for 'dlsim replay'.",

@@ -140,7 +140,19 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option(
     "--by",
     metavar="TIME",
-    help="Deadline, such as 'Fri 18:00' or +3h, for the site's policy; nothing is promised.",
+    help="Deadline, such as 'Fri 18:00' or +3h. A site whose policy promises says yes or no to it; "
+    "others may go by it or not.",
+)
+@click.option(
+    "--or-else",
+    type=click.Choice(["run", "cancel"]),
+    help="With --by, if the deadline is not promised: run it all the same, as is usual, or submit "
+    "nothing (exit status 3).",
+)
+@click.option(
+    "--quote",
+    is_flag=True,
+    help="With --by: say whether the deadline would be promised, and stop (exit status 3 if not).",
 )
 @click.option("--array", "-a", metavar="SPEC", help="Array of jobs, such as 0-15%4.")
 @click.option(
@@ -295,7 +307,11 @@ def _dlrun_beside(program: str) -> str | None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run dlsubmit; the exit status is 0, 1 if Slurm refused, 2 if the command line is wrong."""
+    """Run dlsubmit.
+
+    Returns:
+        0; 1 if Slurm refused, 2 if the command line is wrong, 3 if a deadline is not promised.
+    """
     try:
         result = dlsubmit.main(
             args=None if args is None else list(args),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from slurm_dl.cli.dlsubmit import verdict
 from slurm_dl.cli.dlsubmit.delivery import SLURM_S, Delivery, deliver, sweep_of, tell
 from slurm_dl.cli.dlsubmit.preview import preview
 from slurm_dl.cli.dlsubmit.script_command import script_notes
@@ -49,7 +50,7 @@ def submit_command(
     """Write the script of a command and do with it what the command line says.
 
     Returns:
-        0, or 1 if sbatch refused the job.
+        0; 1 if sbatch refused the job, 3 if its deadline is not promised.
 
     Raises:
         ConfigError: The command or an option is wrong.
@@ -58,6 +59,7 @@ def submit_command(
     defaults: UsualOptions = ctx.meta[DEFAULTS]
     options = ctx.params
     dry_run, quiet = options["dry_run"], options["quiet"]
+    verdict.check(options, typed.by)
     cleaned = job_environment.clean(environ, keep_sbatch=options["keep_sbatch_env"])
     line = replace(whole, sbatch=(*defaults.sbatch_beside(whole.sbatch), *whole.sbatch))
     if typed.partition is None:
@@ -111,6 +113,11 @@ def submit_command(
         of_script = script_notes(line.command, Path.cwd())
         told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
         tell((*told, of_script), quiet=quiet)
+    if typed.by is not None:
+        question = verdict.of_command(request, chosen, partitions, no_preempt=typed.no_preempt)
+        if (status := verdict.before(options, question)) is not None:
+            return status
+    elif not quiet:
         previews = options["previews"]
         asks = sys.stderr.isatty() if previews is None else previews
         asks = asks and not (options["parsable"] or options["as_json"])

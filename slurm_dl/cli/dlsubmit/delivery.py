@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import click
 
+from slurm_dl.cli.dlsubmit import verdict
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.requeue_facts import job_words, lost, particular
@@ -58,7 +59,7 @@ def deliver(ctx: click.Context, slurm: Slurm, line: CommandLine, job: Delivery) 
         line: The command line, to be remembered.
 
     Returns:
-        0, or 1 if sbatch refused it.
+        0; 1 if sbatch refused it, 3 if its deadline is not promised.
     """
     options = ctx.params
     argv = (slurm.path("sbatch"), *job.args)
@@ -81,6 +82,8 @@ def deliver(ctx: click.Context, slurm: Slurm, line: CommandLine, job: Delivery) 
         click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
     if job_id is not None and job.requeue and not options["quiet"]:
         _look_again(slurm, job_id, job.args)
+    if job_id is not None and options["or_else"] == "cancel":
+        return verdict.after(slurm, job_id)
     return 0
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from slurm_dl.cli.dlsubmit import verdict
 from slurm_dl.cli.dlsubmit.delivery import SLURM_S, Delivery, deliver, sweep_of, tell
 from slurm_dl.cli.dlsubmit.usual_options import UsualOptions
 from slurm_dl.client_config import read_client_config
@@ -37,7 +38,7 @@ def submit_script(
     """Do with a script what the command line says.
 
     Returns:
-        0, or 1 if sbatch refused the job.
+        0; 1 if sbatch refused the job, 3 if its deadline is not promised.
 
     Raises:
         ConfigError: The script or an option is wrong.
@@ -67,12 +68,18 @@ def submit_script(
         cwd=str(Path.cwd()),
         sweep=sweep_of(params["sweep"], slurm, line.script[1:], script.text),
     )
+    by = request.given("by")
+    verdict.check(params, by)
     job = script_job.compose(request, where)
     tell((*usual.notes, site.trouble, *job.notes), quiet=params["quiet"])
     if params["diff"]:
         argv = quote((slurm.path("sbatch"), *job.args))
         click.echo(f"# {argv}\n{job.diff()}".encode("utf-8", "surrogateescape"), nl=False)
         return 0
+    if by is not None:
+        status = verdict.before(params, verdict.of_script(request, job, slurm))
+        if status is not None:
+            return status
     wanted = Delivery(
         args=job.args,
         script=job.script,

@@ -11,18 +11,21 @@ import time
 
 from slurm_dl.config.value_origins import Plain
 from slurm_dl.daemon import forecast_answers as when
-from slurm_dl.daemon import forecast_service, published_state
+from slurm_dl.daemon import forecast_service, published_state, quote_answers
 from slurm_dl.daemon.audit_log import AuditLine
 from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
 from slurm_dl.daemon.control.job_history import OVER, past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
+from slurm_dl.daemon.control.promises_answer import promises_of
 from slurm_dl.daemon.control.queue_query import page
 from slurm_dl.daemon.control.reception import Peer, RequestError, Stream
 from slurm_dl.daemon.control.requests import (
     FOR_ADMINS,
     ConfigRequest,
     PauseRequest,
+    PromisesRequest,
+    QuoteRequest,
     ReloadRequest,
     ResetBreakerRequest,
     ResumeRequest,
@@ -61,7 +64,7 @@ class RequestHandlers:
         self._asking: set[int] = set()
         self._asking_lock = threading.Lock()
 
-    def __call__(  # noqa: C901, PLR0911 - one return for each request
+    def __call__(  # noqa: C901, PLR0911, PLR0912 - one return for each request
         self, request: JsonObject, peer: Peer
     ) -> JsonObject | Stream:
         """The answer to *request*.
@@ -85,8 +88,10 @@ class RequestHandlers:
                 return self._queue(parsed, sight)
             case WhyRequest():
                 return self._why(parsed, sight)
-            case WhenRequest():
+            case WhenRequest() | QuoteRequest():
                 return self._when(parsed, sight, peer)
+            case PromisesRequest():
+                return self._promises(sight)
             case ConfigRequest():
                 privacy.check_config(peer, now)
                 return config(now)
@@ -179,7 +184,7 @@ class RequestHandlers:
             **privacy.standing_for(standing_of(self._context), sight),
         }
 
-    def _when(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+    def _when(self, request: WhenRequest | QuoteRequest, sight: Sight, peer: Peer) -> JsonObject:
         with self._asking_lock:
             if peer.uid in self._asking:
                 msg = "you are waiting for a forecast already: one at a time"
@@ -191,10 +196,18 @@ class RequestHandlers:
             with self._asking_lock:
                 self._asking.discard(peer.uid)
 
-    def _foreseen(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+    def _foreseen(
+        self, request: WhenRequest | QuoteRequest, sight: Sight, peer: Peer
+    ) -> JsonObject:
         now = self._context.board.current
         forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
-        if request.job:
+        if isinstance(request, QuoteRequest):
+            answer = (
+                quote_answers.of_job(now, request.job, sight)
+                if request.job
+                else quote_answers.of_shapes(forecasts, now, request, peer)
+            )
+        elif request.job:
             answer = when.of_job(forecasts, now, request.job, sight)
         elif request.jobs:
             answer = when.of_jobs(forecasts, now, request.jobs, sight)
@@ -212,6 +225,10 @@ class RequestHandlers:
                 user=peer.name,
             )
         return {**answer, **privacy.standing_for(standing_of(self._context), sight)}
+
+    def _promises(self, sight: Sight) -> JsonObject:
+        standing = privacy.standing_for(standing_of(self._context), sight)
+        return {**promises_of(self._seen(sight)[0], sight), **standing}
 
     def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
         reason = safe(request.reason, 500)

@@ -61,6 +61,37 @@ class WhenRequest(_Request):
         return self
 
 
+class PromisesRequest(_Request):
+    """Promises that jobs are done by their deadlines."""
+
+    request: Literal["promises"]
+
+
+class QuoteRequest(_Request):
+    """The verdict on a deadline: of jobs that nobody has submitted, or of one that somebody has."""
+
+    request: Literal["quote"]
+    job: Annotated[str, Field(max_length=40)] = ""
+    shapes: list[_Shape] = Field(default_factory=list, max_length=8)
+    partition: _Name = ""
+    gpu_type: _Name = ""
+    limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    due_s: Annotated[int, Field(gt=0, le=10**11)] | None = None
+    name: _Name = ""
+    account: _Name = ""
+    qos: _Name = ""
+    no_preempt: bool = False
+    odds: bool = False
+    within_s: Annotated[float, Field(gt=0, le=_MOST_S)] | None = None
+
+    @model_validator(mode="after")
+    def _check_one_of(self) -> Self:
+        if bool(self.job) == bool(self.shapes and self.due_s):
+            msg = "give a job, or shapes and due_s"
+            raise ValueError(msg)
+        return self
+
+
 class ConfigRequest(_Request):
     """The configuration in force, with origins."""
 
@@ -104,6 +135,8 @@ Request = (
     | QueueRequest
     | WhyRequest
     | WhenRequest
+    | PromisesRequest
+    | QuoteRequest
     | ConfigRequest
     | PauseRequest
     | ResumeRequest

@@ -16,6 +16,7 @@ from typing import Final, Literal, get_args
 from slurm_dl.model.breaker import BREAKERS, Fate
 from slurm_dl.model.handover import Purpose
 from slurm_dl.model.plan import Action
+from slurm_dl.model.promise import CAUSES
 from slurm_dl.slurm.tool_runner import OPTIONAL_TOOLS, TOOLS
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
@@ -327,6 +328,24 @@ BREAKER = _metric(
     "gauge",
     "1 while this breaker stops preemption; see dlctl breakers.",
     Label("breaker", BREAKERS),
+)
+
+PROMISES = _metric(
+    "promises",
+    "gauge",
+    "Jobs with a promised deadline that still holds; see dlctl promises.",
+    Label("state", ("waiting", "running")),
+)
+PROMISES_KEPT = _metric(
+    "promises_kept_total",
+    "counter",
+    "Jobs that were over by their promised deadlines, since the ledger began.",
+)
+PROMISES_BROKEN = _metric(
+    "promises_broken_total",
+    "counter",
+    "Jobs that were not over by their promised deadlines, by cause, since the ledger began.",
+    Label("cause", CAUSES),
 )
 
 # What was asked of Slurm, and what became of it.

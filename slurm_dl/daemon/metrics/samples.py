@@ -25,10 +25,12 @@ from slurm_dl.daemon.preconditions import Precondition
 from slurm_dl.daemon.published_state import Board, PublishedState
 from slurm_dl.engine.circuit_breakers import managed_gpus, tripped
 from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.explain.promise_reasons import state_of
 from slurm_dl.forecast.calibration import ForecastScore
 from slurm_dl.model.breaker import BREAKERS
 from slurm_dl.model.jobs import COMPLETED, NOT_HELD, PENDING, Bool
 from slurm_dl.model.plan import TripBreaker
+from slurm_dl.model.promise import CAUSES, promises_in, totals_in
 from slurm_dl.slurm.tool_runner import OPTIONAL_TOOLS, TOOLS
 
 
@@ -226,9 +228,24 @@ def _of_cycle(cycle: Cycle, tiers: int) -> Iterator[MetricValue]:
     standing = {b.name for b in tripped(snap)}
     standing |= {a.breaker for a in plan.actions if isinstance(a, TripBreaker)}
     yield MetricValue(catalogue.BREAKER, {(name,): name in standing for name in BREAKERS})
+    yield from _promised(cycle)
     yield one(catalogue.LEFT, len(cycle.left))
     yield one(catalogue.UNHONOURED, len(plan.unhonoured))
     yield one(catalogue.STEERS, sum(s.kind in ("spot", "wait") for s in snap.steers.values()))
+
+
+def _promised(cycle: Cycle) -> Iterator[MetricValue]:
+    """Promises that hold, and those that are settled.
+
+    The book counts over restarts: a 0 before the first look would make each restart an increase.
+    """
+    booked, rows = cycle.booked, cycle.snapshot.jobs.row_of()
+    found = promises_in(booked).items()
+    states = Counter(state_of(cycle.snapshot, rows.get(j), p) for j, p in found)
+    yield MetricValue(catalogue.PROMISES, {(s,): states[s] for s in ("waiting", "running")})
+    totals = totals_in(booked)
+    yield one(catalogue.PROMISES_KEPT, totals.kept)
+    yield MetricValue(catalogue.PROMISES_BROKEN, {(c,): totals.broken.get(c, 0) for c in CAUSES})
 
 
 def _queue(cycle: Cycle, tiers: int) -> Iterator[MetricValue]:

@@ -24,6 +24,7 @@ from slurm_dl.engine.explain.past_reasons import (
     span,
     why_over,
 )
+from slurm_dl.engine.explain.promise_reasons import promise_sentences
 from slurm_dl.engine.explain.size_reasons import size_reasons
 from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.place_waiting import named
@@ -93,7 +94,10 @@ def why(
         sentences += [
             *_kept(cycle, policy, row),
             *_next_tier(cycle, policy, row),
-            *_due(cycle, policy, row, job_id),
+            *(
+                promise_sentences(snap, cycle.plan, cycle.booked, policy, row)
+                or _due(cycle, policy, row, job_id)
+            ),
         ]
     else:
         sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")

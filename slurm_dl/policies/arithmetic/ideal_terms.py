@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_dl.model.promise import NodeGroup, PromiseTerms
+from slurm_dl.model.promise import NodeGroup, PromiseTerms, SharePlace
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -21,7 +21,7 @@ def ideal_terms(snap: Snapshot) -> PromiseTerms:
         groups=groups,
         group=group.reshape(-1).astype(np.int64),
         meets=either | (jobs.gpu_type[:, None] == kinds),
-        places=((None, float(nodes.gpus[nodes.up].sum())),),
+        places=(SharePlace(None, float(nodes.gpus[nodes.up].sum())),),
         returns_s=np.zeros(len(jobs)),
         holds_s=np.zeros(len(jobs)),
     )

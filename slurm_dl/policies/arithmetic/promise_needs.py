@@ -124,8 +124,8 @@ class PromiseNeeds:
         owners: list[tuple[str, int | str]] = [("user", int(self._snap.jobs.uid[row]))]
         if account := terms.owners.get(row):
             owners.append(("account", account))
-        for place, (inside, _) in enumerate(terms.places):
-            if inside is None or inside[row]:
+        for place, where in enumerate(terms.places):
+            if where.jobs is None or where.jobs[row]:
                 units["share", place] = gpus
                 units |= {("owner", *owner, place): gpus for owner in owners}
         return Need(units, courteous, frozenset(limits) | {("nodes", home)})

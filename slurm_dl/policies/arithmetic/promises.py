@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -162,35 +162,49 @@ class _Look:
         since_s = max(float(jobs.start_s[row]), promise.at_s)
         lasts = jobs.state[row] > PENDING and self.now_s > since_s + promise.needs_s + 1
         if lasts and promise.rests_on != "limit":
-            self._say(row, dataclasses.replace(promise, broken="estimate"))
+            self._break(row, "estimate")
             self._hold(row)
             return
-        if promise.broken:
-            self._say(row, dataclasses.replace(promise, broken=""))
-        self._take(row, self.now_s, max(self.now_s + 1, self.needs.end_s(row)))
+        end_s = self.needs.end_s(row)
+        if end_s <= promise.due_s:
+            self._break(row, "")
+        self._take(row, self.now_s, max(self.now_s + 1, end_s))
 
     def _keep_waiting(self, row: int) -> None:
         promise, need = self.promises[row], self.needs.of(row)
-        begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
-        if int(self.terms.group[row]) >= 0 and not promise.broken:
-            if self.calendar.fits(need, max(begin_s, self.now_s), end_s):
-                self._take(row, begin_s, end_s)
-                return
-            if begin_s <= self.now_s:
-                # It is served all the same: its run time is seldom as long as its time limit.
-                self.windows[row] = (begin_s, end_s)
-                return
-        lasts_s = self.needs.needs_s(row) + self.terms.lead_s
-        found_s = None
-        if int(self.terms.group[row]) >= 0:
-            found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
-        if found_s is None:
-            if not promise.broken:
-                self._say(row, dataclasses.replace(promise, broken=self._cause(row)))
+        if int(self.terms.group[row]) < 0:
+            self._break(row, self._cause(row))
             return
-        begin_s, end_s = math.floor(found_s), math.floor(found_s + lasts_s)
-        self._say(row, dataclasses.replace(promise, begin_s=begin_s, end_s=end_s, broken=""))
-        self._take(row, begin_s, end_s)
+        begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
+        needs_s, fits = self.needs.needs_s(row), self.calendar.fits
+        if begin_s <= self.now_s:
+            # Even if late it is served: its run time is seldom as long as its time limit.
+            until_s = max(end_s, self.now_s + needs_s)
+            self.windows[row] = (begin_s, end_s)
+            if fits(need, self.now_s, until_s):
+                self._take(row, begin_s, until_s)
+            late = self.now_s + needs_s > promise.due_s
+            self._break(row, self._cause(row) if late else "")
+            return
+        if not promise.broken and fits(need, begin_s, end_s):
+            self._take(row, begin_s, end_s)
+            return
+        lasts_s = needs_s + math.ceil(self.terms.lead_s)
+        found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+        if found_s is None:
+            self._break(row, self._cause(row))
+            return
+        begin = math.floor(found_s)
+        moved = dataclasses.replace(promise, begin_s=begin, end_s=begin + lasts_s, broken="")
+        self._say(row, moved)
+        self._take(row, begin, begin + lasts_s)
+
+    def _break(self, row: int, cause: Cause | Literal[""]) -> None:
+        """Write down why the promise is broken, the first cause; with none, that it stands."""
+        promise = self.promises[row]
+        broken = (promise.broken or cause) if cause else ""
+        if broken != promise.broken:
+            self._say(row, dataclasses.replace(promise, broken=broken))
 
     def answer(self) -> None:
         """Promise new jobs a window, or say no, by their first submission."""
@@ -319,10 +333,10 @@ class _Look:
             calendar.open(("nodes", g), self.needs.capacity(g))
             for begin_s, end_s, gpus in self._reserved(g):
                 calendar.take(Need({("nodes", g): gpus}), begin_s, end_s)
-        for place, (_, gpus) in enumerate(terms.places):
-            calendar.open(("share", place), terms.share * gpus)
+        for place, where in enumerate(terms.places):
+            calendar.open(("share", place), terms.share * where.gpus)
             for owner in self._owners() if terms.account_share < terms.share else ():
-                calendar.open(("owner", *owner, place), terms.account_share * gpus)
+                calendar.open(("owner", *owner, place), terms.account_share * where.gpus)
         quotas = snap.seen.quotas
         if quotas is not None:
             used = quotas.used.copy()

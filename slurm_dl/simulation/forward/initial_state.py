@@ -42,6 +42,9 @@ class HypotheticalJob:
         gpu_type: Index into `Observed.gpu_types`; -1 for any.
         limit_s: Its time limit, seconds; inf for none.
         contract: What it agrees to; None if it may not be preempted.
+        due_s: Its deadline, epoch seconds; inf if it has none.
+        account: Slurm's account; empty if nobody has said it.
+        qos: Likewise.
     """
 
     gpus: int
@@ -53,6 +56,9 @@ class HypotheticalJob:
     gpu_type: int = -1
     limit_s: float = float("inf")
     contract: Contract | None = field(default_factory=Contract)
+    due_s: float = float("inf")
+    account: str = ""
+    qos: str = ""
 
 
 def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapshot:
@@ -78,7 +84,7 @@ def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapsho
         sizes=None,
     )
     snap = _taken(snap, _rows(snap.jobs))
-    return _with(snap, wanted) if wanted else snap
+    return submitted(snap, wanted) if wanted else snap
 
 
 def live_jobs(jobs: Jobs) -> int:
@@ -161,8 +167,11 @@ def _beside(snap: Snapshot, rows: I64) -> dict[str, Any]:
     }
 
 
-def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
-    """*snap* with the jobs that are *wanted* behind its own, submitted now."""
+def submitted(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
+    """*snap* with the jobs that are *wanted* behind its own, submitted now.
+
+    Each has its deadline in `Snapshot.due_s`, whether that counts or not.
+    """
     now_s, first = snap.now_s, int(snap.jobs.job_id.max(initial=0)) + 1
     new = Jobs.of(
         [
@@ -187,10 +196,17 @@ def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
         for f in dataclasses.fields(Jobs)
     }
     texts = {
-        JobId(first + i): JobText(label="", name=job.name, user=job.user)
+        JobId(first + i): JobText(
+            label="", name=job.name, user=job.user, account=job.account, qos=job.qos
+        )
         for i, job in enumerate(wanted)
     }
-    claims = {JobId(first + i): Claim(contract=job.contract) for i, job in enumerate(wanted)}
+    claims = {
+        JobId(first + i): Claim(
+            contract=job.contract, due_s=None if np.isinf(job.due_s) else int(job.due_s)
+        )
+        for i, job in enumerate(wanted)
+    }
     fresh = dict.fromkeys(("first_submit_s", "waiting_since_s", "queued_s"), now_s) | {"tier": -1}
     memory = Remembered(
         **{
@@ -199,6 +215,9 @@ def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
         }
     )
     limits = np.array([job.limit_s for job in wanted])
+    due_s, due = snap.due_s, np.array([job.due_s for job in wanted])
+    if due_s is None and np.isfinite(due).any():
+        due_s = np.full(len(seen.jobs), np.inf)
     return dataclasses.replace(
         snap,
         seen=dataclasses.replace(
@@ -211,7 +230,7 @@ def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
         left_s=np.concatenate([snap.left_s, limits]),
         left_from=_longer(snap.left_from, k, Origin.DECLARED),
         progress=_longer(snap.progress, k, np.nan),
-        due_s=_longer(snap.due_s, k, np.inf),
+        due_s=None if due_s is None else np.concatenate([due_s, due]),
         rates=_longer(snap.rates, k, 1.0),
         rates_from=_longer(snap.rates_from, k, Origin.PRIOR),
         on_type=_longer(snap.on_type, k, -1),

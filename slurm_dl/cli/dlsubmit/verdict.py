@@ -1,0 +1,240 @@
+"""``dlsubmit --by``: whether the deadline is promised, asked before and after the submission."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import click
+
+from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.dlsubmit.preview import NOT_FORETOLD, RUN_S, TIMEOUT_S, shape_fields
+from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
+from slurm_dl.json_types import JsonObject, as_list, number
+from slurm_dl.model.errors import ConfigError, ElsewhereError
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.submit import slurm_calls
+from slurm_dl.submit.host_resources import Wanted
+from slurm_dl.submit.job_request import JobRequest, qos_of
+from slurm_dl.submit.job_shape import GpuPartition
+from slurm_dl.submit.option_values import deadline_s, time_limit_s
+from slurm_dl.submit.script_job import ScriptJob
+from slurm_dl.submit.script_request import GPU_OPTIONS, ScriptRequest
+from slurm_dl.text import ago, safe
+
+NOT_PROMISED: Final = 3
+"""Exit status if a deadline is not promised."""
+
+WAIT_S: Final = 30.0
+"""So long a job with ``--or-else cancel`` waits for its verdict."""
+
+ODDS_S: Final = 10.0
+"""So long ``--quote`` lets the daemon run forward."""
+
+Question: TypeAlias = "JsonObject | str"
+"""Fields of the request; or the reason why there is none, of which no verdict can be had."""
+
+_GPUS = re.compile(r"(?:gres[:/])?(?:gpu[:/=])?(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<n>\d{1,6})")
+
+
+def of_command(
+    request: JobRequest,
+    chosen: Wanted,
+    partitions: Sequence[GpuPartition],
+    *,
+    no_preempt: bool,
+) -> Question:
+    """The question about a command's job."""
+    fields = shape_fields(request, chosen, partitions)
+    if isinstance(fields, str):
+        return fields
+    accounts = [w.partition("=")[2] for w in request.sbatch if w.startswith("--account=")]
+    return _question(
+        fields,
+        is_array=request.array is not None,
+        due_s=request.due_s,
+        account="".join(accounts[-1:]),
+        qos=request.qos or qos_of(request.sbatch) or "",
+        no_preempt=no_preempt,
+    )
+
+
+def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
+    """The question about a batch script's job."""
+    if job.contract is None:
+        return "a script that is submitted as it is has no deadline"
+
+    def said(name: str) -> str:
+        return (request.said(name) or ("", ""))[1] or ""
+
+    if other := sorted(n for n in NOT_FORETOLD if request.said(n) is not None):
+        return f"dlschedd is not asked about jobs with --{other[0]}"
+    gpus, nodes = request.said(*GPU_OPTIONS), said("nodes")
+    found = _GPUS.fullmatch((gpus and gpus[1]) or "")
+    each = gpus is not None and gpus[0] in {"gpus-per-node", "gres"}
+    if gpus is None or found is None or not (each or gpus[0] == "gpus"):
+        return "it cannot be told how many GPUs the script asks for; give --gpus"
+    if nodes and not nodes.isdecimal():
+        return "dlschedd is not asked about jobs with a range of nodes"
+    partition = said("partition") or slurm_calls.read_partitions(slurm).default or ""
+    shape = found["n"]
+    if each:
+        shape = f"{nodes or 1}x{shape}"
+    elif nodes and int(shape) % max(1, int(nodes)) == 0:
+        shape = f"{nodes}x{int(shape) // max(1, int(nodes))}"
+    limit_s = time_limit_s(said("time")) if said("time") else math.inf
+    fields: JsonObject = {
+        "shapes": [shape],
+        "partition": partition,
+        "gpu_type": found["type"] or "",
+        "limit_s": None if math.isinf(limit_s) else limit_s,
+        "name": said("job-name"),
+    }
+    return _question(
+        fields,
+        is_array=request.said("array") is not None,
+        due_s=deadline_s(request.text("by", ""), time.time()),
+        account=said("account"),
+        qos=said("qos") or request.site.qos or "",
+        no_preempt=False,
+    )
+
+
+def _question(fields: JsonObject, *, is_array: bool, **more: Any) -> Question:  # noqa: ANN401
+    return "arrays are never promised anything" if is_array else {**fields, **more}
+
+
+def check(params: Mapping[str, Any], by: object) -> None:
+    """Check that options about a deadline have one.
+
+    Raises:
+        ConfigError: They have none.
+    """
+    for name in ("quote", "or_else"):
+        if params[name] and not by:
+            msg = f"--{name.replace('_', '-')} needs a deadline: --by TIME"
+            raise ConfigError(msg)
+
+
+def before(params: Mapping[str, Any], question: Question) -> int | None:
+    """Say the verdict, as far as somebody wants to know it.
+
+    Args:
+        params: dlsubmit's options.
+
+    Returns:
+        The exit status if nothing is to be submitted; None if the job is.
+
+    Raises:
+        DaemonError: ``--quote``, and there is no verdict.
+    """
+    quote = params["quote"]
+    cancels = params["or_else"] == "cancel" and not params["dry_run"]
+    asks = sys.stderr.isatty() if params["previews"] is None else params["previews"]
+    asks = asks and not (params["quiet"] or params["parsable"] or params["as_json"])
+    if not (quote or cancels or asks):
+        return None
+    try:
+        answer = _answer(question, within_s=ODDS_S if quote else RUN_S)
+    except (DaemonError, ConfigError, ElsewhereError) as err:
+        if quote:
+            raise
+        if cancels:
+            _say(f"not submitted (--or-else cancel), as there is no verdict: {err}")
+        return NOT_PROMISED if cancels else None
+    line, promised = verdict_line(answer), _is_promised(answer)
+    if quote:
+        if params["as_json"]:
+            print_json(answer)
+        elif not params["quiet"]:
+            click.echo(safe(line, 500))
+        return 0 if promised else NOT_PROMISED
+    if cancels and not promised:
+        _say(f"not submitted (--or-else cancel): {line}")
+        return NOT_PROMISED
+    if asks:
+        _say(f"note: {line}")
+    return None
+
+
+def after(slurm: Slurm, job_id: int) -> int:
+    """Wait for the verdict on a job that was submitted, and cancel it if it is a no.
+
+    Returns:
+        The exit status.
+    """
+    until_s = time.monotonic() + WAIT_S
+    while time.monotonic() < until_s:
+        try:
+            answer = Client(daemon_at(), TIMEOUT_S).ask("quote", job=str(job_id))
+        except DaemonError:
+            answer = {}  # It has not seen the job yet.
+        if answer.get("says") == "yes":
+            return 0
+        if answer.get("says") == "no":
+            slurm.run("scancel", str(job_id))
+            _say(f"job {job_id} is cancelled (--or-else cancel): {verdict_line(answer)}")
+            return NOT_PROMISED
+        time.sleep(1.0)
+    _say(f"note: no verdict on the deadline of job {job_id} within {WAIT_S:.0f} s; it stays")
+    return 0
+
+
+def _answer(question: Question, *, within_s: float) -> JsonObject:
+    if isinstance(question, str):
+        raise DaemonError(question)
+    client = Client(daemon_at(), TIMEOUT_S + 2 * (within_s - RUN_S))
+    return client.ask("quote", **question, odds=True, within_s=within_s)
+
+
+def _is_promised(answer: JsonObject) -> bool:
+    acts = str(answer.get("doing", "")).startswith("acting")
+    return acts and _one(answer).get("says") == "yes"
+
+
+def _one(answer: JsonObject) -> JsonObject:
+    """What is said of the one shape, or of the job."""
+    shape = next(iter(as_list(answer.get("shapes"))), answer)
+    return shape if isinstance(shape, dict) else {}
+
+
+def verdict_line(answer: JsonObject) -> str:
+    """The verdict as one line; the text is not made safe yet."""
+    one, now_s = _one(answer), number(answer["now_s"])
+    due = local_time(number(answer["due_s"]), now_s)
+    if one["says"] == "yes":
+        promised = "promised" if _is_promised(answer) else "would be promised if dlschedd acted"
+        line = (
+            f"{promised}: done by {due}; starts by {local_time(number(one['begin_s']), now_s)} at "
+            f"the latest, {ago(number(one['spare_s']))} to spare"
+        )
+        guess = "; it goes by how long jobs like it took"
+        return line + (guess if one["rests_on"] == "history" else "")
+    parts = ["not promised: best effort"]
+    if one["says"] is None:
+        parts[0] += f", as the site's policy ({answer['policy']}) promises nothing"
+    elif one["why"]:
+        parts[0] += f", as {one['why']}"
+    if isinstance(odds := one.get("odds"), dict):
+        share, runs = number(odds["share"]), number(odds["runs"])
+        parts.append(f"{share:.0%} of {runs:.0f} forward runs are done by {due}")
+    if (nearest_s := one["nearest_s"]) is not None:
+        parts.append(f"could be promised by {local_time(number(nearest_s), now_s)}")
+    return "; ".join(parts)
+
+
+def local_time(at_s: float, now_s: float) -> str:
+    """``14:20`` of today, ``Fri 18:00`` within the week, else the date as well."""
+    at, now = time.localtime(at_s), time.localtime(now_s)
+    if at[:3] == now[:3]:
+        return time.strftime("%H:%M", at)
+    soon = 0 <= at_s - now_s < 6 * 86_400
+    return time.strftime("%a %H:%M" if soon else "%a %Y-%m-%d %H:%M", at)
+
+
+def _say(text: str) -> None:
+    click.echo(f"dlsubmit: {safe(text, 500)}", err=True)
