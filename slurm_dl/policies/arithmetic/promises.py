@@ -129,6 +129,8 @@ class _Look:
         end_s = self.snap.now_s
         if row is not None:
             end_s = float(self.snap.jobs.end_s[row]) or end_s
+        if text is not None and text.ending in ("NODE_FAIL", "BOOT_FAIL"):
+            return "node"
         if end_s > promise.due_s + 1:
             return promise.broken or "estimate"
         cancelled = text is not None and text.ending.startswith("CANCELLED")
