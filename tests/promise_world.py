@@ -119,10 +119,10 @@ class PromiseWorld:
         return totals_in(self.ledger.snapshot(self.cluster.observe(), frozenset()).booked)
 
     def is_over(self, job_id: JobId) -> bool:
-        """Whether a job has ended."""
+        """True if a job has ended."""
         return self.cluster.jobs[job_id].state is JobState.COMPLETED
 
     def was_in_time(self, job_id: JobId) -> bool:
-        """Whether a job ended by its deadline."""
+        """True if a job ended by its deadline."""
         job = self.cluster.jobs[job_id]
         return self.is_over(job_id) and job.end_s <= self.cluster.due_s[job_id]

@@ -24,11 +24,11 @@ from slurm_dl.placement.reservations import eligible
 from slurm_dl.policies.base import Policy
 
 PROMISED: Final = "it runs under a promise to be done in time"
-"""Why a job is not preempted."""
+"""The reason why a job is not preempted."""
 
 
 def promises(policy: Policy | None) -> bool:
-    """Whether *policy* promises deadlines."""
+    """True if *policy* promises deadlines."""
     return bool(getattr(policy, "promises", False))
 
 

@@ -25,7 +25,7 @@ from slurm_dl.simulation.forward.initial_state import HypotheticalJob, submitted
 def quoted(
     snap: Snapshot, policy: Policy, settings: Settings, job: HypotheticalJob
 ) -> Promise | None:
-    """What *policy* would promise *job* if it were submitted now; None if it promises nothing.
+    """The promise of *policy* to *job* if it were submitted now; None if it promises nothing.
 
     A deadline that the site does not count is a no with the reason.
 

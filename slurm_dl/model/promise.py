@@ -21,7 +21,7 @@ KIND: Final = "promise"
 TOTALS_KIND: Final = "promises"
 
 Cause = Literal["estimate", "node", "preemption_off", "room"]
-"""Why a promise is broken.
+"""Causes of a broken promise.
 
 ``estimate``: the job runs longer than was expected. ``node``: too few nodes are up. ``room``: other
 jobs hold its GPUs, and these cannot be taken back. ``preemption_off``: as ``room``, while no GPUs
@@ -53,7 +53,7 @@ class Promise:
 
     @property
     def is_kept(self) -> bool:
-        """Whether it is a yes that still holds."""
+        """True for a yes that still holds."""
         return self.says == "yes" and not self.broken and not self.missed
 
     def entry(self, job_id: int) -> Entry:

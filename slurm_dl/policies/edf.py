@@ -91,7 +91,7 @@ class Edf:
 
     @property
     def promises(self) -> bool:
-        """Whether its entries in the book are promises; see `engine.promise_terms`."""
+        """True if its entries in the book are promises; see `engine.promise_terms`."""
         return self.admits
 
     def order(self, snap: Snapshot, /) -> Order:

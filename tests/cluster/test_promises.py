@@ -52,7 +52,7 @@ def promises(place: Schedd) -> dict[str, Promise]:
 
 
 def answer(place: Schedd, job: str) -> Promise:
-    """What is said of the deadline of *job*."""
+    """The verdict on the deadline of *job*."""
     place.until("an answer", lambda: job in promises(place))
     return promises(place)[job]
 
@@ -82,13 +82,13 @@ def fail(place: Schedd, name: str) -> None:
 
 
 def restarts(place: Schedd, *jobs: str) -> int:
-    """How often they were requeued together."""
+    """Number of their requeues together."""
     return sum(int(place.job(job, "Restarts")[0]) for job in jobs)
 
 
 @pytest.fixture
 def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """Where daemons live one after the other; none has begun."""
+    """A place for daemons one after the other; none has begun."""
     with schedd_in(sandbox, short_directory) as daemon:
         yield daemon
 

@@ -206,7 +206,7 @@ def published(snap: Snapshot, policy: Policy, *, acting: bool = True) -> Publish
 
 
 def ask(now: PublishedState, tmp_path: Path, **more: Any) -> Any:  # noqa: ANN401
-    """What Ann is told of 2 GPUs within 9000 s."""
+    """The verdict for Ann on 2 GPUs within 9000 s."""
     fields: dict[str, Any] = {"shapes": ["2"], "due_s": NOW_S + 9000, "limit_s": 3600, **more}
     request = parse({"request": "quote", "qos": "normal", **fields})
     assert isinstance(request, QuoteRequest)
@@ -269,7 +269,7 @@ def test_what_is_no_question_is_refused(fields: JsonObject, word: str) -> None:
 
 
 def test_a_quote_books_nothing(tmp_path: Path) -> None:
-    """What the daemon has seen and decided stays as it is, and the same is told again."""
+    """All that the daemon has seen and decided stays as it is, and the same is told again."""
     now = published(looked_at([(4, BOB, 9000, False, 600)]), Edf())
     assert now.cycle is not None
     before = (now.cycle.snapshot.booked, now.cycle.plan.actions, len(now.cycle.snapshot.jobs))

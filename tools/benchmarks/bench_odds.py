@@ -41,7 +41,7 @@ TRACE: Final = Path(__file__).parents[2] / "traces/philly/philly.csv.gz"
 JOBS: Final = 1000
 _EVERY: Final = 5
 FIRST: Final = (10_000, 30_000, 50_000, 70_000)
-"""Where in the trace each part begins."""
+"""Begin of each part of the trace."""
 
 ANSWERS: Final = 100
 _LONGEST_S: Final = 2 * 86_400.0
@@ -90,7 +90,7 @@ def part_of(trace: Trace, first: int, jobs: int) -> Trace:
 
 
 def answers(trace: Trace, seed: int, count: int) -> Iterator[tuple[str, float, bool]]:
-    """What is known, the odds, and whether the job was in time; of so many jobs each."""
+    """The facts known, the odds, and whether the job was in time; of so many jobs each."""
     random = np.random.default_rng(seed)
     limit_s: F64 = np.ceil(trace.duration_s * random.uniform(1.2, 5.0, len(trace.gpus)) / 600) * 600
     span_s = float(np.ptp(trace.submit_s))

@@ -84,7 +84,7 @@ def spare_s(snap: Snapshot, row: int, promise: Promise) -> float:
 
 
 def state_of(snap: Snapshot, row: int | None, promise: Promise) -> str:
-    """Where a promise stands in a word; *row* is of its job, None if Slurm does not list it."""
+    """State of a promise in a word; *row* is of its job, None if Slurm does not list it."""
     if promise.says == "no":
         return "refused"
     if not promise.is_kept:
@@ -95,7 +95,7 @@ def state_of(snap: Snapshot, row: int | None, promise: Promise) -> str:
 
 
 def keeps_promises(policy: Policy) -> bool:
-    """Whether promises can be given and kept under *policy*."""
+    """True if promises can be given and kept under *policy*."""
     return bool(getattr(policy, "promises", False))
 
 

@@ -95,7 +95,7 @@ class Calendar:
             self._relied[resource].add(need.units[resource] * times, begin_s, end_s)
 
     def fits(self, need: Need, begin_s: float, end_s: float) -> bool:
-        """Whether the job may hold what it needs for this window.
+        """True if the job may hold what it needs for this window.
 
         It may pass the units of a courteous resource where no user of that holds any.
         """

@@ -1,4 +1,4 @@
-"""How long a job that may be promised something runs, and the units of each resource it holds."""
+"""Run time of a job that may be promised something, and the units of each resource it holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def whole_s(at_s: float) -> int:
 
 
 class PromiseNeeds:
-    """What the jobs of one snapshot need, by row.
+    """Needs of the jobs of one snapshot, by row.
 
     Attributes:
         quotas: The limits that each job counts in, and its units.
@@ -51,7 +51,7 @@ class PromiseNeeds:
         return math.floor(due_s) if math.isfinite(due_s) else None
 
     def rests_on(self, row: int) -> Estimate:
-        """What the run time of a job is from."""
+        """Origin of the run time of a job."""
         known = self._snap.left_from
         origin = Origin.DECLARED if known is None else Origin(int(known[row]))
         sure = origin == Origin.KNOWN
@@ -81,7 +81,7 @@ class PromiseNeeds:
         return min(needs_s, FOREVER_S)
 
     def end_s(self, row: int) -> int:
-        """When the job ends if it runs from now on; the same at each look at an exact run time."""
+        """End of the job if it runs from now on; the same at each look at an exact run time."""
         return whole_s(self._snap.now_s + self.left_s(row))
 
     def gpus(self, row: int) -> float:

@@ -140,7 +140,7 @@ class _Look:
         return "estimate" if self.snap.jobs.state[row] > PENDING else self._cause(row)
 
     def _cause(self, row: int) -> Cause:
-        """Why no window is left for the job at *row*, which had one."""
+        """The reason why no window is left for the job at *row*, which had one."""
         group = int(self.terms.group[row])
         if group < 0 or self.terms.groups[group].is_short:
             return "node"
