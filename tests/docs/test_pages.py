@@ -167,7 +167,10 @@ SPECIAL: Final[dict[str, Callable[[Stage, Shell, str], None]]] = {
 }
 """Statements that do not simply end."""
 
-STATUS: Final = {"dlctl doctor": frozenset({0, 1})}
+STATUS: Final = {
+    "dlctl doctor": frozenset({0, 1}),
+    "dlsubmit --quote": frozenset({3}),  # the policy of these pages promises nothing
+}
 """Other exit statuses than 0 which are an answer."""
 
 
