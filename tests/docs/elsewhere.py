@@ -98,7 +98,7 @@ TABLE: Final = (
             "tests/cli/test_benchmarks.py",
             f'"bench_{name}"',
         )
-        for name in ("plan", "place", "ledger", "policies", "poll", "when")
+        for name in ("plan", "place", "ledger", "policies", "poll", "when", "odds")
     ),
     Elsewhere(
         ".venv/bin/python tools/benchmarks/bench_report.py",

@@ -80,11 +80,12 @@ PARTS: Final = [
 """Each command of the pages that are typed, by itself."""
 
 SAYS: Final = (
-    (r"dlsubmit (?!.*--(diff|dry-run|when))", r"Submitted batch job \d+"),
+    (r"dlsubmit (?!.*--(diff|dry-run|quote|when))", r"Submitted batch job \d+"),
     (r"dlsubmit .*--dry-run", r"#!/bin/"),
     (r"dlsubmit .*--sizes 1,2,4,2x4 ", r"any of 1x1, 1x2, 1x4, 2x4 [^$]*Submitted batch job"),
     (r"dlqueue -o jobid,rank,gpus,size,wantedsize", r"JOBID +RANK +GPUS +SIZE +WANTED_SIZE"),
     (r"dlsubmit --when", r"8 GPUs|GPUs"),
+    (r"dlsubmit --quote", r"not promised: best effort"),
     (r"dlqueue why", r"Job|job"),
     (r"dlqueue when", r"Job \d+ "),
     (r"dlqueue( --?\w[\w-]*( [\w,-]+)?)*\s*(#.*)?$", r"RANK"),
@@ -167,7 +168,10 @@ SPECIAL: Final[dict[str, Callable[[Stage, Shell, str], None]]] = {
 }
 """Statements that do not simply end."""
 
-STATUS: Final = {"dlctl doctor": frozenset({0, 1})}
+STATUS: Final = {
+    "dlctl doctor": frozenset({0, 1}),
+    "dlsubmit --quote": frozenset({3}),  # the policy of these pages promises nothing
+}
 """Other exit statuses than 0 which are an answer."""
 
 
