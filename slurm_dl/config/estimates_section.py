@@ -15,7 +15,10 @@ from slurm_dl.config.value_types import (
     Whole,
     distinct,
     refuse,
+    refuse_key,
 )
+from slurm_dl.engine.promise_terms import promises
+from slurm_dl.policies.base import Policy
 from slurm_dl.text import number
 
 
@@ -109,6 +112,43 @@ class DeadlinesSection(Section):
     )
 
     _check_distinct = field_validator("qos")(distinct)
+
+
+def check_deadlines(
+    deadlines: DeadlinesSection,
+    policy: Policy,
+    *,
+    native: bool,
+    holds: bool,
+    overdue_share: float,
+) -> None:
+    """Refuse what would break deadlines under *policy*, if it goes by them.
+
+    Args:
+        native: Slurm itself preempts.
+        holds: Jobs that the policy bars are put off.
+        overdue_share: ``ranking.overdue_share``.
+    """
+    if "due_s" not in policy.about.needs:
+        return
+    mode = ("preemption", "mode")
+    if promises(policy) and (native or not holds):
+        where = mode if native else ("ranking", "hold")
+        text = (
+            f"policy {policy.name} promises nothing with {'.'.join(where)} as it is: others "
+            "would stop or pass its jobs"
+        )
+        refuse_key("share", deadlines.share, text, (("policy", "order"), where))
+    if native:
+        for key in sorted(deadlines.model_fields_set):
+            text = "no deadline counts where Slurm itself preempts (preemption.mode is native)"
+            refuse_key(key, getattr(deadlines, key), text, (mode,))
+    elif deadlines.share + overdue_share > 1:
+        text = (
+            "with ranking.overdue_share it must be 1 at most (got "
+            f"{number(deadlines.share)} and {number(overdue_share)})"
+        )
+        refuse_key("share", deadlines.share, text, (("ranking", "overdue_share"),))
 
 
 # The section ``forecasts``: what it may cost to know how good they are.

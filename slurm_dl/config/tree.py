@@ -14,7 +14,12 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from slurm_dl.config.breakers_section import BreakersSection
 from slurm_dl.config.daemon_section import DaemonSection, Listen, MetricsSection, TakeoverSection
-from slurm_dl.config.estimates_section import DeadlinesSection, EstimatesSection, ForecastsSection
+from slurm_dl.config.estimates_section import (
+    DeadlinesSection,
+    EstimatesSection,
+    ForecastsSection,
+    check_deadlines,
+)
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
 from slurm_dl.config.preemption_section import PreemptionSection
@@ -39,9 +44,11 @@ from slurm_dl.config.value_types import (
 )
 from slurm_dl.engine.placing.guarantees import tiers_of
 from slurm_dl.engine.preemption.priority_levels import levels_of
+from slurm_dl.engine.promise_terms import promises
 from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, highest_site_factor
 from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.placement.guarantee import Promising
 from slurm_dl.policies import policy_file
 from slurm_dl.policies.base import Policy
 from slurm_dl.text import number, shown
@@ -391,18 +398,13 @@ class Config(Section):
         preemption: PreemptionSection | None = info.data.get("preemption")
         if policy is None or ranking is None or preemption is None:
             return deadlines
-        if "due_s" not in policy.make().about.needs:
-            return deadlines
-        if preemption.mode == "native":
-            for key in sorted(deadlines.model_fields_set):
-                text = "no deadline counts where Slurm itself preempts (preemption.mode is native)"
-                refuse_key(key, getattr(deadlines, key), text, (("preemption", "mode"),))
-        elif deadlines.share + ranking.overdue_share > 1:
-            text = (
-                "with ranking.overdue_share it must be 1 at most (got "
-                f"{number(deadlines.share)} and {number(ranking.overdue_share)})"
-            )
-            refuse_key("share", deadlines.share, text, (("ranking", "overdue_share"),))
+        check_deadlines(
+            deadlines,
+            policy.make(),
+            native=preemption.mode == "native",
+            holds=ranking.hold,
+            overdue_share=ranking.overdue_share,
+        )
         return deadlines
 
     @field_validator("placement")
@@ -427,6 +429,9 @@ class Config(Section):
         preemption: PreemptionSection | None = info.data.get("preemption")
         if not placement.steer or policy is None or ranking is None or preemption is None:
             return placement
+        if promises(policy.make()) and isinstance(placement.make()[0], Promising):
+            text = f"policy {policy.order} promises GPUs, and scheme {placement.scheme!r} nodes"
+            refuse_key("scheme", placement.scheme, text, (("policy", "order"),))
         if preemption.mode != "native":
             return placement
         tiers = tiers_of(policy.make(), placement.make()[0])

@@ -16,6 +16,7 @@ MINIMAL = "manage:\n  partitions: [gpu]\n"
 MANY_TIERS = f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 65))}}}}}\n"
 KARUNA = "policy: {order: karuna}\n"
 NATIVE = "preemption: {mode: native, qos: a}\n"
+EDF = "policy: {order: edf}\n"
 
 Write = Callable[[str], Path]
 
@@ -123,6 +124,9 @@ def test_a_file_without_partitions_is_refused(
         (f"{KARUNA}deadlines:\n  share: 0.76\n", "5: deadlines.share", "0.76 and 0.25"),
         (f"{KARUNA}ranking: {{overdue_share: 0.6}}\n", "4: deadlines.share", "0.5 and 0.6"),
         (f"{KARUNA}{NATIVE}deadlines:\n  qos: [a]\n", "6: deadlines.qos", "Slurm itself preempts"),
+        (f"{EDF}{NATIVE}", "4: deadlines.share", "preemption.mode"),
+        (f"{EDF}ranking: {{hold: false}}\n", "4: deadlines.share", "ranking.hold"),
+        (f"{EDF}placement: {{scheme: cells, steer: true}}\n", "4: placement.scheme", "promises"),
         ("placement:\n  settle_s: 40\ndaemon:\n  poll_s: 50\n", "4: placement.settle_s", "is 50"),
         ("placement:\n  gpu_mem_mb: {a100: 0}\n", "4: placement.gpu_mem_mb.a100", "than 0"),
         ("placement:\n  pack: true\n", "4: placement.pack", "no effect"),
