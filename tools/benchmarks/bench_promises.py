@@ -1,0 +1,85 @@
+"""Deadlines: how many are met, by count and by GPU time, and how many promises are kept.
+
+A sixteenth of one of Chronus' traces (SoCC 2021; github.com/S-Lab-System-Group/ChronusArtifact) on 56
+GPUs of the papers' ideal cluster: ``python tools/benchmarks/bench_promises.py
+trace_job_Philly_MIX1.csv``. The trace does not come with the project. Seconds; no Slurm is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.model.promise import promises_in
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.edf import Edf
+from slurm_dl.policies.karuna import Karuna
+from slurm_dl.policies.shortest import Srsf
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.traces.format_registry import read_trace
+
+PART: Final = 16
+SHAPE: Final = "7x8"
+POLICIES: Final[dict[str, Policy]] = {
+    "discrete_las": DiscreteLas(),
+    "srsf": Srsf(),
+    "edf, admits: false": Edf(admits=False),
+    "karuna, margin_s: 0": Karuna(margin_s=0.0),
+    "edf over discrete_las": Edf(margin=0.0),
+    "edf over srsf": Edf(others="srsf", margin=0.0),
+}
+
+
+def measure(trace_file: Path, policy: Policy) -> list[str]:
+    """The cells of a row."""
+    whole = read_trace(trace_file, "chronus")
+    in_file = np.argsort([int(job) for job in whole.job_id])
+    drawn = np.random.default_rng(0).random(len(whole)) < 1 / PART
+    part = whole.of_jobs(np.sort(in_file[drawn]))
+    said: dict[int, str] = {}
+
+    class Listening(IdealCluster):
+        def _decide(self) -> None:
+            super()._decide()
+            booked = self._jobs.snapshot(self._now_s).booked
+            for job, promise in promises_in(booked).items():
+                said.setdefault(job, promise.says)
+
+    found = simulate(
+        part, parse_shape(SHAPE), policy, known=TraceKnowledge(due_s=part.due_s), kind=Listening
+    ).records
+    assert part.due_s is not None
+    asked = np.isfinite(part.due_s)
+    met = found.end_s <= part.due_s + 1e-3
+    weight = part.gpus * part.duration_s
+    yes = np.array([said.get(i) == "yes" for i in range(len(part))])
+    others_h = (found.end_s - found.submit_s)[~asked] / 3600
+    return [
+        f"{met[asked].mean():.3f}",
+        f"{(met * weight)[asked].sum() / weight[asked].sum():.3f}",
+        f"{yes.sum()}" if yes.any() else "-",
+        f"{(yes & met).sum()}" if yes.any() else "-",
+        f"{others_h.mean():.2f}" if len(others_h) else "-",
+        f"{found.preemptions.sum()}",
+    ]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("trace", type=Path)
+    trace = parser.parse_args().trace
+    print("| policy | met | met, GPU time | promised | kept | others' JCT, h | stops |")
+    print("|---|---|---|---|---|---|---|")
+    for name, policy in POLICIES.items():
+        print(f"| {name} | {' | '.join(measure(trace, policy))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
