@@ -77,8 +77,9 @@ class _Shares:
     def __init__(self, snap: Snapshot, rules: Deadlines, *, shared: bool) -> None:
         self._rules, self._may_start, self._shared = rules, _may_start(snap), shared
         if not shared:
-            # Who has a promise keeps it at the limits and the maintenance that it was counted in.
-            self._may_start |= np.isin(snap.jobs.held, (Held.LIMIT, Held.RESERVATION))
+            # Limits, maintenance and nodes that are down pass; promises count them.
+            passing = (Held.LIMIT, Held.RESERVATION, Held.UNAVAILABLE)
+            self._may_start |= np.isin(snap.jobs.held, passing)
         self._pools = list(bounded_places(snap))
         # Lists: single values of an array are slow, and there may be 10,000 deadlines.
         self._gpus: list[float] = (snap.jobs.gpus * snap.jobs.tasks).tolist()

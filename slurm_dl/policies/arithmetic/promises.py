@@ -132,12 +132,15 @@ class _Look:
         if text is not None and text.ending in ("NODE_FAIL", "BOOT_FAIL"):
             return "node"
         if end_s > promise.due_s + 1:
-            return promise.broken or "estimate"
+            return promise.broken or ("estimate" if row is None else self._late_because(row))
         cancelled = text is not None and text.ending.startswith("CANCELLED")
         return "withdrawn" if cancelled else "kept"
 
     def _late_because(self, row: int) -> Cause:
-        return "estimate" if self.snap.jobs.state[row] > PENDING else self._cause(row)
+        jobs = self.snap.jobs
+        if jobs.restarts[row] > self.snap.memory.preemptions[row]:
+            return "node"  # Its run was lost: nobody but Slurm requeues a promised job.
+        return "estimate" if jobs.state[row] > PENDING else self._cause(row)
 
     def _cause(self, row: int) -> Cause:
         """The reason why no window is left for the job at *row*, which had one."""

@@ -101,12 +101,16 @@ class AccountLimits:
     ) -> Quotas | None:
         """The quotas in which waiting jobs of *table* count; None if there are none.
 
-        Limits are no older than a minute; before `ask` has read any, licences alone count.
+        Limits are no older than a minute; before `ask` has read any, or a job has a deadline,
+        licences alone count.
 
         Args:
             now_s: When the table was read, epoch seconds.
         """
         counted = _QuotaCounts(table, site, held, conditions, now_s)
+        asks = any(claim.due_s is not None for claim in table.claims.values())
+        if asks and self._text is None and site.config.enforced and site.config.accounting:
+            self._read(now_s)
         found = counted.quotas(self._text, self._read_s)
         if found is not None and self._text is not None and self._read(now_s):
             found = counted.quotas(self._text, self._read_s)
