@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,9 @@ JOB = st.tuples(
 )
 
 
-def simulated(jobs: list[tuple[int, int, int, float | None]], others: str) -> tuple[Watched, Any]:
+def simulated(
+    jobs: Sequence[tuple[int, int, int, float | None]], others: str
+) -> tuple[Watched, Any]:
     """The ideal cluster of two nodes after *jobs* under edf, and the jobs' ends."""
     jobs = sorted(jobs, key=lambda job: job[0])
     submit_s = np.array([60.0 * job[0] for job in jobs])
