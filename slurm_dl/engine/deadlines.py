@@ -19,6 +19,7 @@ from slurm_dl.engine.target import SLACK_GPUS, pools
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, Bool, Held
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.promise import promises_in
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 
@@ -60,11 +61,15 @@ def counted_deadlines(
         native = "Slurm itself preempts here (preemption.mode is native)"
         return CountedDeadlines(None, dict.fromkeys(map(JobId, jobs.job_id[rows].tolist()), native))
     shares = _Shares(snap, rules, shared=shared)
+    answered = {} if shared else promises_in(snap.booked)
     due_s, refused = np.full(len(jobs), np.inf), dict[JobId, str]()
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         text = snap.seen.texts.get(job_id) or JobText(label=str(job_id))
-        if why := shares.refusal(row, text, asked[job_id] - snap.now_s):
+        promise = answered.get(job_id)
+        if promise is not None and promise.due_s == asked[job_id] and shares.may_start(row):
+            due_s[row] = asked[job_id]  # Rules are for new deadlines.
+        elif why := shares.refusal(row, text, asked[job_id] - snap.now_s):
             refused[job_id] = why
         else:
             due_s[row] = asked[job_id]
@@ -85,6 +90,10 @@ class _Shares:
         self._gpus: list[float] = (snap.jobs.gpus * snap.jobs.tasks).tolist()
         self._uid: list[int] = snap.jobs.uid.tolist()
         self._used = defaultdict[str, list[float]](lambda: [0.0] * len(self._pools))
+
+    def may_start(self, row: int) -> bool:
+        """The job at *row* could start, or its reason not to will pass."""
+        return bool(self._may_start[row])
 
     def refusal(self, row: int, text: JobText, ahead_s: float) -> str:
         """Count the job at *row*; if a bound forbids that, the bound as a clause, else empty."""

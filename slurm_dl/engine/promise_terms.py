@@ -106,7 +106,11 @@ class _Groups:
     def of(self, row: int) -> int:
         """Number of the group of the job at *row*; -1 if no nodes are left."""
         snap, kind = self._snap, int(self._snap.jobs.gpu_type[row])
-        mine = eligible(snap, row) & self._first_of(row) & (snap.seen.nodes.gpus > 0)
+        mine = eligible(snap, row) & self._first_of(row)
+        size = snap.seen.nodes.of_type(kind)
+        each = float(snap.jobs.gpus[row]) / int(snap.jobs.n_nodes[row])
+        # Of a job whose nodes Slurm chooses the number may not be known yet.
+        mine &= size >= max(1.0, min(each, float(size[mine].max(initial=0.0))))
         nodes = mine & self._there
         if not nodes.any():
             return -1
@@ -191,5 +195,7 @@ def _holds_s(snap: Snapshot, settings: Settings) -> F64:
     if not limits.enabled:
         return whole_s
     may = accepted(snap, limits) & (snap.memory.preemptions < limits.max_preemptions)
-    held_s: F64 = np.where(may, np.minimum(limits.min_quantum_s, whole_s), whole_s)
+    # Of a short run nothing can be taken back: it is in its quantum, then near its limit.
+    may &= jobs.limit_s > limits.min_quantum_s + limits.limit_reserve_s
+    held_s: F64 = np.where(may, limits.min_quantum_s, whole_s)
     return np.where((jobs.state == PENDING) | (jobs.state == RUNNING), held_s, 0.0)

@@ -95,7 +95,9 @@ class PromiseNeeds:
             return gpus
         home = self._terms.groups[group]
         node = float(self._snap.seen.nodes.of_type(home.kind)[home.nodes].max(initial=1.0))
-        each = gpus / n_nodes
+        each = node if jobs.exclusive[row] else gpus / n_nodes
+        if jobs.exclusive[row]:
+            gpus = max(gpus, n_nodes * node)
         if each >= node:
             return math.ceil(gpus / node - 1e-9) * node
         return n_nodes * min(2.0 ** math.ceil(math.log2(each) - 1e-9), node)

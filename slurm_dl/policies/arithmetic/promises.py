@@ -114,7 +114,7 @@ class _Look:
                 ended[because] += 1
                 self._say(row, dataclasses.replace(promise, missed=True, broken=because))
                 continue
-            elif promise.missed or promise.due_s == self.needs.due_s(row):
+            elif promise.missed or self._is_as_asked(row, promise):
                 self.promises[row] = promise
                 continue
             else:
@@ -122,6 +122,15 @@ class _Look:
             self.book.append(booking.entry(KIND, job_id, None))
         if any(ended.values()):
             self.book.append(totals_in(snap.booked).with_more(ended).entry())
+
+    def _is_as_asked(self, row: int, promise: Promise) -> bool:
+        """The deadline is the one that was answered, and the job needs no more than it did then."""
+        if promise.due_s != self.needs.due_s(row):
+            return False
+        if promise.says == "no" or self.snap.jobs.state[row] > PENDING:
+            return True
+        longer = promise.rests_on == "limit" and self.needs.needs_s(row) > promise.needs_s
+        return self.snap.jobs.gpus[row] <= promise.gpus and not longer
 
     def _ending(self, job_id: JobId, row: int | None, promise: Promise) -> str:
         """``kept`` or ``withdrawn``, or why the promise to a job that is over was broken."""
@@ -263,9 +272,8 @@ class _Look:
             return why
         if self.needs.needs_s(row) >= FOREVER_S:
             return "it has no time limit"
-        if int(self.terms.group[row]) < 0 or self.needs.capacity(
-            int(self.terms.group[row])
-        ) < self.needs.gpus(row):
+        group = int(self.terms.group[row])
+        if group < 0 or self.needs.capacity(group) < self.needs.gpus(row):
             return "there are too few nodes on which it would come first"
         return ""
 
@@ -292,7 +300,8 @@ class _Look:
             barred[row] = not self.calendar.fits(need, self.now_s, end_s)
             if window is not None:
                 self.calendar.take(need, *window)
-            starts = window is not None or jobs.gpus[row] <= free
+            displaces = window is not None or self.terms.holds_s[row] < jobs.limit_s[row]
+            starts = displaces or jobs.gpus[row] <= free
             if not barred[row] and starts:
                 free -= jobs.gpus[row] if window is None else 0
                 until_s = end_s if window is None else min(end_s, window[0])
