@@ -17,7 +17,7 @@ from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.requests import QuoteRequest
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts
-from slurm_dl.daemon.published_state import PublishedState
+from slurm_dl.daemon.published_state import PublishedState, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.explain.past_reasons import Sight
@@ -27,8 +27,10 @@ from slurm_dl.forecast.quote import quoted
 from slurm_dl.forecast.start_time_text import LEAST_RUNS
 from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.booking import updated
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Book
 from slurm_dl.model.promise import Promise, promises_in
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.forward.initial_state import HypotheticalJob
 
@@ -55,7 +57,7 @@ def of_shapes(
         limit_s=request.limit_s or math.inf,
         contract=None if request.no_preempt else when.usual_contract(now),
         due_s=float(request.due_s or math.inf),
-        account=request.account,
+        account=request.account or _usual_account(cycle.snapshot, peer.uid),
         qos=request.qos,
     )
     found = when.shaped(
@@ -76,6 +78,12 @@ def of_shapes(
     if request.odds and unsure:
         _add_odds(forecasts, now, unsure, request.within_s)
     return {**_common(cycle, policy), "due_s": request.due_s, "shapes": rows}
+
+
+def _usual_account(snap: Snapshot, uid: int) -> str:
+    """The account of the last job of a user that Slurm lists; empty if it lists none."""
+    mine = sorted(snap.jobs.job_id[snap.jobs.uid == uid].tolist())
+    return text_of(snap.seen, JobId(mine[-1])).account if mine else ""
 
 
 def of_job(now: PublishedState, name: str, sight: Sight) -> JsonObject:
