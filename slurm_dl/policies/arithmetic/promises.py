@@ -114,7 +114,11 @@ class _Look:
                 ended[because] += 1
                 self._say(row, dataclasses.replace(promise, missed=True, broken=because))
                 continue
-            elif promise.missed or promise.due_s == self.needs.due_s(row):
+            elif (
+                promise.missed
+                or promise.due_s == self.needs.due_s(row)
+                or promise.due_s <= snap.now_s  # Its deadline does not count any more.
+            ):
                 self.promises[row] = promise
                 continue
             else:
