@@ -235,3 +235,20 @@ def test_a_far_deadline_displaces_nobody_yet(tmp_path: Path) -> None:
     world.cluster.due_s[victim] = int(world.cluster.now_s) + 90_000
     go(world, 800)
     assert world.cluster.jobs[other].restarts == 0
+
+
+@pytest.mark.parametrize("needs_s", [300, 1000], ids=["missed", "refused"])
+def test_a_new_deadline_is_answered(tmp_path: Path, needs_s: int) -> None:
+    """Also after the old one has passed, whatever was said to that."""
+    world = PromiseWorld(tmp_path, nodes=1, policy=SKIPS)
+    (filler,) = full(world, 1, contract=None)
+    world.cluster.jobs[filler].limit_s = 100
+    due = world.submit(4, needs_s, 600)
+    world.look()
+    world.cluster.jobs[filler].limit_s = LONG_S + 5000
+    world.cluster.advance(700)
+    world.look()
+    world.cluster.due_s[due] = int(world.cluster.now_s) + 2 * LONG_S
+    go(world, 10)
+    promise = world.booked()[due]
+    assert (promise.due_s, promise.is_kept) == (world.cluster.due_s[due], True)

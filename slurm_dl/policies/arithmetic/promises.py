@@ -117,7 +117,8 @@ class _Look:
             elif (
                 promise.missed
                 or promise.due_s == self.needs.due_s(row)
-                or promise.due_s <= snap.now_s  # Its deadline does not count any more.
+                # It has just passed, and does not count any more.
+                or (promise.says == "yes" and promise.due_s <= snap.now_s)
             ):
                 self.promises[row] = promise
                 continue
