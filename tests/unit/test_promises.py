@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from promise_world import GRACE, LIMITS, RULES, PromiseWorld
 from small_traces import make_trace
@@ -222,6 +222,20 @@ EVENT = st.tuples(st.sampled_from(["due", "be", "kept", "restart"]), st.integers
         max_size=12,
     ),
     st.none() | st.tuples(st.integers(50, 500), st.integers(20, 300)),
+)
+@example(  # It starts again too late by the seconds between two looks.
+    events=[
+        (("restart", 158), 2, 120, 3),
+        (("due", 23), 1, 60, 3),
+        (("be", 62), 1, 60, 2),
+        (("due", 138), 8, 300, 2),
+        (("be", 272), 2, 120, 3),
+        (("due", 157), 2, 300, 3),
+        (("due", 63), 8, 120, 4),
+        (("be", 6), 8, 300, 2),
+        (("be", 280), 1, 300, 1),
+    ],
+    loss=(205, 31),
 )
 def test_windows_outlive_the_daemon(
     tmp_path_factory: pytest.TempPathFactory,

@@ -37,6 +37,7 @@ from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Book
 from slurm_dl.model.promise import promises_in
+from slurm_dl.model.quotas import Quotas
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.edf import Edf
@@ -157,6 +158,24 @@ def test_a_quote_is_the_verdict_of_the_next_look(
         assert "does not count" in told.why
     else:
         assert told == said
+
+
+def test_a_quote_knows_the_limits_of_its_account() -> None:
+    """The account's limit is in use for longer than the deadline is away."""
+    job = job_of(account=f"of-{ANN}")
+
+    def limited(snap: Snapshot) -> Snapshot:
+        counts = {JobId(j): ((0, 2.0),) for j in snap.jobs.job_id.tolist()}
+        used, most = np.array([2.0]), np.array([2.0])
+        quotas = Quotas(names=("limit",), most=most, used=used, counts=counts)
+        return replace(snap, seen=replace(snap.seen, quotas=quotas))
+
+    rows: list[Row] = [(2, ANN, None, True, 50_000)]
+    told = quoted(limited(looked_at(rows)), Edf(), SETTINGS, job)
+
+    plan = decide(limited(looked_at(rows, more=job)), Edf(), SETTINGS)
+    said = promises_in([e for a in plan.actions if isinstance(a, Book) for e in a.entries])
+    assert told == said[JobId(2)]
 
 
 def test_a_quote_goes_by_jobs_like_it_as_a_look_does() -> None:

@@ -1,0 +1,254 @@
+"""What breaks promises: hostile users, other jobs, and limits that the calendar does not know."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from promise_world import GRACE, LIMITS, RULES, DueCluster, PromiseWorld
+
+from slurm_dl.daemon.enrich import Enricher
+from slurm_dl.engine.settings import Deadlines
+from slurm_dl.estimates.training_speed import SitePriors
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.policies.edf import Edf
+from slurm_dl.testing.in_memory.fake_slurm import FakeJob
+
+SKIPS = Edf(others="fifo_skip")
+LONG_S = 50_000
+QUANTUM = dataclasses.replace(LIMITS, min_quantum_s=900.0, max_grace_s=200.0)
+
+
+class ArrayCluster(DueCluster):
+    """Some of its waiting jobs are arrays of two tasks."""
+
+    arrays: Collection[JobId] = ()
+
+    def _row(self, job: FakeJob) -> JobRow:
+        row = super()._row(job)
+        tasks = 2 if job.job_id in self.arrays and job.state is JobState.PENDING else 1
+        return dataclasses.replace(row, tasks=tasks)
+
+
+def go(world: PromiseWorld, seconds: int) -> None:
+    """Look every five seconds for so long."""
+    for _ in range(seconds // 5):
+        world.look()
+        world.cluster.advance(5)
+
+
+def full(world: PromiseWorld, nodes: int, ran_s: int = 35, **more: Any) -> list[JobId]:  # noqa: ANN401
+    """Nodes that are full of jobs that may be preempted."""
+    jobs = [world.submit(4, LONG_S, **{"contract": GRACE, **more}) for _ in range(nodes)]
+    world.look()
+    world.cluster.advance(ran_s)
+    return jobs
+
+
+def half_free(world: PromiseWorld) -> None:
+    """One node of two is busy for 400 s: a job of both is promised them and waits."""
+    world.submit(4, 400, nodes=["n1"])
+    world.look()
+    world.cluster.advance(5)
+
+
+# --- each attack returns the jobs that have asked for a deadline -------------------------------
+
+
+def takers_at_once(world: PromiseWorld) -> list[JobId]:
+    """Either of two jobs may displace and leaves room for the promise; both do not."""
+    full(world, 2, ran_s=3000)
+    due = world.submit(4, 300, 700)
+    world.look()
+    for _ in range(2):
+        world.submit(4, 5000, uid=3000, begin_s=world.cluster.now_s + 10, contract=GRACE)
+    return [due]
+
+
+def taker_under_way(world: PromiseWorld) -> list[JobId]:
+    """GPUs of a hand-over under way are promised as if nobody got them."""
+    (filler,) = full(world, 1, ran_s=3000, contract=Contract(grace_s=100.0), save_s=90.0)
+    world.submit(4, 5000, uid=3000, begin_s=world.cluster.now_s + 10, contract=GRACE)
+    world.run(lambda: world.cluster.jobs[filler].asked_s is not None)
+    return [world.submit(4, 300, 700)]
+
+
+def longer_limit(world: PromiseWorld) -> list[JobId]:
+    """A limit of 30 s is promised a window, and then is another, as ``scontrol update`` allows."""
+    full(world, 1)
+    first = world.submit(4, 30, 300, uid=2000)
+    world.look()
+    second = world.submit(4, 300, 1200)
+    world.look()
+    world.cluster.jobs[first].limit_s = world.cluster.jobs[first].work_s = 3000
+    return [second]
+
+
+def more_gpus(world: PromiseWorld) -> list[JobId]:
+    """One GPU is promised, and four are asked for afterwards."""
+    full(world, 1)
+    first = world.submit(1, 300, 600, uid=2000)
+    world.look()
+    second = world.submit(2, 300, 650)
+    world.look()
+    world.cluster.jobs[first].gpus = 4
+    return [second]
+
+
+def after_another(world: PromiseWorld) -> list[JobId]:
+    """A job that waits for another starts before a look has seen that it may."""
+    world.submit(2, LONG_S, after=world.submit(1, 52, nodes=["n2"]))
+    half_free(world)
+    return [world.submit(8, 300, 900, n_nodes=2)]
+
+
+def at_its_begin(world: PromiseWorld) -> list[JobId]:
+    """Likewise one with a begin time of its owner."""
+    world.submit(2, LONG_S, begin_s=world.cluster.now_s + 102)
+    half_free(world)
+    return [world.submit(8, 300, 900, n_nodes=2)]
+
+
+def behind_a_crowd(world: PromiseWorld) -> list[JobId]:
+    """So many jobs are put off that the last one is not."""
+    half_free(world)
+    placement = dataclasses.replace(world.settings.placement, window=5)  # As 200, but quicker.
+    world.settings = dataclasses.replace(world.settings, placement=placement)
+    for _ in range(8):
+        world.submit(8, LONG_S, n_nodes=2, begin_s=world.cluster.now_s + 10)
+    world.submit(2, LONG_S, begin_s=world.cluster.now_s + 20)
+    return [world.submit(8, 300, 900, n_nodes=2)]
+
+
+def array(world: PromiseWorld) -> list[JobId]:
+    """An array without a contract is never put off."""
+    world.cluster.__class__ = ArrayCluster
+    half_free(world)
+    due = world.submit(8, 300, 900, n_nodes=2)
+    world.cluster.arrays = [world.submit(2, LONG_S, begin_s=world.cluster.now_s + 20)]  # type: ignore[attr-defined]
+    return [due]
+
+
+def alone(world: PromiseWorld) -> list[JobId]:
+    """An exclusive job is promised one GPU, and takes the node."""
+    full(world, 1)
+    return [world.submit(1, 300, 500, exclusive=True), world.submit(2, 300, 500)]
+
+
+def with_one_that_is_alone(world: PromiseWorld) -> list[JobId]:
+    """An exclusive job with one GPU runs, and three are promised."""
+    world.submit(1, 5000, exclusive=True)
+    world.look()
+    world.cluster.advance(5)
+    return [world.submit(2, 300, 500)]
+
+
+def in_pieces(world: PromiseWorld) -> list[JobId]:
+    """Four GPUs on one node are promised while two of each node are in use for good."""
+    for node in ("n1", "n2"):
+        world.submit(2, LONG_S, nodes=[node])
+    world.look()
+    world.cluster.advance(5)
+    return [world.submit(4, 300, 900)]
+
+
+def on_two_nodes(world: PromiseWorld) -> list[JobId]:
+    """Two promises begin at once, and what may be taken back in an hour is enough for one."""
+    full(world, 2)
+    return [world.submit(4, 300, 900) for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("attack", "more"),
+    [
+        (takers_at_once, {"limits": QUANTUM, "policy": Edf()}),
+        (taker_under_way, {"limits": QUANTUM, "policy": Edf(), "nodes": 1}),
+        (longer_limit, {"nodes": 1}),
+        (more_gpus, {"nodes": 1}),
+        (after_another, {}),
+        (at_its_begin, {}),
+        (behind_a_crowd, {}),
+        (array, {}),
+        (alone, {"nodes": 1}),
+        (with_one_that_is_alone, {"nodes": 1}),
+        (in_pieces, {}),
+        (on_two_nodes, {"limits": dataclasses.replace(LIMITS, max_gpus_per_hour=4.0)}),
+    ],
+    ids=lambda one: one.__name__ if callable(one) and not isinstance(one, Edf) else "",
+)
+def test_a_yes_is_kept(
+    tmp_path: Path, attack: Callable[[PromiseWorld], list[JobId]], more: dict[str, Any]
+) -> None:
+    """All nodes are up and preemption is on: a yes is kept, or it is no yes."""
+    world = PromiseWorld(tmp_path, **{"policy": SKIPS, **more})
+    asked = attack(world)
+    world.look()
+    said = {job: world.promises[job].says for job in asked}
+    go(world, 1400)
+    late = [job for job in asked if said[job] == "yes" and not world.was_in_time(job)]
+    assert not late, [world.promises[job] for job in late]
+
+
+@pytest.mark.parametrize("looks_s", [0, 1, 2, 5])
+def test_a_broken_promise_is_counted_whenever_a_look_is(tmp_path: Path, looks_s: int) -> None:
+    """Also by a look at the very second of the deadline."""
+    world = PromiseWorld(tmp_path, nodes=1, policy=SKIPS)
+    due = world.submit(4, 300, 400)
+    world.look()
+    world.cluster.advance(2)
+    world.cluster.jobs[due].work_s = world.cluster.jobs[due].limit_s = LONG_S
+    world.cluster.advance(398 + looks_s)
+    go(world, 10)
+    assert world.totals().broken == {"estimate": 1}
+    assert world.totals().withdrawn == 0
+
+
+@pytest.mark.parametrize("rule", [{"longest_ahead_s": 3000.0}, {"qos": ("high",)}], ids=str)
+def test_narrower_rules_are_for_new_deadlines(tmp_path: Path, rule: dict[str, Any]) -> None:
+    """A reload takes back no promise, and counts none as withdrawn by its user."""
+    world = PromiseWorld(tmp_path, nodes=1, policy=SKIPS)
+    full(world, 1)
+    due = world.submit(4, 300, 9000)
+    world.look()
+    rules: Deadlines = dataclasses.replace(RULES, **rule)
+    world.settings = dataclasses.replace(world.settings, deadlines=rules)
+    world.know = Enricher(profiles={}, site=SitePriors(), policy=world.policy, deadlines=rules)
+    world.cluster.advance(5)
+    world.look()
+    assert world.totals().withdrawn == 0
+    assert world.booked()[due].is_kept
+
+
+def test_a_far_deadline_displaces_nobody_yet(tmp_path: Path) -> None:
+    """A victim asks for one while it is being stopped: it does not come back at once."""
+    world = PromiseWorld(
+        tmp_path, nodes=1, policy=Edf(), limits=dataclasses.replace(LIMITS, max_grace_s=200.0)
+    )
+    (victim,) = full(world, 1, ran_s=3000, contract=Contract(grace_s=100.0), save_s=90.0)
+    other = world.submit(4, 500, uid=3000, begin_s=world.cluster.now_s + 10, contract=GRACE)
+    world.run(lambda: world.cluster.jobs[victim].asked_s is not None)
+    world.cluster.due_s[victim] = int(world.cluster.now_s) + 90_000
+    go(world, 800)
+    assert world.cluster.jobs[other].restarts == 0
+
+
+@pytest.mark.parametrize("needs_s", [300, 1000], ids=["missed", "refused"])
+def test_a_new_deadline_is_answered(tmp_path: Path, needs_s: int) -> None:
+    """Also after the old one has passed, whatever was said to that."""
+    world = PromiseWorld(tmp_path, nodes=1, policy=SKIPS)
+    (filler,) = full(world, 1, contract=None)
+    world.cluster.jobs[filler].limit_s = 100
+    due = world.submit(4, needs_s, 600)
+    world.look()
+    world.cluster.jobs[filler].limit_s = LONG_S + 5000
+    world.cluster.advance(700)
+    world.look()
+    world.cluster.due_s[due] = int(world.cluster.now_s) + 2 * LONG_S
+    go(world, 10)
+    promise = world.booked()[due]
+    assert (promise.due_s, promise.is_kept) == (world.cluster.due_s[due], True)
