@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import Cycle, run_cycle
-from slurm_dl.engine.settings import Deadlines, Preemption, Settings
+from slurm_dl.engine.settings import Deadlines, Placement, Preemption, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -67,7 +67,10 @@ class PromiseWorld:
         self.cluster.due_s = {}
         self.zero_s = self.cluster.now_s
         self.policy = policy or Edf()
-        self.settings = Settings(partitions=frozenset({"gpu"}), preemption=limits, deadlines=rules)
+        self.settings = Settings(
+            partitions=frozenset({"gpu"}), preemption=limits, deadlines=rules,
+            placement=Placement(settle_s=30.0),
+        )  # fmt: skip
         self.know = Enricher(profiles={}, site=SitePriors(), policy=self.policy, deadlines=rules)
         self._file = directory / "ledger.sqlite"
         self.restart()

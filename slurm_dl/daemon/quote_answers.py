@@ -30,7 +30,7 @@ from slurm_dl.model.booking import updated
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Book
 from slurm_dl.model.promise import Promise, promises_in
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.forward.initial_state import HypotheticalJob
 
@@ -47,6 +47,7 @@ def of_shapes(
         RequestError: There is no such partition or type, or the cluster was not seen yet.
     """
     cycle, policy, settings = _seen(now)
+    usual = _last_job(cycle.snapshot, peer.uid)
     job = HypotheticalJob(
         gpus=0,
         n_nodes=0,
@@ -57,8 +58,8 @@ def of_shapes(
         limit_s=request.limit_s or math.inf,
         contract=None if request.no_preempt else when.usual_contract(now),
         due_s=float(request.due_s or math.inf),
-        account=request.account or _usual_account(cycle.snapshot, peer.uid),
-        qos=request.qos,
+        account=request.account.lower() or usual.account,
+        qos=request.qos.lower() or usual.qos,
     )
     found = when.shaped(
         now, request.shapes, job, partition=request.partition, gpu_type=request.gpu_type
@@ -80,10 +81,10 @@ def of_shapes(
     return {**_common(cycle, policy), "due_s": request.due_s, "shapes": rows}
 
 
-def _usual_account(snap: Snapshot, uid: int) -> str:
-    """The account of the last job of a user that Slurm lists; empty if it lists none."""
-    mine = sorted(snap.jobs.job_id[snap.jobs.uid == uid].tolist())
-    return text_of(snap.seen, JobId(mine[-1])).account if mine else ""
+def _last_job(snap: Snapshot, uid: int) -> JobText:
+    """Texts of the last job of a user that Slurm lists: its account and QOS are usual ones."""
+    mine = snap.jobs.job_id[snap.jobs.uid == uid]
+    return text_of(snap.seen, JobId(int(mine.max()))) if len(mine) else JobText(label="")
 
 
 def of_job(now: PublishedState, name: str, sight: Sight) -> JsonObject:

@@ -7,6 +7,7 @@ in which no other partition has a higher PriorityTier.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Final
 
 import numpy as np
@@ -68,6 +69,7 @@ def with_terms(snap: Snapshot, policy: Policy, settings: Settings, victims: Vict
         account_share=rules.account_share,
         lead_s=rules.lead_s,
         estimate=rules.estimate,
+        most_per_hour=settings.preemption.max_gpus_per_hour or math.inf,
     )
     return dataclasses.replace(snap, terms=terms)
 
@@ -100,7 +102,7 @@ class _Groups:
         for one in snap.seen.blocked:
             back |= one.nodes & (one.start_s <= snap.now_s)
         self._there = back
-        self._at: dict[tuple[bytes, int], int] = {}
+        self._at: dict[tuple[bytes, int, float], int] = {}
         self.found: list[NodeGroup] = []
 
     def of(self, row: int) -> int:
@@ -108,16 +110,18 @@ class _Groups:
         snap, kind = self._snap, int(self._snap.jobs.gpu_type[row])
         mine = eligible(snap, row) & self._first_of(row)
         size = snap.seen.nodes.of_type(kind)
-        each = float(snap.jobs.gpus[row]) / int(snap.jobs.n_nodes[row])
+        most = float(size[mine].max(initial=0.0))
+        each = max(1.0, float(snap.jobs.gpus[row]) / int(snap.jobs.n_nodes[row]))
         # Of a job whose nodes Slurm chooses the number may not be known yet.
-        mine &= size >= max(1.0, min(each, float(size[mine].max(initial=0.0))))
+        each = most if snap.jobs.exclusive[row] else min(2.0 ** math.ceil(math.log2(each)), most)
+        mine &= size >= max(1.0, each)
         nodes = mine & self._there
         if not nodes.any():
             return -1
-        at = self._at.setdefault((nodes.tobytes(), kind), len(self.found))
+        at = self._at.setdefault((nodes.tobytes(), kind, each), len(self.found))
         if at == len(self.found):
             is_short = bool((mine & ~self._there).any())
-            self.found.append(NodeGroup(nodes=nodes, kind=kind, is_short=is_short))
+            self.found.append(NodeGroup(nodes=nodes, kind=kind, each=each, is_short=is_short))
         return at
 
     def meets(self) -> Bool:

@@ -34,7 +34,7 @@ def quoted(
     """
     if not promises(policy):
         return None
-    snap = submitted(snap, [job])
+    snap = _limited_like(submitted(snap, [job]))
     job_id = JobId(int(snap.jobs.job_id[-1]))
     left = left_of(snap, expected_s(snap))
     counted = counted_deadlines(snap, settings.deadlines, shared=False)
@@ -53,3 +53,24 @@ def quoted(
         )
     book = want(snap, policy, admit(snap, policy, settings)).policy_order.book
     return promises_in(book).get(job_id)
+
+
+def _limited_like(snap: Snapshot) -> Snapshot:
+    """*snap*, whose last job counts in the limits of another of its user, account and QOS."""
+    quotas, texts, last = snap.seen.quotas, snap.seen.texts, len(snap.jobs) - 1
+    if quotas is None:
+        return snap
+    ids, uid, gpus = (c.tolist() for c in (snap.jobs.job_id, snap.jobs.uid, snap.jobs.gpus))
+    mine = texts[ids[last]]
+    for row in range(last):
+        text = texts.get(ids[row])
+        if text is None or uid[row] != uid[last] or ids[row] not in quotas.counts:
+            continue
+        if (text.account, text.qos) == (mine.account, mine.qos) and gpus[row]:
+            counts = tuple(
+                (q, gpus[last] if units == gpus[row] else units)
+                for q, units in quotas.counts[ids[row]]
+            )
+            more = replace(quotas, counts={**quotas.counts, ids[last]: counts})
+            return replace(snap, seen=replace(snap.seen, quotas=more))
+    return snap

@@ -95,11 +95,14 @@ class NodeGroup:
     Attributes:
         nodes: ``(m,)`` bool, those that are up, or are reserved now and come back.
         kind: The type of GPUs that counts, an index into `Observed.gpu_types`; -1: all.
+        each: GPUs that its jobs need together on each node; what is left over of a node is not
+            counted.
         is_short: Some nodes that would belong to it are down.
     """
 
     nodes: Bool
     kind: int
+    each: float = 1.0
     is_short: bool = False
 
 
@@ -130,6 +133,7 @@ class PromiseTerms:
         account_share: Share of one account, and of one user.
         lead_s: GPUs are taken back this long before they are needed, seconds.
         estimate: The run time that promises rest on.
+        most_per_hour: GPUs that may be taken back within an hour.
     """
 
     groups: tuple[NodeGroup, ...]
@@ -145,6 +149,7 @@ class PromiseTerms:
     account_share: float = 1.0
     lead_s: float = 0.0
     estimate: Estimate = "history"
+    most_per_hour: float = float("inf")
 
 
 def promises_in(booked: Iterable[Entry]) -> dict[JobId, Promise]:
@@ -160,4 +165,8 @@ def totals_in(booked: Iterable[Entry]) -> Totals:
 
 
 def _promise(body: Any) -> Promise:  # noqa: ANN401 - of the ledger, which nobody else writes
-    return Promise(**body)
+    # A later release may have written more.
+    return Promise(**{key: value for key, value in body.items() if key in _FIELDS})
+
+
+_FIELDS: Final = frozenset(one.name for one in dataclasses.fields(Promise))

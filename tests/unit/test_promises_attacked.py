@@ -163,6 +163,12 @@ def on_two_nodes(world: PromiseWorld) -> list[JobId]:
     return [world.submit(4, 300, 900) for _ in range(2)]
 
 
+UNSEEN = pytest.mark.xfail(
+    strict=True, reason="Slurm starts it between two looks, on GPUs that were free: ADR 0035"
+)
+NOT_PUT_OFF = pytest.mark.xfail(strict=True, reason="an array is never put off: ADR 0035")
+
+
 @pytest.mark.parametrize(
     ("attack", "more"),
     [
@@ -170,16 +176,15 @@ def on_two_nodes(world: PromiseWorld) -> list[JobId]:
         (taker_under_way, {"limits": QUANTUM, "policy": Edf(), "nodes": 1}),
         (longer_limit, {"nodes": 1}),
         (more_gpus, {"nodes": 1}),
-        (after_another, {}),
-        (at_its_begin, {}),
         (behind_a_crowd, {}),
-        (array, {}),
         (alone, {"nodes": 1}),
         (with_one_that_is_alone, {"nodes": 1}),
         (in_pieces, {}),
+        *(pytest.param(one, {}, marks=UNSEEN) for one in (after_another, at_its_begin)),
+        pytest.param(array, {}, marks=NOT_PUT_OFF),
         (on_two_nodes, {"limits": dataclasses.replace(LIMITS, max_gpus_per_hour=4.0)}),
     ],
-    ids=lambda one: one.__name__ if callable(one) and not isinstance(one, Edf) else "",
+    ids=lambda one: getattr(one, "__name__", ""),
 )
 def test_a_yes_is_kept(
     tmp_path: Path, attack: Callable[[PromiseWorld], list[JobId]], more: dict[str, Any]

@@ -19,7 +19,7 @@ from slurm_dl.engine.placing.place_waiting import Placed
 from slurm_dl.engine.placing.steering import SteerAction
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import NOT_HELD, PENDING
+from slurm_dl.model.jobs import COMPLETING, NOT_HELD, PENDING
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Action
 from slurm_dl.model.snapshot import Snapshot
@@ -32,7 +32,8 @@ def barred_rows(
 ) -> Rows:
     """Rows of the jobs to put off, best first: waiting, barred by the policy and not to start now.
 
-    An array is never put off: all of its tasks would be.
+    An array is never put off: all of its tasks would be. Of more than *most* those are put off that
+    find room now.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
@@ -45,7 +46,11 @@ def barred_rows(
     mask = barred & (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.tasks == 1)
     mask &= (jobs.gpus > 0) & ~is_in(jobs.job_id, list(busy))
     mask[intent.target] = False
-    rows: Rows = ranked[mask[ranked]][:most]
+    rows: Rows = ranked[mask[ranked]]
+    if len(rows) > most:
+        nodes, holding = snap.seen.nodes, (jobs.state > PENDING) & (jobs.state < COMPLETING)
+        free = float(nodes.gpus[nodes.up].sum() - jobs.gpus[holding].sum())
+        rows = rows[np.argsort(jobs.gpus[rows] > free, kind="stable")][:most]
     return rows
 
 

@@ -35,6 +35,11 @@ class Need:
     courteous: frozenset[Resource] = frozenset()
     relies: frozenset[Resource] = frozenset()
 
+    def without_shares(self) -> Need:
+        """It without shares of places and owners: these are for new promises."""
+        kept = {r: units for r, units in self.units.items() if r[0] not in {"share", "owner"}}
+        return Need(kept, self.courteous, self.relies)
+
 
 @dataclass(slots=True)
 class _Steps:

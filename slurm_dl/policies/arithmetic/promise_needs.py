@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Final
-
-import numpy as np
 
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, PENDING
+from slurm_dl.model.jobs import F64, PENDING
 from slurm_dl.model.promise import Estimate, PromiseTerms
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need, Resource
@@ -24,12 +23,16 @@ def whole_s(at_s: float) -> int:
     return math.ceil(min(at_s, 100.0 * FOREVER_S) - 1e-3)
 
 
+def part_of(gpus: float, each: float) -> float:
+    """GPUs of a node that count if only *each* together do."""
+    return math.floor(gpus / each + 1e-9) * each
+
+
 class PromiseNeeds:
     """Needs of the jobs of one snapshot, by row.
 
     Attributes:
         quotas: The limits that each job counts in, and its units.
-        on: ``(n, g)`` GPUs that each job holds on nodes of each group.
     """
 
     def __init__(self, snap: Snapshot, terms: PromiseTerms, margin: float) -> None:
@@ -38,11 +41,15 @@ class PromiseNeeds:
         counts = {} if snap.seen.quotas is None else snap.seen.quotas.counts
         ids = snap.jobs.job_id.tolist()
         self.quotas = {row: counts[JobId(j)] for row, j in enumerate(ids) if j in counts}
-        self.on = self._on_groups()
         self._known: dict[tuple[int, bool], Need] = {}
         self._rates = rates_of(snap)
+        self._places: dict[int, list[int]] = {}
+        for at, row in enumerate(snap.seen.held.job.tolist()):
+            self._places.setdefault(row, []).append(at)
+        self._there = [snap.seen.nodes.of_type(one.kind) * one.nodes for one in terms.groups]
         self._capacity = [
-            float(snap.seen.nodes.of_type(one.kind)[one.nodes].sum()) for one in terms.groups
+            sum(part_of(gpus, one.each) for gpus in there.tolist())
+            for one, there in zip(terms.groups, self._there, strict=True)
         ]
 
     def due_s(self, row: int) -> int | None:
@@ -103,7 +110,10 @@ class PromiseNeeds:
         return n_nodes * min(2.0 ** math.ceil(math.log2(each) - 1e-9), node)
 
     def of(self, row: int, *, promised: bool = True) -> Need:
-        """All that a job holds while it runs, with a promise or without."""
+        """All that a job holds while it runs, with a promise or without.
+
+        Of one that runs without its GPUs: see `holds`.
+        """
         if (row, promised) not in self._known:
             self._known[row, promised] = self._need_of(row, promised=promised)
         return self._known[row, promised]
@@ -111,9 +121,8 @@ class PromiseNeeds:
     def _need_of(self, row: int, *, promised: bool) -> Need:
         terms, home = self._terms, int(self._terms.group[row])
         gpus = self.gpus(row)
-        if self._snap.jobs.state[row] > PENDING:
-            units = self.held(row)
-        else:
+        units: dict[Resource, float] = {}
+        if self._snap.jobs.state[row] == PENDING:
             units = {
                 ("nodes", g): min(gpus, self._capacity[g])
                 for g in terms.meets[row].nonzero()[0].tolist()
@@ -132,29 +141,64 @@ class PromiseNeeds:
                 units |= {("owner", *owner, place): gpus for owner in owners}
         return Need(units, courteous, frozenset(limits) | {("nodes", home)})
 
+    def there(self, group: int) -> F64:
+        """``(m,)`` GPUs of each node that count in a group."""
+        return self._there[group]
+
     def capacity(self, group: int) -> float:
         """GPUs of a group."""
         return self._capacity[group]
 
-    def held(self, row: int) -> dict[Resource, float]:
+    def on_nodes(self, row: int) -> Need:
         """GPUs that a running job holds of each group."""
-        on = self.on[row]
-        return {("nodes", g): float(on[g]) for g in on.nonzero()[0].tolist()}
+        held = {("nodes", g): float(sum(gpus.values())) for g, gpus in self._on(row).items()}
+        return Need({resource: units for resource, units in held.items() if units})
 
-    def _on_groups(self) -> F64:
-        """``(n, g)`` GPUs that each job holds on nodes of each group."""
-        seen, terms = self._snap.seen, self._terms
-        place, n = seen.held, len(seen.jobs)
-        on = np.zeros((n, len(terms.groups)))
-        for g, group in enumerate(terms.groups):
-            here = group.nodes[place.node]
-            gpus = place.gpus
-            if group.kind >= 0:
-                gpus = place.gpus_by_type(seen.nodes, len(seen.gpu_types))[group.kind]
-            on[:, g] = np.bincount(place.job, gpus * here, n)
-        told = np.zeros(n, dtype=np.bool_)
-        told[place.job] = True
-        # Clusters without nodes, and jobs of which Slurm does not say yet where they are.
-        told |= (seen.jobs.state == PENDING) | (seen.jobs.state >= COMPLETING)
-        on[~told] = (terms.meets * seen.jobs.gpus[:, None])[~told]
-        return on
+    def holds(self, until_s: Mapping[int, int]) -> Iterator[tuple[Need, int]]:
+        """Units of each group that running jobs hold, and when each part is given back.
+
+        What they leave of a node in pieces too small for a group's jobs counts as held.
+
+        Args:
+            until_s: When each running job gives its GPUs back, epoch seconds, by row.
+        """
+        by_node: dict[tuple[int, int], list[tuple[int, float]]] = {}
+        for row, end_s in until_s.items():
+            for g, gpus in self._on(row).items():
+                for node, held in gpus.items():
+                    by_node.setdefault((g, node), []).append((end_s, held))
+        for (g, node), holders in by_node.items():
+            each, there = self._terms.groups[g].each, float(self.there(g)[node]) if node >= 0 else 0
+            free = there - sum(held for _, held in holders)
+            for end_s, held in sorted(holders):
+                if node < 0:
+                    yield Need({("nodes", g): held}), end_s
+                    continue
+                before, free = part_of(max(free, 0.0), each), free + held
+                if gained := part_of(max(free, 0.0), each) - before:
+                    yield Need({("nodes", g): gained}), end_s
+
+    def _on(self, row: int) -> dict[int, dict[int, float]]:
+        """GPUs that a running job holds on each node of each group; node -1: of those not known."""
+        seen, found = self._snap.seen, dict[int, dict[int, float]]()
+        if row not in self._places:
+            # Clusters without nodes, and jobs of which Slurm does not say yet where they are.
+            gpus = float(seen.jobs.gpus[row])
+            return {g: {-1: gpus} for g in self._terms.meets[row].nonzero()[0].tolist()}
+        for at in self._places[row]:
+            node = int(seen.held.node[at])
+            for g, group in enumerate(self._terms.groups):
+                if not group.nodes[node]:
+                    continue
+                gpus = float(self._by_kind(group.kind)[at])
+                if seen.jobs.exclusive[row]:
+                    gpus = float(seen.nodes.of_type(group.kind)[node])
+                found.setdefault(g, {})[node] = gpus
+        return found
+
+    def _by_kind(self, kind: int) -> F64:
+        seen = self._snap.seen
+        if kind < 0:
+            return seen.held.gpus
+        gpus: F64 = seen.held.gpus_by_type(seen.nodes, len(seen.gpu_types))[kind]
+        return gpus

@@ -36,6 +36,8 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
 from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, whole_s
 
+_HOUR_S: Final = 3600.0
+
 MOST_HELD_BACK: Final = 1000
 """Waiting jobs, best first, that are looked at whether they may start."""
 
@@ -114,20 +116,21 @@ class _Look:
                 ended[because] += 1
                 self._say(row, dataclasses.replace(promise, missed=True, broken=because))
                 continue
-            elif promise.missed or self._is_as_asked(row, promise):
+            elif self._is_as_asked(row, promise):
                 self.promises[row] = promise
                 continue
-            else:
-                ended["withdrawn"] += promise.says == "yes"
+            elif promise.says == "yes" and not promise.missed:
+                ended[promise.broken or "withdrawn"] += 1
             self.book.append(booking.entry(KIND, job_id, None))
         if any(ended.values()):
             self.book.append(totals_in(snap.booked).with_more(ended).entry())
 
     def _is_as_asked(self, row: int, promise: Promise) -> bool:
         """The deadline is the one that was answered, and the job needs no more than it did then."""
-        if promise.due_s != self.needs.due_s(row):
-            return False
-        if promise.says == "no" or self.snap.jobs.state[row] > PENDING:
+        due_s = self.needs.due_s(row)
+        if promise.due_s != due_s:
+            return promise.missed and due_s is None
+        if promise.missed or promise.says == "no" or self.snap.jobs.state[row] > PENDING:
             return True
         longer = promise.rests_on == "limit" and self.needs.needs_s(row) > promise.needs_s
         return self.snap.jobs.gpus[row] <= promise.gpus and not longer
@@ -143,7 +146,7 @@ class _Look:
         if end_s > promise.due_s + 1:
             return promise.broken or ("estimate" if row is None else self._late_because(row))
         cancelled = text is not None and text.ending.startswith("CANCELLED")
-        return "withdrawn" if cancelled else "kept"
+        return promise.broken or "withdrawn" if cancelled else "kept"
 
     def _late_because(self, row: int) -> Cause:
         jobs = self.snap.jobs
@@ -164,34 +167,47 @@ class _Look:
         by_due = sorted(live, key=lambda r: (self.promises[r].due_s, self.snap.jobs.job_id[r]))
         self._open_calendar()
         running = [r for r in by_due if self._started[r]]
+        held = self.snap.jobs.state > PENDING
+        held &= (self.snap.jobs.state < COMPLETING) & (self.snap.jobs.gpus > 0)
+        until_s = {row: self._hold(row) for row in held.nonzero()[0].tolist()}
         for row in running:
-            self._keep_running(row)
+            until_s[row] = self._keep_running(row, until_s.get(row, self.now_s))
+        for need, end_s in self.needs.holds(until_s):
+            self.calendar.take(need, self.now_s, end_s)
+        for row in (self._started & ~held).nonzero()[0].tolist():
+            if row not in running and self.snap.jobs.state[row] == PENDING:
+                end = self.now_s + self.terms.lead_s + float(self.terms.holds_s[row])
+                self.calendar.take(self.needs.of(row, promised=False), self.now_s, end)
         waiting = [r for r in by_due if not self._started[r]]
         # Who has lost its window gets another only in what the others leave.
         for row in sorted(waiting, key=lambda r: bool(self.promises[r].broken)):
             self._keep_waiting(row)
 
-    def _keep_running(self, row: int) -> None:
+    def _keep_running(self, row: int, back_s: int) -> int:
+        """When the job gives its GPUs back, epoch seconds; *back_s*: without a promise."""
         promise, jobs = self.promises[row], self.snap.jobs
         since_s = max(float(jobs.start_s[row]), promise.at_s)
         lasts = jobs.state[row] > PENDING and self.now_s > since_s + promise.needs_s + 1
         if lasts and promise.rests_on != "limit":
             self._break(row, "estimate")
-            self._hold(row)
-            return
-        end_s = self.needs.end_s(row)
-        if end_s <= promise.due_s:
-            self._break(row, "")
-        self._take(row, self.now_s, max(self.now_s + 1, end_s))
+            return back_s
+        end_s = max(self.now_s + 1, self.needs.end_s(row))
+        self._break(row, "" if end_s <= promise.due_s else self._late_because(row))
+        self._take(row, self.now_s, end_s)
+        return end_s
 
     def _keep_waiting(self, row: int) -> None:
-        promise, need = self.promises[row], self.needs.of(row)
-        if int(self.terms.group[row]) < 0:
+        promise, group = self.promises[row], int(self.terms.group[row])
+        if group < 0 or self.needs.capacity(group) < self.needs.gpus(row):
             self._break(row, self._cause(row))
             return
         begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
-        needs_s, fits = self.needs.needs_s(row), self.calendar.fits
-        if begin_s <= self.now_s:
+        needs_s, need = self.needs.needs_s(row), self.needs.of(row).without_shares()
+        lasts_s = needs_s + math.ceil(self.terms.lead_s)
+        fits = self.calendar.fits
+        # A job that ran and is back in the queue need not begin at once.
+        again = self.snap.memory.ran_s[row] > 0 and self.now_s + lasts_s < promise.due_s
+        if begin_s <= self.now_s and not again:
             # Even if late it is served: its run time is seldom as long as its time limit.
             until_s = max(end_s, self.now_s + needs_s)
             self.windows[row] = (begin_s, end_s)
@@ -200,10 +216,9 @@ class _Look:
             late = self.now_s + needs_s > promise.due_s
             self._break(row, self._cause(row) if late else "")
             return
-        if not promise.broken and fits(need, begin_s, end_s):
+        if begin_s > self.now_s and not promise.broken and fits(need, begin_s, end_s):
             self._take(row, begin_s, end_s)
             return
-        lasts_s = needs_s + math.ceil(self.terms.lead_s)
         found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
         if found_s is None:
             self._break(row, self._cause(row))
@@ -250,9 +265,9 @@ class _Look:
         begin_s: float | None = None
         if not self._started[row]:
             begin_s = self.calendar.latest_s(need, lasts_s, due_s)
-        elif self.calendar.fits(need, self.now_s, self.now_s + lasts_s):
+        elif self._may_go_on(row, need, self.now_s + lasts_s):
             begin_s = self.now_s if self.now_s + lasts_s <= due_s else None
-        if begin_s is None:
+        if begin_s is None or self._is_over_budget(row, begin_s):
             early_s = self.calendar.earliest_s(need, lasts_s)
             nearest_s = None if early_s is None else math.ceil(early_s) + lasts_s
             why = "its GPUs would be in use or promised, or its share be spent"
@@ -265,6 +280,25 @@ class _Look:
             row, dataclasses.replace(promise, says="yes", begin_s=begin, end_s=begin + lasts_s)
         )
         self._take(row, begin, begin + lasts_s)
+
+    def _may_go_on(self, row: int, need: Need, end_s: int) -> bool:
+        """True if nobody has to take back the GPUs of a job that runs, or is about to."""
+        if self.snap.jobs.state[row] == PENDING:
+            return self.calendar.fits(need, self.now_s, end_s)
+        nodes, back_s = self.needs.on_nodes(row), self._back_s(row)
+        if not (
+            self.calendar.fits(need, self.now_s, end_s)
+            and self.calendar.fits(nodes, min(back_s, end_s), end_s)
+        ):
+            return False
+        self.calendar.take(nodes, back_s, end_s)
+        return True
+
+    def _is_over_budget(self, row: int, begin_s: float) -> bool:
+        """True if more GPUs would have to be taken back within an hour than may be."""
+        near = [r for r, (first_s, _) in self.windows.items() if abs(first_s - begin_s) < _HOUR_S]
+        gpus = sum(self.promises[r].gpus for r in near if not self._started[r])
+        return not self._started[row] and gpus + self.needs.gpus(row) > self.terms.most_per_hour
 
     def _refusal(self, row: int) -> str:
         """The reason why the job is promised nothing, whatever its deadline; empty if none is."""
@@ -360,7 +394,6 @@ class _Look:
             for quota in {q for counts in self.needs.quotas.values() for q, _ in counts}:
                 free = float(quotas.most[quota]) - max(0.0, float(used[quota]))
                 calendar.open(("quota", quota), free)
-        self._take_running()
 
     def _owners(self) -> Iterator[tuple[str, int | str]]:
         rows = self.promises.keys() | set(self.terms.owners)
@@ -377,23 +410,22 @@ class _Look:
             if gpus:
                 yield math.floor(blocked.start_s), math.ceil(min(blocked.end_s, 1e12)), gpus
 
-    def _take_running(self) -> None:
-        """Hold the GPUs and limits of running jobs without a promise until they come back."""
-        jobs = self.snap.jobs
-        held = (jobs.state > PENDING) & (jobs.state < COMPLETING) & (jobs.gpus > 0)
-        for row in held.nonzero()[0].tolist():
-            promise = self.promises.get(row)
-            asks = promise is None and self.needs.due_s(row) is not None
-            if not asks and (promise is None or promise.says == "no" or promise.missed):
-                self._hold(row)
+    def _hold(self, row: int) -> int:
+        """Hold the limits of a running job without a promise; when its GPUs come back."""
+        promise = self.promises.get(row)
+        if promise is None or promise.says == "no" or promise.missed:
+            # A limit is freed by the job's end alone: for it nobody is stopped.
+            quotas: dict[Resource, float] = {
+                ("quota", q): u for q, u in self.needs.quotas.get(row, ())
+            }
+            self.calendar.take(Need(quotas), self.now_s, self._limit_s(row))
+        return self._back_s(row)
 
-    def _hold(self, row: int) -> None:
-        jobs, terms = self.snap.jobs, self.terms
-        limit_s = float(jobs.start_s[row] + jobs.limit_s[row])
-        back_s = limit_s
-        if terms.is_preempting:
-            back_s = min(limit_s, self.snap.now_s + float(terms.returns_s[row]))
-        self.calendar.take(Need(self.needs.held(row)), self.now_s, whole_s(back_s))
-        # A limit is freed by the job's end alone: for it nobody is stopped.
-        quotas: dict[Resource, float] = {("quota", q): u for q, u in self.needs.quotas.get(row, ())}
-        self.calendar.take(Need(quotas), self.now_s, whole_s(limit_s))
+    def _limit_s(self, row: int) -> int:
+        jobs = self.snap.jobs
+        return whole_s(float(jobs.start_s[row] + jobs.limit_s[row]))
+
+    def _back_s(self, row: int) -> int:
+        back_s = self.snap.now_s + float(self.terms.returns_s[row])
+        limit_s = self._limit_s(row)
+        return min(limit_s, whole_s(back_s)) if self.terms.is_preempting else limit_s
