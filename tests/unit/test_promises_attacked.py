@@ -1,4 +1,4 @@
-"""What breaks promises: hostile users, other jobs, and limits that the calendar does not know."""
+"""Attacks on promises: hostile users, other jobs, and limits that the calendar does not know."""
 
 from __future__ import annotations
 

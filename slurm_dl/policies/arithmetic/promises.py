@@ -184,7 +184,7 @@ class _Look:
             self._keep_waiting(row)
 
     def _keep_running(self, row: int, back_s: int) -> int:
-        """When the job gives its GPUs back, epoch seconds; *back_s*: without a promise."""
+        """End of the hold of its GPUs, epoch seconds; *back_s*: without a promise."""
         promise, jobs = self.promises[row], self.snap.jobs
         since_s = max(float(jobs.start_s[row]), promise.at_s)
         lasts = jobs.state[row] > PENDING and self.now_s > since_s + promise.needs_s + 1
