@@ -15,12 +15,16 @@ from hypothesis import strategies as st
 from promise_world import GRACE, LIMITS, RULES, PromiseWorld
 from small_traces import make_trace
 
+from slurm_dl.forecast.forward_runs import ForecastQuestion, foresee
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.promise import Promise, promises_in
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need
+from slurm_dl.policies.base import Policy
 from slurm_dl.policies.edf import Edf
+from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.policies.plain import PLAIN
 from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.forward.timing import ForwardTiming
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 
@@ -204,6 +208,38 @@ def test_jobs_that_could_not_be_taken_back_in_time_wait(
     assert (not world.is_over(due)) == starts_before
     world.run(lambda: world.is_over(due))
     assert world.was_in_time(due)
+
+
+def test_forecasts_keep_promises(tmp_path: Path) -> None:
+    """Promised jobs are in time in each forward run; with fifo_skip alone they are not."""
+    world = PromiseWorld(tmp_path, policy=Edf(others="fifo_skip"))
+    for _ in range(2):
+        world.submit(4, 5000, contract=GRACE)
+    world.look()
+    world.cluster.advance(60)
+    due = [
+        world.submit(4, 300, 900),
+        world.submit(4, 300, 900),
+        world.submit(8, 300, 2000, n_nodes=2),
+    ]
+    world.look()
+    world.cluster.advance(5)
+    cycle = world.look()
+    assert all(world.booked()[job].is_kept for job in due)
+
+    def in_time(policy: Policy) -> list[bool]:
+        found = foresee(
+            cycle.snapshot,
+            ForecastQuestion(jobs=tuple(due), runs=2),
+            policy=policy,
+            settings=world.settings,
+            pace=ForwardTiming(poll_s=5.0, handover_s=30.0, restore_s=5.0),
+        )
+        ends = zip(due, found.jobs, strict=True)
+        return [one.end.high_s <= world.cluster.due_s[job] for job, one in ends]
+
+    assert all(in_time(world.policy))
+    assert not all(in_time(FifoSkip()))
 
 
 EVENT = st.tuples(st.sampled_from(["due", "be", "kept", "restart"]), st.integers(0, 400))
