@@ -45,6 +45,8 @@ def with_terms(snap: Snapshot, policy: Policy, settings: Settings, victims: Vict
         return snap
     asks = np.isfinite(snap.due_s) if snap.due_s is not None else np.zeros(len(snap.jobs), np.bool_)
     asks = asks | is_in(snap.jobs.job_id, list(promises_in(snap.booked)))
+    if not asks.any():
+        return snap
     groups = _Groups(snap)
     refused = {row: why for row in asks.nonzero()[0].tolist() if (why := _refusal(snap, row))}
     group = np.full(len(snap.jobs), -1, dtype=np.int64)

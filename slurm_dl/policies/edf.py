@@ -21,7 +21,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.booking import of_kind
 from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
+from slurm_dl.model.promise import KIND
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.ideal_terms import ideal_terms
 from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
@@ -103,6 +105,8 @@ class Edf:
             due_s = np.full(len(key), np.inf) if snap.due_s is None else snap.due_s
             first = np.isfinite(due_s) & (snap.jobs.state < COMPLETING)
             tier[first], key[first] = 0, due_s[first]
+            return order
+        if snap.due_s is None and not of_kind(snap.booked, KIND):
             return order
         found = self._promised(snap, order)
         tier[found.running], tier[found.pressing] = 0, 1
