@@ -146,8 +146,12 @@ def test_a_spent_share_is_told_with_a_date(place: Schedd) -> None:
     """The job runs at once all the same: a node is free."""
     configure(place, "fifo", deadlines={**SHARES, "account_share": 0.25})
     place.start()
-    first, spent = asks(place, 4, 300, minutes=3), asks(place, 4, 200)
-    kept, no = answer(place, first), answer(place, spent)
+    first = asks(place, 4, 300, minutes=3)
+    kept = answer(place, first)
+    # While it waits the other would be promised its share before it.
+    place.until_state(first, "RUNNING")
+    spent = asks(place, 4, 200)
+    no = answer(place, spent)
     assert (kept.says, no.says) == ("yes", "no")
     assert kept.end_s is not None
     assert no.nearest_s is not None
