@@ -68,7 +68,7 @@ def test_lines_mean_what_they_mean_to_sbatch(sandbox: Sandbox, tmp_path: Path, h
 PYTHON = "/usr/bin/python3"
 """Debian's own: the interpreter of the tests may lie where other users cannot go."""
 
-STEPS, EVERY = 120, 40
+STEPS, EVERY = 240, 40
 TRAIN = f"""#!{PYTHON}
 #SBATCH --job-name=in-python --gres=gpu:1 --time=20
 import os, pathlib, signal, sys, time
