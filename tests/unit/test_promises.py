@@ -184,6 +184,26 @@ def test_a_promised_job_starts_in_time(tmp_path: Path, restart_at_s: int | None)
     assert due not in world.booked()
 
 
+def test_a_job_that_ran_before_is_served_in_its_window(tmp_path: Path) -> None:
+    """Its window ends before the deadline, as another begins there: it must not wait for more."""
+    world = PromiseWorld(tmp_path, nodes=1)
+    again = world.submit(4, 300)
+    world.look()
+    world.cluster.advance(20)
+    world.look()
+    world.cluster.requeue(again)
+    world.submit(4, 5000, contract=GRACE, save_s=20.0)
+    world.cluster.advance(5)
+    later = world.submit(4, 300, 1202)  # So that no look falls on a begin.
+    world.look()
+    world.cluster.due_s[again] = int(world.cluster.now_s) + 1220
+    world.run(lambda: world.is_over(again) and world.is_over(later))
+    assert world.promises[again].end_s == world.promises[later].begin_s
+    assert world.was_in_time(again)
+    assert world.was_in_time(later)
+    assert len(set(world.windows[again])) == 1
+
+
 @pytest.mark.parametrize(
     ("lasts_s", "contract", "starts_before"),
     [(200, None, True), (1000, None, False), (1000, GRACE, True)],

@@ -204,22 +204,19 @@ class _Look:
         begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
         needs_s, need = self.needs.needs_s(row), self.needs.of(row).without_shares()
         lasts_s = needs_s + math.ceil(self.terms.lead_s)
-        fits = self.calendar.fits
-        # A job that ran and is back in the queue need not begin at once.
-        again = self.snap.memory.ran_s[row] > 0 and self.now_s + lasts_s < promise.due_s
-        if begin_s <= self.now_s and not again:
-            # Even if late it is served: its run time is seldom as long as its time limit.
-            until_s = max(end_s, self.now_s + needs_s)
-            self.windows[row] = (begin_s, end_s)
-            if fits(need, self.now_s, until_s):
-                self._take(row, begin_s, until_s)
-            late = self.now_s + needs_s > promise.due_s
-            self._break(row, self._cause(row) if late else "")
-            return
-        if begin_s > self.now_s and not promise.broken and fits(need, begin_s, end_s):
+        found_s = None
+        if begin_s <= self.now_s:
+            # A job that ran and is back in the queue need not begin at once.
+            if self.snap.memory.ran_s[row] > 0 and self.now_s + lasts_s < promise.due_s:
+                found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+            if found_s is None or found_s <= self.now_s:
+                self._keep_pressing(row, need, needs_s)
+                return
+        elif not promise.broken and self.calendar.fits(need, begin_s, end_s):
             self._take(row, begin_s, end_s)
             return
-        found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+        else:
+            found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
         if found_s is None:
             self._break(row, self._cause(row))
             return
@@ -227,6 +224,17 @@ class _Look:
         moved = dataclasses.replace(promise, begin_s=begin, end_s=begin + lasts_s, broken="")
         self._say(row, moved)
         self._take(row, begin, begin + lasts_s)
+
+    def _keep_pressing(self, row: int, need: Need, needs_s: int) -> None:
+        """Serve a job whose window has begun, even if late: it seldom runs for its time limit."""
+        promise = self.promises[row]
+        begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
+        until_s = max(end_s, self.now_s + needs_s)
+        self.windows[row] = (begin_s, end_s)
+        if self.calendar.fits(need, self.now_s, until_s):
+            self._take(row, begin_s, until_s)
+        late = self.now_s + needs_s > promise.due_s
+        self._break(row, self._cause(row) if late else "")
 
     def _break(self, row: int, cause: Cause | Literal[""]) -> None:
         """Write down why the promise is broken, the first cause; with none, that it stands."""
@@ -265,8 +273,8 @@ class _Look:
         begin_s: float | None = None
         if not self._started[row]:
             begin_s = self.calendar.latest_s(need, lasts_s, due_s)
-        elif self._may_go_on(row, need, self.now_s + lasts_s):
-            begin_s = self.now_s if self.now_s + lasts_s <= due_s else None
+        elif self.now_s + lasts_s <= due_s and self._may_go_on(row, need, self.now_s + lasts_s):
+            begin_s = self.now_s
         if begin_s is None or self._is_over_budget(row, begin_s):
             early_s = self.calendar.earliest_s(need, lasts_s)
             nearest_s = None if early_s is None else math.ceil(early_s) + lasts_s
