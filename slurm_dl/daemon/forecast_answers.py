@@ -45,16 +45,8 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     Raises:
         RequestError: There is no such job, or none that may be shown; or no answer.
     """
-    cycle = _cycle(now)
-    snap = cycle.snapshot
-    owner = sight.uid if isinstance(sight, Own) else None
-    try:
-        found = published_state.find_job(snap.seen, name, owner)
-    except ValueError as err:
-        raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
-    if isinstance(found, list):
-        msg = published_state.not_listed(now, name, found, owner)
-        raise RequestError(RefusalKind.NOT_FOUND, msg)
+    snap = _cycle(now).snapshot
+    found = job_called(now, name, sight)
     if left_out := snap.seen.left_out.get(found):
         raise RequestError(RefusalKind.NOT_READY, " ".join(why_left_out(left_out)))
     row = snap.jobs.row_of()[found]
@@ -75,6 +67,23 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
         **_expected(one),
         **_common(forecasts, answer),
     }
+
+
+def job_called(now: PublishedState, name: str, sight: Sight) -> JobId:
+    """The job called *name* in the last snapshot.
+
+    Raises:
+        RequestError: There is no such job, or none that may be shown.
+    """
+    owner = sight.uid if isinstance(sight, Own) else None
+    try:
+        found = published_state.find_job(_cycle(now).snapshot.seen, name, owner)
+    except ValueError as err:
+        raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
+    if isinstance(found, list):
+        msg = published_state.not_listed(now, name, found, owner)
+        raise RequestError(RefusalKind.NOT_FOUND, msg)
+    return found
 
 
 def expected_start(forecasts: Forecasts, now: PublishedState, job_id: JobId) -> str:

@@ -11,8 +11,6 @@ import threading
 
 from slurm_dl.config.engine_settings import settings_of
 from slurm_dl.daemon import forecast_answers as when
-from slurm_dl.daemon import published_state
-from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.reception import Peer, RequestError
 from slurm_dl.daemon.control.requests import QuoteRequest
 from slurm_dl.daemon.control.wire_format import RefusalKind
@@ -94,14 +92,7 @@ def of_job(now: PublishedState, name: str, sight: Sight) -> JsonObject:
         RequestError: There is no such job, or none that may be shown.
     """
     cycle, policy, settings = _seen(now)
-    snap, owner = cycle.snapshot, sight.uid if isinstance(sight, Own) else None
-    try:
-        found = published_state.find_job(snap.seen, name, owner)
-    except ValueError as err:
-        raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
-    if isinstance(found, list):
-        msg = published_state.not_listed(now, name, found, owner)
-        raise RequestError(RefusalKind.NOT_FOUND, msg)
+    snap, found = cycle.snapshot, when.job_called(now, name, sight)
     new = [e for a in cycle.plan.actions if isinstance(a, Book) for e in a.entries]
     promise = promises_in(updated(snap.booked, new if cycle.acting else ())).get(found)
     told = _told(promise, snap.now_s)

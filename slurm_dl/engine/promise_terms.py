@@ -167,17 +167,14 @@ def _comes_first(snap: Snapshot) -> I64:
     of = snap.partition_tiers()
     busy = set(jobs.partition[jobs.state < COMPLETING].tolist())
     highest = np.ones(len(seen.nodes), dtype=np.int64)
-    for p in range(len(seen.partitions)):
+    unmanaged = np.zeros(len(seen.nodes), dtype=np.bool_)
+    for p, inside in enumerate(seen.node_in):
         limits = seen.limits[p] if p < len(seen.limits) else None
         if limits is not None and not (limits.starts and (limits.is_open or p in busy)):
             continue
-        tier = 1 if of is None else int(of[p])
-        inside = seen.node_in[p]
-        highest[inside] = np.maximum(highest[inside], tier)
-    for p in np.flatnonzero(~snap.managed).tolist():
-        limits = seen.limits[p] if p < len(seen.limits) else None
-        if limits is None or (limits.starts and (limits.is_open or p in busy)):
-            highest[seen.node_in[p]] = -1
+        highest[inside] = np.maximum(highest[inside], 1 if of is None else int(of[p]))
+        unmanaged |= inside & ~snap.managed[p]
+    highest[unmanaged] = -1
     return highest
 
 

@@ -46,6 +46,10 @@ class PromiseNeeds:
         self._places: dict[int, list[int]] = {}
         for at, row in enumerate(snap.seen.held.job.tolist()):
             self._places.setdefault(row, []).append(at)
+        held, nodes = snap.seen.held, snap.seen.nodes
+        typed = held.gpus_by_type(nodes, len(snap.seen.gpu_types))
+        kinds = {one.kind for one in terms.groups}
+        self._by_kind = {kind: held.gpus if kind < 0 else typed[kind] for kind in kinds}
         self._there = [snap.seen.nodes.of_type(one.kind) * one.nodes for one in terms.groups]
         self._capacity = [
             sum(part_of(gpus, one.each) for gpus in there.tolist())
@@ -190,15 +194,8 @@ class PromiseNeeds:
             for g, group in enumerate(self._terms.groups):
                 if not group.nodes[node]:
                     continue
-                gpus = float(self._by_kind(group.kind)[at])
+                gpus = float(self._by_kind[group.kind][at])
                 if seen.jobs.exclusive[row]:
                     gpus = float(seen.nodes.of_type(group.kind)[node])
                 found.setdefault(g, {})[node] = gpus
         return found
-
-    def _by_kind(self, kind: int) -> F64:
-        seen = self._snap.seen
-        if kind < 0:
-            return seen.held.gpus
-        gpus: F64 = seen.held.gpus_by_type(seen.nodes, len(seen.gpu_types))[kind]
-        return gpus
