@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
@@ -19,7 +20,6 @@ from slurm_dl.model.jobs import JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.base import Policy
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NOW_S = 2_000_000.0
 

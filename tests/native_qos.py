@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fake_cluster import FakeCluster
+from fake_slurm import FakeJob
+
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

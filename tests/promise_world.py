@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fake_cluster import FakeCluster
+
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.settings import Deadlines, Placement, Preemption, Settings
@@ -20,7 +22,6 @@ from slurm_dl.model.promise import Promise, Totals, promises_in, totals_in
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.edf import Edf
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 GRACE = Contract(grace_s=30.0)
 RULES = Deadlines(share=1.0, account_share=1.0, lead_s=60.0)

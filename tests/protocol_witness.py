@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fake_slurm import FakeJob
 from protocol_life import Life
 from protocol_world import World
 
@@ -35,7 +36,6 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 STAYS = (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING)
 

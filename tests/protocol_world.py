@@ -16,14 +16,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from fake_cluster import FakeCluster
+from fake_slurm import FakeJob, FakeReservation
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClusterAction, Requeue, Reshape, SetSiteFactor, Signal
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob, FakeReservation
 
 SAVED_EVERY_S = 5
 """Slurmctld forgets at most so much when it dies."""

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from fake_cluster import FakeCluster
+from fake_slurm import OnSignal
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.settings import Placement, Preemption, Settings
@@ -28,8 +30,6 @@ from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import IDEAL
 from slurm_dl.simulation.slurm.scenario import Scenario
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import OnSignal
 
 
 @dataclass(frozen=True, slots=True)

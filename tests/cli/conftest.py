@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import slurm_dl.daemon.assembly as assembly
 from slurm_dl.cli.dlschedd.command import main
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from fake_cluster import FakeCluster
 from slurm_dl.slurm.releases import parse_release
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger

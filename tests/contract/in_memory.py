@@ -11,6 +11,7 @@ from typing import Final, NoReturn
 from contract.cases import CASES, CLUSTER, STUBBORN, Case
 from contract.filling import with_ids
 from contract.subject import Does
+from fake_cluster import FakeCluster
 
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -19,7 +20,6 @@ from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import limit_s
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 WITHIN_S: Final = 300
 _GPUS: Final = CLUSTER.groups[0].gpus

@@ -7,6 +7,7 @@ import dataclasses
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Requeue
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 T0 = build.NOW_S
 

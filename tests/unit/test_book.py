@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import slurm_scenarios as scenes
 from build import observed, pending, snapshot
+from fake_cluster import FakeCluster
 from patient_policy import Patient
 from replay_cluster import ReplayCluster
 from small_traces import make_trace, outcome_of
@@ -36,7 +37,6 @@ from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster
 from slurm_dl.simulation.forward.timing import ForwardTiming
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
 from slurm_dl.simulation.slurm.scenario import simulate_slurm
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),

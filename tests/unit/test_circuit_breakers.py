@@ -9,6 +9,7 @@ from typing import Any
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -53,7 +54,6 @@ from slurm_dl.model.plan import (
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NOW_S = build.NOW_S
 POLICY = DiscreteLas(thresholds_gpu_s=(100.0,))

@@ -10,6 +10,7 @@ import build
 import numpy as np
 import pasts
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
@@ -36,7 +37,6 @@ from slurm_dl.policies.karuna import Karuna
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.learned_gittins import LearnedGittins
 from slurm_dl.simulation.forward.initial_state import beginning
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 HOUR_S = 3600.0
 LIMITS = Preemption(min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)

@@ -11,6 +11,7 @@ from pathlib import Path
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from watched import OPEN, POLICY, SETTINGS, levers_of
@@ -35,7 +36,6 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import TripBreaker
 from slurm_dl.model.snapshot import JobText, LeftOut, Observed
 from slurm_dl.recording.snapshot_file import decode
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 ANN, BOB = 1001, 1002
 USER = Peer(ANN, is_admin=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Preemption, Settings
@@ -34,7 +35,6 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(

@@ -14,6 +14,7 @@ import build
 import numpy as np
 import pytest
 from build import observed, pending, running, snapshot
+from fake_cluster import FakeCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
@@ -55,7 +56,6 @@ from slurm_dl.model.promise import Promise, Totals
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.size_history import SIZE, SizeHistory
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})

@@ -9,6 +9,7 @@ from pathlib import Path
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,6 @@ from slurm_dl.placement.scheme import Scheme
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0, 5000.0))
 B = 1000

@@ -8,6 +8,7 @@ from pathlib import Path
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.preemption.defragmentation import defragment
@@ -21,7 +22,6 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Attach, OpenHandover, Requeue, Reserve, SetSteer, Signal
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.fifo import FifoSkip
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 CONTRACT = Contract(grace_s=30)
 LIMITS = Preemption(

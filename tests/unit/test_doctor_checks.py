@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import structlog.testing
+from fake_cluster import FakeCluster
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -41,7 +42,6 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report.terminal_table import Column, rich_table
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 DATA = Path(__file__).parents[1] / "data" / "doctor"
 RELEASES = ("22.05.8", "24.11.5", "26.05.5")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from fake_cluster import FakeCluster
 from native_qos import NativeQos, WithinCluster
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 
 def on(cluster: FakeCluster, job: JobId) -> dict[str, float]:

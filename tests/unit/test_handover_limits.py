@@ -12,6 +12,8 @@ import build
 import numpy as np
 import pytest
 import streams
+from fake_cluster import FakeCluster
+from fake_slurm import FakeJob
 
 from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.decide import decide
@@ -44,8 +46,6 @@ from slurm_dl.model.snapshot import LeftOut, Observed, Snapshot
 from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 LIMITS = dataclasses.replace(streams.SETTINGS.preemption, max_preemptions=100, max_grace_s=600)

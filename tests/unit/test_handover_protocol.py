@@ -16,6 +16,7 @@ from pathlib import Path
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from protocol_world import World
 from streams import SETTINGS
 
@@ -37,7 +38,6 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NODES, GPUS = 3, 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the ledger syncs a lot

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
+from fake_cluster import FakeCluster
 from patient_policy import Patient
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
@@ -24,7 +25,6 @@ from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLL_S = 10
 SETTINGS = Settings(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import build
 import pytest
+from fake_cluster import FakeCluster
 from streams import SETTINGS as QUICK
 from watched import HOSTILE, POLICY, SETTINGS, levers_of
 
@@ -45,7 +46,6 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 OWN, OTHER = 1001, 1002
 USER, ADMIN = Peer(OWN, is_admin=False), Peer(0, is_admin=True)

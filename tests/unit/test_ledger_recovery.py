@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl import logging_setup
 from slurm_dl.config import Config, load_with_origins, show
@@ -30,7 +31,6 @@ from slurm_dl.model.plan import Requeue
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.slurm.accounting.job_runs import NoAccountingError, Told
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLL_S = 30
 GPUS = 4

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl import logging_setup
 from slurm_dl.cli.dlschedd.startup import observers_of
@@ -45,7 +46,6 @@ from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.sandbox import command_runner
 from slurm_dl.slurm.controller_status import ControllerStatus
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 YAML = """\
 manage: {{partitions: [gpu]}}

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from slurm_dl.model.plan import Plan, Requeue, Reserve, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 from tests.build import cycle, observed, pending, running, snapshot, texts
 
 B = 1000

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from pasts import Known, Over, past_of
 
 from slurm_dl.daemon.enrich import Enricher
@@ -26,7 +27,6 @@ from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.policy_text import NEEDS
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 from slurm_dl.profiles import shipped_profiles
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 ALL = Deadlines(share=1.0, account_share=1.0)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), deadlines=ALL)

@@ -9,6 +9,7 @@ from typing import Any
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,6 @@ from slurm_dl.placement.scheme import Spot, Wait
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo, FifoSkip
 from slurm_dl.policies.list_las import ListLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 B = 1000
 LIMITS = Preemption(

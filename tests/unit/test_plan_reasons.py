@@ -7,6 +7,7 @@ import math
 import build
 import numpy as np
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
@@ -23,7 +24,6 @@ from slurm_dl.model.snapshot import JobText
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(3600.0, 36000.0))
 

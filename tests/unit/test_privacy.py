@@ -13,6 +13,8 @@ from typing import Any, get_args, get_type_hints
 
 import build
 import pytest
+from fake_cluster import FakeCluster
+from fake_slurm import FakeJob
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from watched import levers_of
@@ -40,8 +42,6 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.slurm.read.queue_reader import ReaderChoice
 from slurm_dl.slurm.releases import parse_release
 from slurm_dl.slurm.running_config import SiteConfig, read_config
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 ANN, BOB, EVE, SLURM, ROOT = 1001, 1002, 1003, 64030, 0
 FIRST = 7_000_000

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_slurm import FakeJob
 from promise_world import GRACE, LIMITS, RULES, DueCluster, PromiseWorld
 
 from slurm_dl.daemon.enrich import Enricher
@@ -17,7 +18,6 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.policies.edf import Edf
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 SKIPS = Edf(others="fifo_skip")
 LONG_S = 50_000

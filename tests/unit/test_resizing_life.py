@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 import build
 import pytest
+from fake_cluster import FakeCluster
+from fake_slurm import FakeJob
 
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import Cycle
@@ -24,8 +26,6 @@ from slurm_dl.model.size_history import size_histories
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.elastic.afs import Afs
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import build
 import pytest
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Carry, Cycle
 from slurm_dl.engine.settings import Preemption, Settings
@@ -16,7 +17,6 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction, Signal, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0,))
 LIMITS = Preemption(

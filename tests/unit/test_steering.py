@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
+from fake_cluster import FakeCluster
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -38,7 +39,6 @@ from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NODES = ("n1", "n2", "n3")
 STEER_FOR_S = 100.0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import build
 import pytest
+from fake_cluster import FakeCluster
+from fake_slurm import FakeJob
 
 from slurm_dl.engine.cycle import Carry, Cycle
 from slurm_dl.engine.settings import Preemption, Settings
@@ -21,8 +23,6 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import ClusterAction, OpenHandover, Reserve, SetSiteFactor, Unseal
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(

@@ -10,6 +10,7 @@ import build
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
+from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
@@ -24,7 +25,6 @@ from slurm_dl.model.plan import Attach, OpenHandover, Reserve
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.gavel.queues import GavelFifo
-from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 LIMITS = Preemption(
     min_quantum_s=0, cooldown_s=0, limit_reserve_s=0, checkpoint_cost_s=60, handover_timeout_s=100

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn, assert_never
 
 import numpy as np
+from fake_slurm import FakeJob, FakeReservation, FakeSlurm, refuse_if
 
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.errors import ClusterError
@@ -32,7 +33,6 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.snapshot import JobText, Observed, Reservation
-from slurm_dl.testing.in_memory.fake_slurm import FakeJob, FakeReservation, FakeSlurm, refuse_if
 
 _ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
 
