@@ -110,7 +110,7 @@ def progress_of(snap: Snapshot) -> F64 | None:
     if not reported:
         return None
     progress = np.full(len(snap.jobs), np.nan)
-    row_of = snap.jobs.row_of()
+    row_of = snap.jobs.rows
     for job_id, share in reported.items():
         if job_id in row_of:
             progress[row_of[job_id]] = share

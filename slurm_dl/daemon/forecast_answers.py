@@ -49,7 +49,7 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     found = job_called(now, name, sight)
     if left_out := snap.seen.left_out.get(found):
         raise RequestError(RefusalKind.NOT_READY, " ".join(why_left_out(left_out)))
-    row = snap.jobs.row_of()[found]
+    row = snap.jobs.rows[found]
     state = JobState(int(snap.jobs.state[row]))
     why_not = _why_not(snap, row)
     answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}

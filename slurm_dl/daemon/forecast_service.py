@@ -92,7 +92,7 @@ class Forecasts:
         self._sampled_s = at_s
         snap = now.cycle.snapshot
         jobs = snap.jobs
-        may = startable(snap) & (jobs.gpus > 0) & (jobs.tasks == 1) & snap.is_managed()
+        may = startable(snap) & (jobs.gpus > 0) & (jobs.tasks == 1) & snap.managed_jobs
         rows = np.flatnonzero(may)
         ids = [JobId(j) for j in jobs.job_id[rows].tolist() if not self._book.has(j)]
         if ids:
@@ -156,7 +156,7 @@ class Forecasts:
     def _remember(self, snap: Snapshot, jobs: Sequence[JobId], found: JsonObject) -> None:
         if int(str(found["runs"])) < FEW_RUNS:
             return
-        row_of, answer = snap.jobs.row_of(), found.get("jobs")
+        row_of, answer = snap.jobs.rows, found.get("jobs")
         for job_id, one in zip(jobs, answer if isinstance(answer, list) else [], strict=False):
             row = row_of[job_id]
             # The number of an array's record is the last task's, and the forecast the first one's.

@@ -5,7 +5,6 @@ The cluster, real, simulated or fake, is whatever was passed in.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -169,7 +168,7 @@ def run_cycle(
         snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
         if rewrite is None:
             rewrite = carry.undone.look(snap, engine.undone(snap), ask_by_hand, acting=acting)
-        snap = dataclasses.replace(snap, rewrite=rewrite) if rewrite else snap
+        snap = snap.derived(rewrite=rewrite) if rewrite else snap
         snap = carry.undone.marked(snap)
         return snap, decide(snap, policy, settings)
 

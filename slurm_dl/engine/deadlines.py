@@ -54,7 +54,7 @@ def counted_deadlines(
     asked = {job_id: c.due_s for job_id, c in claims.items() if c.due_s is not None}
     if not asked:
         return CountedDeadlines(None, {})
-    live = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.is_managed()
+    live = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.managed_jobs
     rows = np.flatnonzero(live & np.isin(jobs.job_id, list(asked)))
     rows = rows[np.lexsort([jobs.job_id[rows], snap.memory.queued_s[rows]])]
     if rules is None:

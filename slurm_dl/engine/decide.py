@@ -6,7 +6,7 @@ The daemon and the simulator call the same function; dry run is not applying its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked,
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach, without_room
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, in_both, nodes_of_chosen_type
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
 from slurm_dl.engine.placing.higher_tiers import higher_tiers
@@ -56,6 +57,7 @@ from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Book, Plan, Promote, Reshape, SetSiteFactor, TripBreaker
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Order, Policy, displaces
 
 _UNDONE = (
@@ -84,7 +86,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     """
     shown = with_commitment(snap, policy, settings.preemption)
     if isinstance(settings.mode, Native):
-        shown = replace(shown, sizes=None)  # Slurm itself requeues jobs there.
+        shown = shown.derived(sizes=None)  # Slurm itself requeues jobs there.
     snap = at_shapes(shown, moved_rows(shown))
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
@@ -276,7 +278,8 @@ def take(
     higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
         snap=snap,
-        rows=snap.jobs.row_of(),
+        needs=ResourceRequests(snap),
+        free=FreeResources.free_in(snap),
         preempts=wish.guarantee.preempts,
         intent=target.intent,
         line=target.line,
@@ -316,13 +319,13 @@ def tell(
     """The actions that bring this about, and the reasons."""
     jobs, settings, intent = snap.jobs, taken.settings, taken.context.intent
     how, order = settings.placement, intent.order
-    rows, reserved = taken.context.rows, taken.handovers.reserved
+    reserved = taken.handovers.reserved
     preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers)
     sized = tuple(reshapes(shown.snap, snap, shown.shapes, jobs_of(snap.handovers)))
     written = [a for a in (*sized, *preemption.steps) if isinstance(a, Reshape)]
     rank = places(taken.context.served, len(jobs))
     placed = placed.without(reserved)
-    steers, holds = apart(steering(snap, rows, placed, reserved, how), placed.held)
+    steers, holds = apart(steering(snap, placed, reserved, how), placed.held)
     told = place_notes(snap, placed)
     higher = taken.context.higher
     why_not = preemption.notes if higher is None else higher.notes(preemption.notes)
@@ -344,7 +347,7 @@ def tell(
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN
-    running = (jobs.state == RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+    running = (jobs.state == RUNNING) & (jobs.gpus > 0) & snap.managed_jobs
     by_hand = set(jobs.job_id[jobs.held == BY_HAND].tolist())
     actions = (
         *taken.tripping,
@@ -352,7 +355,7 @@ def tell(
         *note_broken(snap, settings.preemption),
         *note_sizes(shown.snap, written),
         *_promotions(snap, order),
-        *cleared_for(snap, rows, taken.handovers.sealed_for, how),
+        *cleared_for(snap, taken.handovers.sealed_for, how),
         *sized,
         *preemption.steps,
         *steers,
@@ -388,7 +391,7 @@ def _bookings(snap: Snapshot, wish: Wish) -> list[Book]:
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:
-    rows = (order.promote & snap.is_managed()).nonzero()[0]
+    rows = (order.promote & snap.managed_jobs).nonzero()[0]
     return [
         Promote(
             job_id=JobId(int(snap.jobs.job_id[row])),

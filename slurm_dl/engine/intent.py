@@ -343,7 +343,7 @@ def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
     PriorityTier comes before all else, as in Slurm.
     """
     jobs, priority_tier = snap.jobs, snap.priority_tiers()
-    rows = ((jobs.state < COMPLETING) & snap.is_managed()).nonzero()[0]
+    rows = ((jobs.state < COMPLETING) & snap.managed_jobs).nonzero()[0]
     tier = order.tier[rows].astype(np.int32)
     waits = jobs.state[rows] == PENDING
     if preempts != "rank":

@@ -44,7 +44,7 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
     whole = np.where(nodes.up, nodes.gpus, 0.0)
     spare = np.maximum(nodes.gpus - taken, 0.0)
     left = np.where(nodes.up, spare, 0.0)
-    rows = ((jobs.state == PENDING) & (jobs.gpus > 0) & snap.is_managed()).nonzero()[0]
+    rows = ((jobs.state == PENDING) & (jobs.gpus > 0) & snap.managed_jobs).nonzero()[0]
     if seen.blocked:
         found[rows] |= shut_out(snap, rows, np.full(len(rows), snap.now_s), spare)
     if not stays.any():

@@ -100,7 +100,7 @@ class _Beside:
         jobs, held = snap.jobs, snap.seen.held
         self._snap, self._first, self._usable = snap, first, pool.usable(snap)
         # Jobs that are not managed, or have no GPUs, make room for nobody.
-        gives_way = snap.is_managed() & (jobs.gpus > 0) & (jobs.state == RUNNING)
+        gives_way = snap.managed_jobs & (jobs.gpus > 0) & (jobs.state == RUNNING)
         gives_way[stays] = False
         holds = is_in(jobs.state[held.job], HOLDING)
         self._staying: Bool = holds & ~gives_way[held.job]

@@ -6,7 +6,6 @@ in which no other partition has a higher PriorityTier.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Final
 
@@ -73,7 +72,7 @@ def with_terms(snap: Snapshot, policy: Policy, settings: Settings, victims: Vict
         estimate=rules.estimate,
         most_per_hour=settings.preemption.max_gpus_per_hour or math.inf,
     )
-    return dataclasses.replace(snap, terms=terms)
+    return snap.derived(terms=terms)
 
 
 def _refusal(snap: Snapshot, row: int) -> str:

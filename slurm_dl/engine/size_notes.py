@@ -40,7 +40,7 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     rows = elastic_rows(snap)
     if not written and not len(rows) and not any(e.kind == SIZE for e in snap.booked):
         return []
-    histories, row_of = size_histories(snap.booked), snap.jobs.row_of()
+    histories, row_of = size_histories(snap.booked), snap.jobs.rows
     running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
     runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
     wanted = [

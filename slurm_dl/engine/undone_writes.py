@@ -11,7 +11,6 @@ only when asked. Such a job is left alone.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
@@ -73,7 +72,7 @@ class UndoneWrites:
         self._learn(snap, new, ask)
         if new.isdisjoint(self.by_hand):
             return False
-        rest = snap.jobs.job_id[new_here & (snap.jobs.state == PENDING) & snap.is_managed()]
+        rest = snap.jobs.job_id[new_here & (snap.jobs.state == PENDING) & snap.managed_jobs]
         self._learn(snap, set(rest.tolist()) - self._first, ask)
         self._first |= frozenset(rest.tolist())
         return True
@@ -84,8 +83,7 @@ class UndoneWrites:
             return snap
         held = snap.jobs.held.copy()
         held[is_in(snap.jobs.job_id, list(self.by_hand))] = BY_HAND
-        jobs = dataclasses.replace(snap.jobs, held=held)
-        return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, jobs=jobs))
+        return snap.with_jobs(held=held)
 
     def _learn(self, snap: Snapshot, doubtful: Collection[JobId], ask: AskByHand) -> None:
         """Ask about those of *doubtful* that wait, and about those whose priority has changed."""

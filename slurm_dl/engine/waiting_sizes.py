@@ -6,7 +6,6 @@ places, hand-overs and trims need to know nothing of sizes.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping
 
@@ -64,8 +63,7 @@ def at_shapes(snap: Snapshot, shapes: Mapping[int, Shape]) -> Snapshot:
         columns["n_nodes"][row], columns["gpus"][row] = shape.nodes, shape.gpus
         columns["cpus"][row] = shape.nodes * max(1, math.ceil(cpus * shape.gpus_per_node))
         columns["mem_mb"][row] = shape.nodes * math.ceil(mem_mb * shape.gpus_per_node)
-    seen = dataclasses.replace(snap.seen, jobs=dataclasses.replace(jobs, **columns))
-    return dataclasses.replace(snap, seen=seen)
+    return snap.with_jobs(**columns)
 
 
 def at_least_sizes(snap: Snapshot) -> Snapshot:
@@ -84,7 +82,7 @@ def moved_rows(snap: Snapshot) -> dict[int, Shape]:
     resized = {v.run.job_id: v.then for h in snap.handovers for v in h.victims if v.then}
     if not resized:
         return {}
-    rows = snap.jobs.row_of()
+    rows = snap.jobs.rows
     return {
         rows[job_id]: then
         for job_id, then in resized.items()
@@ -145,12 +143,12 @@ def given_back(snap: Snapshot) -> dict[int, Shape]:
     """
     jobs, found = snap.jobs, dict[int, Shape]()
     refused = {j: h for j, h in size_histories(snap.booked).items() if h.refused}
-    row_of = jobs.row_of() if refused else {}
+    row_of = jobs.rows if refused else {}
     for job_id, history in refused.items():
         row = row_of.get(job_id)
         if row is None or jobs.state[row] != PENDING or size_of(jobs, row) not in history.refused:
             continue
-        if snap.is_managed()[row] and jobs.held[row] in HOPELESS:
+        if snap.managed_jobs[row] and jobs.held[row] in HOPELESS:
             others = [s for s in (history.now, history.asked) if s and s not in history.refused]
             if others:
                 found[row] = others[0]

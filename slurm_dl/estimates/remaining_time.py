@@ -52,7 +52,7 @@ def began_anew(snap: Snapshot) -> Bool:
     ours = snap.memory.preemptions
     resized = {j: h.requeues for j, h in size_histories(snap.booked).items() if h.requeues}
     if resized:
-        row_of, ours = snap.jobs.row_of(), ours.copy()
+        row_of, ours = snap.jobs.rows, ours.copy()
         for job_id in resized.keys() & row_of.keys():
             ours[row_of[job_id]] += resized[job_id]
     anew: Bool = snap.jobs.restarts > ours

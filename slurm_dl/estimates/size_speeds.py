@@ -53,9 +53,9 @@ def elastic_rows(snap: Snapshot) -> I64:
     naming = {j: c for j, c in snap.seen.claims.items() if c.sizes and c.most_nodes is None}
     if not naming:
         return np.zeros(0, dtype=np.int64)
-    jobs, row_of, texts = snap.jobs, snap.jobs.row_of(), snap.seen.texts
+    jobs, row_of, texts = snap.jobs, snap.jobs.rows, snap.seen.texts
     sharing = {job for device in snap.seen.shared for job in device.jobs}
-    plain = (jobs.state < COMPLETING) & (jobs.tasks == 1) & ~jobs.exclusive & snap.is_managed()
+    plain = (jobs.state < COMPLETING) & (jobs.tasks == 1) & ~jobs.exclusive & snap.managed_jobs
     plain &= (jobs.gpus >= 1) & (jobs.gpus == np.floor(jobs.gpus))
     rows = [
         row_of[j]

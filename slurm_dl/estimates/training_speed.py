@@ -218,7 +218,7 @@ def rates_of_jobs(
     rates = np.tile(prior, (len(snap.jobs), 1))
     origin = np.full(len(snap.jobs), Origin.PRIOR, dtype=np.int8)
     jobs = as_submitted(snap)
-    row_of = jobs.row_of() if snap.seen.claims else {}
+    row_of = jobs.rows if snap.seen.claims else {}
     known: dict[tuple[str, Shape, float], tuple[F64, Origin]] = {}
     tells = bool((prior != prior[0]).any())
     for job_id, claim in snap.seen.claims.items():

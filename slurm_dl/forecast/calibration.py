@@ -109,7 +109,7 @@ class ForecastBook:
         """Judge what *snap* decides."""
         if not self._open:
             return
-        row_of, jobs = snap.jobs.row_of(), snap.jobs
+        row_of, jobs = snap.jobs.rows, snap.jobs
         for job_id, said in tuple(self._open.items()):
             row = row_of.get(job_id)  # type: ignore[call-overload]
             if row is None:

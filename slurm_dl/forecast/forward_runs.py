@@ -193,7 +193,7 @@ class _Variant:
             shared = not promises(policy)
             counted = counted_deadlines(begun, settings.deadlines, shared=shared)
             begun = replace(begun, due_s=counted.due_s)
-        row_of, last = begun.jobs.row_of(), len(begun.jobs) - 1
+        row_of, last = begun.jobs.rows, len(begun.jobs) - 1
         rows = [last] if wanted else [row_of[job] for job in jobs]
         return cls(begun, RuntimeDistribution(begun), np.array(rows, dtype=np.int64))
 

@@ -7,9 +7,11 @@ way in.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Annotated, Any, Final, Self
 
 import numpy as np
@@ -76,7 +78,7 @@ def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return column
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Jobs:
     """Every job Slurm reports, as columns of length n.
 
@@ -147,6 +149,18 @@ class Jobs:
     def row_of(self) -> dict[JobId, int]:
         """Map from job id to row; built anew at each call, O(n)."""
         return dict(zip(self.job_id.tolist(), range(len(self)), strict=True))
+
+    @cached_property
+    def rows(self) -> Mapping[JobId, int]:
+        """`row_of`, computed once; nobody may change it."""
+        return self.row_of()
+
+    def with_columns(self, **columns: npt.NDArray[Any]) -> Self:
+        """The same jobs with other values in some columns; `rows` is kept."""
+        changed = dataclasses.replace(self, **columns)
+        if "rows" in self.__dict__ and changed.job_id is self.job_id:
+            changed.__dict__["rows"] = self.rows
+        return changed
 
     def take(self, rows: npt.NDArray[Any]) -> Self:
         """The jobs at *rows* (indices or a mask), as columns of their own."""

@@ -6,12 +6,15 @@ preemptions, SiteFactors written, hand-overs under way. A saved snapshot is a co
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
@@ -225,7 +228,7 @@ class Observed:
         return claim.unhandled_asked and claim.unhandled_run == run.restarts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """All that a decision may depend on.
 
@@ -405,6 +408,25 @@ class Snapshot:
                 known[parts] = int(best[best > 0].min(initial=int(of[at].max(initial=least))))
             tiers[row] = known[parts]
         return tiers
+
+    @cached_property
+    def managed_jobs(self) -> Bool:
+        """`is_managed`, computed once; it cannot be written."""
+        managed = self.is_managed()
+        managed.setflags(write=False)
+        return managed
+
+    def derived(self, **changes: Any) -> Snapshot:  # noqa: ANN401 - as `dataclasses.replace`
+        """The same jobs in the same partitions, with some fields replaced."""
+        snap = dataclasses.replace(self, **changes)
+        if "managed_jobs" in self.__dict__:
+            snap.__dict__["managed_jobs"] = self.managed_jobs
+        return snap
+
+    def with_jobs(self, **columns: npt.NDArray[Any]) -> Snapshot:
+        """The same jobs with other values in some columns, but for their partitions."""
+        seen = dataclasses.replace(self.seen, jobs=self.jobs.with_columns(**columns))
+        return self.derived(seen=seen)
 
     def is_managed(self) -> Bool:
         """``(n,)`` bool: every partition the job is in or asks for is managed."""

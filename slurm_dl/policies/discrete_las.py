@@ -121,7 +121,7 @@ class DiscreteLas:
         jobs, memory = snap.jobs, snap.memory
         executed_s = memory.ran_s - memory.forgiven_ran_s
         may = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (executed_s > 0)
-        may &= snap.is_managed()
+        may &= snap.managed_jobs
         starves_s: F64 = np.where(
             may, memory.waiting_since_s + self.promote_knob * executed_s, np.inf
         )

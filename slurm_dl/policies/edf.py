@@ -150,5 +150,5 @@ class Edf:
         tie = order.key if order.tie is None else order.tie
         keys = (snap.jobs.job_id, snap.memory.queued_s, tie, order.key, order.tier)
         ranked = np.lexsort(keys).astype(np.int64)
-        ranked = ranked[snap.is_managed()[ranked]]
+        ranked = ranked[snap.managed_jobs[ranked]]
         return promised(snap, terms, ranked, self.margin)

@@ -36,7 +36,7 @@ _SPARE_ACCOUNTS = 100
 def standing_of(snap: Snapshot, before: UnfinishedJobs | None) -> UnfinishedJobs:
     """The unfinished jobs with GPUs in managed partitions."""
     jobs, memory = snap.jobs, snap.memory
-    ours = snap.is_managed() & (jobs.gpus > 0) & (jobs.state < COMPLETED)
+    ours = snap.managed_jobs & (jobs.gpus > 0) & (jobs.state < COMPLETED)
     rows = np.flatnonzero(ours)
     rows = rows[np.argsort(jobs.job_id[rows], kind="stable")]
     table = np.zeros(len(rows), dtype=JOB)
@@ -74,7 +74,7 @@ def standing_of(snap: Snapshot, before: UnfinishedJobs | None) -> UnfinishedJobs
 def ended_since(before: UnfinishedJobs, snap: Snapshot) -> list[EndedJobRecord]:
     """Jobs that have ended since *before*, those that came in between too."""
     jobs, memory = snap.jobs, snap.memory
-    over = np.flatnonzero(snap.is_managed() & (jobs.gpus > 0) & (jobs.state >= COMPLETED))
+    over = np.flatnonzero(snap.managed_jobs & (jobs.gpus > 0) & (jobs.state >= COMPLETED))
     known, at = _rows_in(jobs.job_id[over], before)
     ran = jobs.start_s[over] > 0
     fresh = jobs.end_s[over] > before.now_s
@@ -175,7 +175,7 @@ class OpenWishes:
         """Those that have begun with this look and those that are over; how many were left out."""
         snap, lines, missed = cycle.snapshot, [], 0
         wanted = [a for a in cycle.plan.actions if isinstance(a, OpenHandover)]
-        row_of = snap.jobs.row_of() if wanted or self._open else {}
+        row_of = snap.jobs.rows if wanted or self._open else {}
         for action in wanted:
             wish = _wish_of(snap, row_of, action)
             before = self._open.get(wish.key)

@@ -226,7 +226,7 @@ class _Tally:
         on_ours = ours[seen.held.node]
         self._gpus = float(seen.nodes.gpus[ours].sum())
         self._held = float(seen.held.gpus[on_ours].sum())
-        waits = snap.is_managed() & (snap.jobs.state == PENDING) & (snap.jobs.gpus > 0)
+        waits = snap.managed_jobs & (snap.jobs.state == PENDING) & (snap.jobs.gpus > 0)
         self._waiting += float(snap.jobs.tasks[waits].sum())
         self._compared = self._compared.plus(compare(snap, cycle.plan))
         kinds = [type(action) for action in cycle.plan.actions]

@@ -138,7 +138,7 @@ _SLACK_GPUS: Final = 1e-9
 
 def ranking(snap: Snapshot, order: Order) -> list[int]:
     """Ids of the managed live jobs, best first: by tier, key, tie, place in the queue, job id."""
-    rows = ((snap.jobs.state < COMPLETING) & snap.is_managed()).nonzero()[0]
+    rows = ((snap.jobs.state < COMPLETING) & snap.managed_jobs).nonzero()[0]
     ids, first_s = snap.jobs.job_id[rows], snap.memory.queued_s[rows]
     tie = np.zeros(len(rows)) if order.tie is None else order.tie[rows]
     placed = rows[np.lexsort((ids, first_s, tie, order.key[rows], order.tier[rows]))]

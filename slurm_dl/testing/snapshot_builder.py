@@ -69,7 +69,7 @@ def snapshot(
     columns["ran_s"] += ran_s
     columns["attained_gpu_s"] += ran_s * jobs.gpus
     columns["first_run_s"] = np.where(runs, jobs.start_s, columns["first_run_s"])
-    row_of = jobs.row_of()
+    row_of = jobs.rows
     if "queued_s" not in (memory or {}):
         del columns["queued_s"]  # As *first_submit_s*.
     for name, values in (memory or {}).items():

@@ -17,6 +17,7 @@ from fake_slurm import FakeJob
 
 from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import PAST_ITS_SHARE, victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
@@ -43,6 +44,7 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.snapshot import LeftOut, Observed, Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
@@ -232,7 +234,8 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
     snap = build.snapshot(seen, handovers=[handover])
     context = HandoverContext(
         snap=snap,
-        rows=snap.jobs.row_of(),
+        needs=ResourceRequests(snap),
+        free=FreeResources.free_in(snap),
         rule=DisplacementRule(
             target=np.array([False, True]),
             tier=np.array([1, 0], dtype=np.int16),

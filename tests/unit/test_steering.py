@@ -423,10 +423,10 @@ def test_beneficiaries_of_a_handover_are_freed() -> None:
     snap = dataclasses.replace(
         snapshot(dataclasses.replace(seen, excluded=excluded)), steers=steers
     )
-    rows, how = snap.jobs.row_of(), Placement(scheme=Told(), steer=True)
+    how = Placement(scheme=Told(), steer=True)
 
-    freed = list(cleared_for(snap, rows, {JobId(1), JobId(7)}, how))
-    rest = list(steering(snap, rows, Placed(), {JobId(1)}, how))
+    freed = list(cleared_for(snap, {JobId(1), JobId(7)}, how))
+    rest = list(steering(snap, Placed(), {JobId(1)}, how))
 
     assert [(type(a), a.job_id) for a in freed] == [(ClearSteer, 1)]
     assert [(type(a), a.job_id) for a in rest] == [(ClearSteer, 2)]
@@ -446,7 +446,7 @@ def plain(job: int = 1, **more: object) -> Steer:
 
 def judged(snap: Snapshot, how: Placement | None = None) -> list[Action]:
     how = how or Placement(scheme=Told(), steer=True)
-    return list(steering(snap, snap.jobs.row_of(), Placed(), frozenset(), how))
+    return list(steering(snap, Placed(), frozenset(), how))
 
 
 N1 = np.array([True, False, False])
@@ -481,13 +481,13 @@ def test_job_that_slurm_would_never_start_is_let_go_for_a_while() -> None:
     assert isinstance(action, SetSteer)
     assert (action.steer.kind, action.steer.avoid, action.steer.left) == ("over", (), ("n1",))
     after = of(pending(1), steer=action.steer)
-    rows, how = after.jobs.row_of(), Placement(scheme=Told(), steer=True)
+    how = Placement(scheme=Told(), steer=True)
     for placed in (
         Placed(spots={JobId(1): spot("n2")}),
         Placed(waits={JobId(1): wait("n2")}),
         Placed(),
     ):
-        assert list(steering(after, rows, placed, frozenset(), how)) == []
+        assert list(steering(after, placed, frozenset(), how)) == []
 
 
 def test_array_is_steered_as_a_whole_and_never_to_one_spot() -> None:
@@ -495,12 +495,10 @@ def test_array_is_steered_as_a_whole_and_never_to_one_spot() -> None:
     row = pending(1, 1, tasks=5)
     seen = observed([row], nodes=(4, 4, 4), texts={JobId(1): JobText(label="1_[1-5]")})
     snap = snapshot(seen)
-    rows, how = snap.jobs.row_of(), Placement(scheme=Told(), steer=True)
+    how = Placement(scheme=Told(), steer=True)
 
-    assert not list(steering(snap, rows, Placed(spots={JobId(1): spot("n2")}), frozenset(), how))
-    action = only(
-        list(steering(snap, rows, Placed(waits={JobId(1): wait("n2")}), frozenset(), how))
-    )
+    assert not list(steering(snap, Placed(spots={JobId(1): spot("n2")}), frozenset(), how))
+    action = only(list(steering(snap, Placed(waits={JobId(1): wait("n2")}), frozenset(), how)))
 
     assert isinstance(action, SetSteer)
     assert action.steer.avoid == ("n1", "n3")
@@ -548,7 +546,7 @@ def test_tasks_that_started_under_an_earlier_steer_are_cleared_too() -> None:
         there = {JobId(1): np.isin(NODES, steer.avoid)}
         snap = of(*rows, steer=steer, texts=texts, excluded=there)
         placed = Placed(waits={JobId(1): wait(*nodes)})
-        action = only(list(steering(snap, snap.jobs.row_of(), placed, frozenset(), how)))
+        action = only(list(steering(snap, placed, frozenset(), how)))
         assert isinstance(action, SetSteer)
         steer = action.steer
         assert steer.left == left

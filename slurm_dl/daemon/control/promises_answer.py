@@ -16,7 +16,7 @@ from slurm_dl.model.promise import Promise, promises_in, totals_in
 
 def promises_of(cycle: Cycle, sight: Sight) -> JsonObject:
     """Promises of the jobs that may be named, by deadline; the totals only to whom all may be."""
-    booked, rows = cycle.booked, cycle.snapshot.jobs.row_of()
+    booked, rows = cycle.booked, cycle.snapshot.jobs.rows
     found = sorted(promises_in(booked).items(), key=lambda one: (one[1].due_s, one[0]))
     totals: Json = None if isinstance(sight, Own) else dataclasses.asdict(totals_in(booked))
     return {

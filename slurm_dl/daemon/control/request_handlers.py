@@ -166,7 +166,7 @@ class RequestHandlers:
         if left_out := seen.left_out.get(found):
             sentences = why_left_out(left_out)
         else:
-            row = seen.jobs.row_of()[found]
+            row = seen.jobs.rows[found]
             job = privacy.row_for(published_state.row(cycle, row), sight)
             now = self._context.board.current
             forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)

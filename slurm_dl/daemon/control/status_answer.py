@@ -182,7 +182,7 @@ def _numbers(cycle: Cycle) -> JsonObject:
     nodes = snap.seen.nodes
     return {
         "jobs": {LETTERS[s]: states.get(int(s), 0) for s in JobState},
-        "managed_jobs": int((snap.is_managed() & live).sum()),
+        "managed_jobs": int((snap.managed_jobs & live).sum()),
         "unreadable": snap.seen.unreadable,
         "tiers": tiers,
         "gpus": {

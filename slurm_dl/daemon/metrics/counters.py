@@ -80,7 +80,7 @@ class _Look:
         """The look that *snap* is of, after *before*."""
         jobs, attained = snap.jobs, snap.memory.attained_gpu_s
         completing = jobs.state == COMPLETING
-        rows = np.flatnonzero(snap.is_managed() & ((attained > 0) | completing))
+        rows = np.flatnonzero(snap.managed_jobs & ((attained > 0) | completing))
         rows = rows[np.argsort(jobs.job_id[rows])]
         ids, now_s = jobs.job_id[rows], snap.now_s
         counted = np.full(len(rows), now_s)

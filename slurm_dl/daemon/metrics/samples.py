@@ -239,7 +239,7 @@ def _promised(cycle: Cycle) -> Iterator[MetricValue]:
 
     The book counts over restarts: a 0 before the first look would make each restart an increase.
     """
-    booked, rows = cycle.booked, cycle.snapshot.jobs.row_of()
+    booked, rows = cycle.booked, cycle.snapshot.jobs.rows
     found = promises_in(booked).items()
     states = Counter(state_of(cycle.snapshot, rows.get(j), p) for j, p in found)
     yield MetricValue(catalogue.PROMISES, {(s,): states[s] for s in ("waiting", "running")})

@@ -28,7 +28,7 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
         at_s: When it is asked, epoch seconds.
     """
     sentences, jobs = [], cycle.snapshot.jobs
-    row = jobs.row_of().get(job_id)
+    row = jobs.rows.get(job_id)
     waits = row is not None and jobs.state[row] == PENDING
     for handover in cycle.snapshot.handovers:
         ids = [v.run.job_id for v in handover.victims]

@@ -80,7 +80,7 @@ def why(
         Sentences; one that says so if Slurm does not list the job.
     """
     snap = cycle.snapshot
-    row = snap.jobs.row_of().get(job_id)
+    row = snap.jobs.rows.get(job_id)
     if row is None:
         return [f"Slurm does not list job {job_id} any more.", *audit_sentences(history, sight)]
     text = snap.seen.texts.get(job_id)

@@ -78,7 +78,7 @@ def _why_rigid(cycle: Cycle, row: int) -> str:
         "it is part of a heterogeneous job": "+" in label,
         "it asks for whole nodes (--exclusive)": jobs.exclusive[row],
         "it may lie on any number of nodes": snap.seen.claim(job_id).most_nodes is not None,
-        "slurm_dl does not manage its partition": not snap.is_managed()[row],
+        "slurm_dl does not manage its partition": not snap.managed_jobs[row],
         "it has a share of a GPU, or none": True,
     }
     return next(reason for reason, is_so in reasons.items() if is_so)

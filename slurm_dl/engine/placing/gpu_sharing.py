@@ -46,7 +46,7 @@ def with_shares(
     jobs = snap.jobs
     parts = (jobs.gpus > 0) & (jobs.gpus != np.floor(jobs.gpus))
     # A job that was requeued starts when its interval is over, before anybody has looked again.
-    resting = parts & snap.is_managed() & (jobs.state == JobState.PENDING)
+    resting = parts & snap.managed_jobs & (jobs.state == JobState.PENDING)
     resting &= (jobs.held == Held.BEGIN_TIME) & (jobs.restarts > 0)
     ready = to_place(snap, ranked, parts, how)
     resting[ready] = False

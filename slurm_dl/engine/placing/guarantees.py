@@ -151,7 +151,7 @@ def _returnable(snap: Snapshot, settings: Settings) -> Bool:
     patient = [j for j, c in contracts.items() if c.grace_s <= limits.max_grace_s]
     may: Bool = is_in(jobs.job_id, patient) & jobs.requeueable & (jobs.gpus == np.floor(jobs.gpus))
     may &= snap.memory.preemptions < limits.max_preemptions
-    may &= snap.is_managed()
+    may &= snap.managed_jobs
     if isinstance(settings.mode, Native):
         inside = [j for j, t in snap.seen.texts.items() if t.qos == settings.mode.qos]
         may &= is_in(jobs.job_id, inside)

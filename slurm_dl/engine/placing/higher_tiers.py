@@ -42,7 +42,7 @@ class HigherTiers:
     def notes(self, notes: Mapping[JobId, str]) -> dict[JobId, str]:
         """*notes* on waiting jobs, with the job that comes first on nodes that they could use."""
         snap, told = self.snap, dict(notes)
-        jobs, rows = snap.jobs, snap.jobs.row_of()
+        jobs, rows = snap.jobs, snap.jobs.rows
         for job_id, note in notes.items():
             row = rows[job_id]
             nodes = self._kept(row) & snap.seen.nodes.up & eligible(snap, row)
@@ -82,7 +82,7 @@ def higher_tiers(snap: Snapshot) -> HigherTiers | None:
     if not len(rows):
         return None
     choices = {job: nodes for job, nodes in seen.choices.items() if nodes.any()}
-    loose = dataclasses.replace(snap, seen=dataclasses.replace(seen, choices=choices))
+    loose = snap.derived(seen=dataclasses.replace(seen, choices=choices))
     needs, whole = ResourceRequests(loose), FreeResources.unoccupied(snap)
     tier, job, part = np.zeros((3, len(seen.nodes)), np.int64)
     found = HigherTiers(snap=snap, of=of, tier=tier, job=job, partition=part)

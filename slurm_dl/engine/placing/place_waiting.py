@@ -111,7 +111,7 @@ def settling(snap: Snapshot, how: Placement) -> Bool:
     A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
     """
     jobs, begins, now_s = snap.jobs, snap.seen.begins, snap.now_s
-    put_off = snap.is_managed() & (jobs.state == PENDING) & (jobs.held == Held.BEGIN_TIME)
+    put_off = snap.managed_jobs & (jobs.state == PENDING) & (jobs.held == Held.BEGIN_TIME)
     # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
     # stays placed.
     placed = is_in(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
@@ -134,8 +134,7 @@ def with_settling(snap: Snapshot, how: Placement, *, holds: bool) -> Snapshot:
     if not mask.any():
         return snap
     held = np.where(mask, np.int8(Held.NO), snap.jobs.held).astype(np.int8)
-    jobs = dataclasses.replace(snap.jobs, held=held)
-    return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, jobs=jobs))
+    return snap.with_jobs(held=held)
 
 
 def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
@@ -147,7 +146,7 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
     """
     jobs = snap.jobs
     ready = waiting(snap) | settling(snap, how)
-    put_off = snap.is_managed() & (jobs.state == PENDING) & (jobs.held == Held.BEGIN_TIME)
+    put_off = snap.managed_jobs & (jobs.state == PENDING) & (jobs.held == Held.BEGIN_TIME)
     begins, now_s = snap.seen.begins, snap.now_s
     ours = {j: s.since_s for j, s in snap.steers.items() if s.puts_off(now_s, begins.get(j))}
     for row in np.flatnonzero(put_off & is_in(jobs.job_id, list(ours))).tolist():

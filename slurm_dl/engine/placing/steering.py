@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,6 @@ _OUTCOMES = {
 
 def steering(
     snap: Snapshot,
-    rows: Mapping[JobId, int],
     placed: Placed,
     reserved: Collection[JobId],
     how: Placement,
@@ -54,42 +53,40 @@ def steering(
     """Actions that write, change or forget steers, so that jobs start on their chosen nodes.
 
     Args:
-        rows: Row in `Jobs` of each job id.
         reserved: Jobs that a hand-over makes room for; they must be free to go there.
     """
     waiting: dict[JobId, _Waiting] = {}
-    arrays = _arrays_listed(snap, rows)
+    arrays = _arrays_listed(snap)
     for job_id, steer in sorted(snap.steers.items()):
-        outcome = _outcome(snap, rows, steer, arrays)
+        outcome = _outcome(snap, steer, arrays)
         if outcome:
-            why = _OUTCOMES[outcome] + _off_by(snap, rows, steer, outcome)
+            why = _OUTCOMES[outcome] + _off_by(snap, steer, outcome)
             yield ForgetSteer(job_id=job_id, outcome=outcome, why=why)
-        elif _is_pending(snap, rows, job_id):
-            waiting[job_id] = _Waiting(snap, rows[job_id])
-    for job_id in sorted(_inheriting(snap, rows)):
-        waiting[job_id] = _Waiting(snap, rows[job_id])
+        elif _is_pending(snap, job_id):
+            waiting[job_id] = _Waiting(snap, snap.jobs.rows[job_id])
+    for job_id in sorted(_inheriting(snap)):
+        waiting[job_id] = _Waiting(snap, snap.jobs.rows[job_id])
     if not how.steer:
         kept = {j: w for j, w in placed.waits.items() if j in placed.held}
         placed = Placed({}, kept, placed.held)
-    wanted = dict(_wanted(snap, rows, placed, how))
+    wanted = dict(_wanted(snap, placed, how))
     for job_id, job in sorted(waiting.items()):
         if job_id not in wanted and job_id not in reserved:
             yield from job.undo(how, "it may go anywhere again")
     for job_id, steer in wanted.items():
-        job = waiting.get(job_id) or _Waiting(snap, rows[job_id])
+        job = waiting.get(job_id) or _Waiting(snap, snap.jobs.rows[job_id])
         yield from job.steer(steer, how)
 
 
 def cleared_for(
     snap: Snapshot,
-    rows: Mapping[JobId, int],
     reserved: Collection[JobId],
     how: Placement,
 ) -> Iterator[SteerAction]:
     """Undo what would keep the beneficiaries of hand-overs from the nodes that are freed."""
     for job_id in sorted(reserved):
-        if _is_pending(snap, rows, job_id):
-            job = _Waiting(snap, rows[job_id])
+        if _is_pending(snap, job_id):
+            job = _Waiting(snap, snap.jobs.rows[job_id])
             if job.before is not None:
                 yield from job.undo(how, "room is being made for it elsewhere")
 
@@ -206,36 +203,37 @@ def _let_go(before: Steer, since_s: float, until_s: float, why: str) -> Steer:
     )
 
 
-def _is_pending(snap: Snapshot, rows: Mapping[JobId, int], job_id: JobId) -> bool:
-    row = rows.get(job_id)
+def _is_pending(snap: Snapshot, job_id: JobId) -> bool:
+    row = snap.jobs.rows.get(job_id)
     return row is not None and bool(snap.jobs.state[row] == JobState.PENDING)
 
 
-def _arrays_listed(snap: Snapshot, rows: Mapping[JobId, int]) -> frozenset[int]:
+def _arrays_listed(snap: Snapshot) -> frozenset[int]:
     """Ids of the arrays of which tasks are listed; looked for only where a steered job is over."""
     state = snap.jobs.state
-    if all(job_id in rows and state[rows[job_id]] not in _ENDED for job_id in snap.steers):
+    if all(
+        job_id in snap.jobs.rows and state[snap.jobs.rows[job_id]] not in _ENDED
+        for job_id in snap.steers
+    ):
         return frozenset()
     heads = (text.label.partition("_") for text in snap.seen.texts.values())
     return frozenset(int(array) for array, task, _ in heads if task)
 
 
-def _inheriting(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[JobId]:
+def _inheriting(snap: Snapshot) -> Iterator[JobId]:
     """Pending tasks that took our list along when they were split off an array."""
     if not snap.steers:
         return
     for job_id in snap.seen.excluded:
-        if job_id in snap.steers or not _is_pending(snap, rows, job_id):
+        if job_id in snap.steers or not _is_pending(snap, job_id):
             continue
-        if snap.array_steer(job_id) is not None and _Waiting(snap, rows[job_id]).ours:
+        if snap.array_steer(job_id) is not None and _Waiting(snap, snap.jobs.rows[job_id]).ours:
             yield job_id
 
 
-def _outcome(
-    snap: Snapshot, rows: Mapping[JobId, int], steer: Steer, arrays: Collection[int]
-) -> str:
+def _outcome(snap: Snapshot, steer: Steer, arrays: Collection[int]) -> str:
     """The steer's end, one of `_OUTCOMES`; empty while the job waits, or if that was reported."""
-    row = rows.get(steer.job_id)
+    row = snap.jobs.rows.get(steer.job_id)
     if row is None:
         return "" if snap.seen.may_list(steer.job_id) or steer.job_id in arrays else "gone"
     state = snap.jobs.state[row]
@@ -249,24 +247,24 @@ def _outcome(
     return "not honoured" if named(snap.seen.nodes, steer.avoid)[held].any() else "honoured"
 
 
-def _off_by(snap: Snapshot, rows: Mapping[JobId, int], steer: Steer, outcome: str) -> str:
+def _off_by(snap: Snapshot, steer: Steer, outcome: str) -> str:
     """In words, by how much the start that was expected of a job that has started was wrong."""
     if steer.expected_start_s is None or outcome == "gone":
         return ""
-    late_s = float(snap.jobs.start_s[rows[steer.job_id]]) - steer.expected_start_s
+    late_s = float(snap.jobs.start_s[snap.jobs.rows[steer.job_id]]) - steer.expected_start_s
     return f", {abs(late_s):.0f} s {'later' if late_s > 0 else 'earlier'} than expected"
 
 
-def _wanted(
-    snap: Snapshot, rows: Mapping[JobId, int], placed: Placed, how: Placement
-) -> Iterator[tuple[JobId, Steer]]:
+def _wanted(snap: Snapshot, placed: Placed, how: Placement) -> Iterator[tuple[JobId, Steer]]:
     """The steer of each placed job that needs one."""
     for job_id, spot in placed.spots.items():
-        if snap.jobs.tasks[rows[job_id]] == 1:  # Else all tasks would go to the place of one.
-            yield job_id, _to_spot(snap, rows[job_id], spot, how)
+        if (
+            snap.jobs.tasks[snap.jobs.rows[job_id]] == 1
+        ):  # Else all tasks would go to the place of one.
+            yield job_id, _to_spot(snap, snap.jobs.rows[job_id], spot, how)
     for job_id, wait in placed.waits.items():
         held = len(placed.held) if job_id in placed.held else 0
-        yield job_id, _to_wait(snap, rows[job_id], wait, how, held)
+        yield job_id, _to_wait(snap, snap.jobs.rows[job_id], wait, how, held)
 
 
 def _to_spot(snap: Snapshot, row: int, spot: Spot, how: Placement) -> Steer:

@@ -37,7 +37,7 @@ def broke_contracts(snap: Snapshot, limits: Preemption) -> dict[int, Broken]:
 def note_broken(snap: Snapshot, limits: Preemption) -> list[Book]:
     """Write down the runs that were taken out of their contract; strike out what counts no more."""
     jobs, known = snap.jobs, _known(snap)
-    rows = is_in(jobs.job_id, list(snap.broken)) & snap.is_managed() & (jobs.gpus > 0)
+    rows = is_in(jobs.job_id, list(snap.broken)) & snap.managed_jobs & (jobs.gpus > 0)
     now = dict(zip(jobs.uid[rows].tolist(), jobs.job_id[rows].tolist(), strict=True))
     new = {
         uid: job_id

@@ -6,8 +6,6 @@ had and what it is going to keep. A job that may be preempted at any time keeps 
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from slurm_dl.engine.preemption.eligibility import accepted
@@ -34,7 +32,7 @@ def with_commitment(snap: Snapshot, policy: Policy, limits: Preemption) -> Snaps
     counts = getattr(policy, "counts_commitment", False)
     if limits.commitment == "ignored" or not (limits.enabled and counts):
         return snap
-    return dataclasses.replace(snap, committed_s=committed_s(snap, limits))
+    return snap.derived(committed_s=committed_s(snap, limits))
 
 
 def committed_s(snap: Snapshot, limits: Preemption) -> F64:

@@ -141,7 +141,7 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
     below is given.
     """
     jobs = snap.jobs
-    rows = (snap.is_managed() & (jobs.state == RUNNING)).nonzero()[0]
+    rows = (snap.managed_jobs & (jobs.state == RUNNING)).nonzero()[0]
     own, terms, *others = protections(snap, rows, limits)
     gpus = jobs.gpus[rows]
     shares = (gpus != np.floor(gpus), "it shares a GPU with other jobs", False)
@@ -237,7 +237,7 @@ def waits_for(snap: Snapshot, row: int) -> str:
 
 def waiting(snap: Snapshot) -> Bool:
     """``(n,)`` bool: managed, pending, and kept from starting by nothing but lack of room."""
-    return snap.is_managed() & lacks_room(snap)
+    return snap.managed_jobs & lacks_room(snap)
 
 
 def lacks_room(snap: Snapshot) -> Bool:

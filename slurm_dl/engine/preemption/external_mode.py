@@ -50,7 +50,7 @@ class ExternalEngine:
 
     def undone(self, snap: Snapshot, /) -> tuple[JobId, ...]:
         """Waiting jobs; see `Engine`."""
-        waits = snap.is_managed() & (snap.jobs.state == PENDING)
+        waits = snap.managed_jobs & (snap.jobs.state == PENDING)
         return undone(snap, waits.nonzero()[0], self.settings.band_width)
 
     def candidates(self, snap: Snapshot, /) -> Victims:
@@ -62,7 +62,8 @@ class ExternalEngine:
         settings, intent, rule = self.settings, context.intent, _rule(context)
         judged = HandoverContext(
             snap=context.snap,
-            rows=context.rows,
+            needs=context.needs,
+            free=context.free,
             rule=rule,
             candidates=context.candidates,
             limits=settings.preemption,
@@ -139,7 +140,7 @@ class ExternalEngine:
         # A victim must not start again before its turn: its place is found once it waits.
         runs = (snap.jobs.state > PENDING) & (snap.jobs.state < COMPLETING)
         meanwhile = np.where(runs, 0, wanted)
-        steps: list[Action] = [*strays(snap, context.rows)]
+        steps: list[Action] = [*strays(snap, context.snap.jobs.rows)]
         judged, verdicts = handovers.judged, handovers.verdicts
         for handover in snap.handovers:
             steps += steps_of(handover, verdicts[handover.handover_id], judged, meanwhile)

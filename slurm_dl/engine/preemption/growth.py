@@ -69,9 +69,8 @@ class _Growth:
         self._busy = {v.run.job_id for h in under_way for v in h.victims}
         self._room = surplus.free(snap)
         # Free GPUs that waiting jobs are about to get are not there for others.
-        needs = ResourceRequests(snap)
         for row in intent.target[snap.jobs.state[intent.target] == PENDING].tolist():
-            need = needs.of(row)
+            need = context.needs.of(row)
             nodes = self._room.place(need, within=self._open)
             if nodes is not None:
                 self._room.take(need, nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.settings import Preemption
@@ -13,6 +14,7 @@ from slurm_dl.model.handover import Victim, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, RUNNING, Held
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
 
 REQUEUE_WITHIN_S = 60.0
 """So long after its end a failed victim is tried to be requeued, and after its grace it may end."""
@@ -26,10 +28,16 @@ class HandoverContext:
     """A snapshot with the rules and limits that hand-overs are checked against."""
 
     snap: Snapshot
-    rows: Mapping[JobId, int]  # Row in `Jobs` of each job id
     rule: DisplacementRule  # Which running jobs a waiting job may displace
     candidates: Victims  # Who may be a victim
     limits: Preemption  # The site's limits
+    needs: ResourceRequests  # What the waiting jobs ask for
+    free: FreeResources  # What is free now; nobody may change it
+
+    @property
+    def rows(self) -> Mapping[JobId, int]:
+        """Row in `Jobs` of each job id."""
+        return self.snap.jobs.rows
 
 
 def gone(victim: Victim, context: HandoverContext) -> str:

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
@@ -133,18 +132,18 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
         return _resizes_without_room(handover, context)
     if handover.purpose == "reshape":
         (mover,) = handover.moved
-        need = ResourceRequests(snap).of(context.rows[mover])
-        there = FreeResources.free_in(snap).place(need, within=within)
+        need = context.needs.of(context.rows[mover])
+        there = context.free.place(need, within=within)
         return "the GPUs that it was to move to are taken" if there is None else ""
     if handover.purpose != "preempt":
         return ""
     first = handover.beneficiaries[0]
     if not is_waiting(first, context):
         return f"job {first}, for which the victims were chosen, does not wait any more"
-    available = FreeResources.free_in(snap)
+    available = context.free.copy()
     for victim in handover.victims:
         available.release(snap, context.rows[victim.run.job_id])
-    if available.place(ResourceRequests(snap).of(context.rows[first]), within=within) is None:
+    if available.place(context.needs.of(context.rows[first]), within=within) is None:
         return f"job {first} could not start even then: nodes are down, or taken"
     return ""
 
@@ -152,7 +151,7 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
 def _resizes_without_room(handover: Handover, context: HandoverContext) -> str:
     """Likewise, where jobs go on in another size on the nodes of the hand-over."""
     snap, within = context.snap, np.isin(context.snap.seen.nodes.name, handover.nodes)
-    room, then = FreeResources.free_in(snap), dict[int, Shape]()
+    room, then = context.free.copy(), dict[int, Shape]()
     for victim in handover.victims:
         row = context.rows[victim.run.job_id]
         room.release(snap, row)
@@ -184,13 +183,13 @@ def _lost_nodes(handover: Handover, left: Sequence[Victim], context: HandoverCon
     waiting += [v.run.job_id for v in _moved(handover) if is_out(v, context)]
     if not down or not waiting:
         return ""
-    available = FreeResources.free_in(snap)
+    available = context.free.copy()
     for victim in left:
         if is_running(victim, context):
             available.release(snap, context.rows[victim.run.job_id])
-    needs = ResourceRequests(snap)
     if any(
-        available.place(needs.of(context.rows[job]), within=mine) is not None for job in waiting
+        available.place(context.needs.of(context.rows[job]), within=mine) is not None
+        for job in waiting
     ):
         return ""
     return f"node {down[0]} has left service (down, draining or in maintenance)"

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.higher_tiers import HigherTiers
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
@@ -20,6 +21,7 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.plan import Action, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Preempts
 
 
@@ -28,7 +30,8 @@ class DecisionContext:
     """The facts of one decision.
 
     Attributes:
-        rows: Row in `Jobs` of each job id.
+        needs: What the waiting jobs ask for.
+        free: Free resources; nobody may change them.
         preempts: Whom a waiting job may displace in the order of *intent*.
         intent: What the policy wants.
         line: The waiting jobs in the order in which Slurm is to serve them; native mode has none.
@@ -47,7 +50,8 @@ class DecisionContext:
     """
 
     snap: Snapshot
-    rows: Mapping[JobId, int]
+    needs: ResourceRequests
+    free: FreeResources
     preempts: Preempts
     intent: Intent
     line: WaitingLine

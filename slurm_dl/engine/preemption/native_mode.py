@@ -75,11 +75,11 @@ class NativeEngine:
                 memory.last_preempted_s, np.where(again, jobs.start_s, 0.0)
             ),
         )
-        return dataclasses.replace(snap, memory=counted)
+        return snap.derived(memory=counted)
 
     def undone(self, snap: Snapshot, /) -> tuple[JobId, ...]:
         """Waiting jobs, and the running ones inside the QOS; see `Engine`."""
-        state, managed = snap.jobs.state, snap.is_managed()
+        state, managed = snap.jobs.state, snap.managed_jobs
         waits = np.flatnonzero(managed & (state == JobState.PENDING))
         runs = np.flatnonzero(managed & (state > JobState.PENDING) & (state < JobState.COMPLETING))
         rows = np.concatenate([waits, runs[self._inside(snap, runs)]])
@@ -93,7 +93,8 @@ class NativeEngine:
         """Verdicts on what is left of hand-overs; none is opened. See `Engine`."""
         judged = HandoverContext(
             snap=context.snap,
-            rows=context.rows,
+            needs=context.needs,
+            free=context.free,
             rule=DisplacementRule(
                 target=np.zeros(len(context.snap.jobs), dtype=np.bool_),
                 tier=_levels(context).order.tier,

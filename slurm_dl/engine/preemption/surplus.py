@@ -200,7 +200,7 @@ def _with_share(snap: Snapshot, share: F64) -> Snapshot:
         mem_mb=np.floor(held.mem_mb * share).astype(np.int64),
         by_type=None if held.by_type is None else held.by_type * share,
     )
-    return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, held=part))
+    return snap.derived(seen=dataclasses.replace(snap.seen, held=part))
 
 
 def _has_other_gres(snap: Snapshot, row: int) -> bool:

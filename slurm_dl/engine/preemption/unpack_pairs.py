@@ -88,7 +88,7 @@ def losing_pairs(
     Source: Gavel, OSDI 2020, after Gandiva, OSDI 2018 (a pair is undone where the sum of relative
     speeds is below 1).
     """
-    rows = snap.jobs.row_of() if snap.seen.shared else {}
+    rows = snap.jobs.rows if snap.seen.shared else {}
     found = (_losing(snap, gpu, rows, profiles, limits) for gpu in snap.seen.shared)
     return tuple(losing for losing in found if losing is not None)
 

@@ -80,7 +80,7 @@ class _Walk:
 
     def _settle_running(self) -> None:
         """Running jobs on the cells in which they lie; first what nobody can move or guarantee."""
-        managed, returnable = self._snap.is_managed(), self._queue.returnable
+        managed, returnable = self._snap.managed_jobs, self._queue.returnable
         theirs: list[tuple[int, Shares]] = []
         for row in self._queue.running.tolist():
             shares = self._shares(row)
@@ -113,7 +113,7 @@ class _Walk:
     def _in_turn(self) -> Iterator[tuple[int, Bool | None]]:
         """Waiting jobs that may be guaranteed, with the nodes that are being freed for them."""
         snap, jobs = self._snap, self._snap.jobs
-        rows, names = jobs.row_of(), snap.seen.nodes.name
+        rows, names = jobs.rows, snap.seen.nodes.name
         first: dict[int, Bool] = {}
         for handover in snap.handovers:
             nodes = frozenset(handover.nodes)

@@ -95,7 +95,7 @@ class Cells:
         jobs = snap.jobs
         by_place = np.lexsort([jobs.job_id, snap.memory.queued_s])
         by_start = np.lexsort([jobs.job_id, jobs.start_s])
-        waits = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.gpus > 0)
+        waits = snap.managed_jobs & (jobs.state == JobState.PENDING) & (jobs.gpus > 0)
         opted_in = [j for j, claim in snap.seen.claims.items() if claim.contract is not None]
         queue = GuaranteeQueue(
             running=by_start[np.isin(jobs.state[by_start], _HOLDING)],

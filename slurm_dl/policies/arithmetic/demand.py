@@ -15,7 +15,7 @@ from slurm_dl.model.snapshot import Snapshot
 def contenders(snap: Snapshot) -> Bool:
     """``(n,)`` bool: managed jobs that hold GPUs, or wait for room and nothing else."""
     jobs = snap.jobs
-    mask: Bool = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.is_managed()
+    mask: Bool = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.managed_jobs
     mask &= (jobs.state != PENDING) | (jobs.held == NOT_HELD)
     return mask
 

@@ -105,7 +105,7 @@ class _Look:
     def settle(self) -> None:
         """Strike out what is over, count it, and let go of what its user has withdrawn."""
         snap, jobs = self.snap, self.snap.jobs
-        row_of, ended = jobs.row_of(), Counter[str]()
+        row_of, ended = jobs.rows, Counter[str]()
         for job_id, promise in promises_in(snap.booked).items():
             row = row_of.get(job_id)
             if row is None or jobs.state[row] >= COMPLETING:

@@ -40,7 +40,7 @@ def rates_of(snap: Snapshot) -> F64:
     others = np.arange(kinds) != jobs.gpu_type[asks, None]
     rates[asks] = np.where(others, 0.0, rates[asks])
     if seen.choices and kinds > 1:
-        row_of = jobs.row_of()
+        row_of = jobs.rows
         for job_id, nodes in seen.choices.items():
             row = row_of.get(JobId(job_id))
             if row is not None:
@@ -56,7 +56,7 @@ def _types_in_reach(snap: Snapshot) -> Bool:
     reach: Bool = there[jobs.partition]
     reach[jobs.partition < 0] = True
     if seen.also_in:
-        row_of = jobs.row_of()
+        row_of = jobs.rows
         for job_id, others in seen.also_in.items():
             if job_id in row_of:
                 reach[row_of[job_id]] |= there[list(others)].any(axis=0)

@@ -84,7 +84,7 @@ class ContinuedCluster:
             f.name: getattr(snap.memory, f.name).copy() for f in dataclasses.fields(Remembered)
         }
         jobs, n = snap.jobs, len(snap.jobs)
-        self._row_of = jobs.row_of()
+        self._row_of = jobs.rows
         self._keeps_places = bool((snap.memory.tier >= 0).any())
         runs = (jobs.state != PENDING) & (jobs.start_s > 0)
         run_s = np.where(runs, np.maximum(self.now_s - jobs.start_s, 0.0), 0.0)

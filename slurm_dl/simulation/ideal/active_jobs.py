@@ -304,6 +304,6 @@ class ActiveJobs:
 def _view(kind: type[T], columns: dict[str, npt.NDArray[Any]]) -> T:
     """*kind* over *columns* as they are; its own checks would cost more than a decision."""
     view: T = object.__new__(kind)
-    for name in kind.__slots__:
+    for name in kind.__dataclass_fields__:
         object.__setattr__(view, name, columns[name])
     return view
