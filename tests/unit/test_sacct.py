@@ -282,7 +282,7 @@ def test_jobs_are_read_in_the_order_in_which_they_ended() -> None:
         record("5", 20, ReqTRES="cpu=1", AllocTRES="cpu=1"),
         record("6", 20, 0.0, State="CANCELLED by 1000", AllocTRES=""),
         record("7", 30, 9, AllocTRES=""),
-        record("8_3", 40, 8, State="TIMEOUT"),
+        record("8_3", 40, 8, State="TIMEOUT", JobName="a|b\n7|"),
         record("9.batch", 50),
     )
     now_s = NOW_S
@@ -292,7 +292,7 @@ def test_jobs_are_read_in_the_order_in_which_they_ended() -> None:
     assert jobs_of(past) == [
         ("bob", "nlp", "name2", 4.0, 600.0),
         ("ann", "vision", "name1", 4.0, 50.0),
-        ("ann", "vision", "name8_3", 4.0, 8.0),
+        ("ann", "vision", "a|b\n7|", 4.0, 8.0),
         ("ann", "vision", "name7", 9.0, 9.0),
     ]
     assert (past.submit_s[1], past.start_s[1], past.end_s[1]) == (
@@ -309,7 +309,7 @@ def test_jobs_are_read_in_the_order_in_which_they_ended() -> None:
     again = reader.read()
     # What was read before the error is kept.
     assert dbd.windows == [(NOW_S + DAY_S - 2 * LATE_S, now_s)]
-    assert [again.names[i] for i in again.name][:3] == ["name11", "name1", "name8_3"]
+    assert [again.names[i] for i in again.name][:3] == ["name11", "name1", "a|b\n7|"]
     assert len(again) == 5
 
 

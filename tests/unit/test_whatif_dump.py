@@ -287,7 +287,9 @@ def test_nothing_counts_twice(path: Path, records: list[list[str]], copies: int)
     assert len(records) * copies == len(lines) + sum(bad.lines for bad in left_out.left_out)
     assert (tally.runs, lines) == (len(lines), sorted(set(lines)))
     once: Counter[str] = Counter()
-    for record in {line_of(record): record for _, record in written}.values():
+    told = {line_of(record): record for _, record in written}
+    assert len(told) == len(written)
+    for record in told.values():
         once[record["JobID"]] += int(record["ElapsedRaw"])
     try:
         trace = read_dump(path)
