@@ -104,16 +104,15 @@ def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[ReportedRun], int
     Raises:
         ClusterError: The output is cut short, or nothing in it is a record.
     """
-
-    def read(record: Record) -> ReportedRun | None:
+    runs = []
+    records, unreadable = parse(text, FIELDS, dict)
+    for record in records:
         # A single job may have a record that makes no sense, and be the only one asked about.
         try:
-            return reported_run(record)
+            runs.append(reported_run(record))
         except (ValueError, OverflowError):
-            return None
-
-    runs, unreadable = parse(text, FIELDS, read)
-    return [run for run in runs if run and run.job_id in wanted], unreadable + runs.count(None)
+            unreadable += 1
+    return [run for run in runs if run.job_id in wanted], unreadable
 
 
 def reported_run(record: Record) -> ReportedRun:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -62,12 +62,14 @@ class AccountedRun(NamedTuple):
     end_s: float = 0.0  # Epoch seconds; 0 if that is not told
 
 
-def whole_job(runs: Iterable[AccountedRun]) -> tuple[AccountedRun, bool]:
+def whole_job(runs: Sequence[AccountedRun]) -> tuple[AccountedRun, bool]:
     """All runs of all components of a job as one, and whether any of its components goes on.
 
     It has the words of the leader's last run. Its GPUs are those of the last run of each component
     of which they are known.
     """
+    if len(runs) == 1:
+        return runs[0], runs[0].state in GOES_ON
     parts: defaultdict[int, list[AccountedRun]] = defaultdict(list)
     for run in runs:
         parts[run.component].append(run)
@@ -77,12 +79,11 @@ def whole_job(runs: Iterable[AccountedRun]) -> tuple[AccountedRun, bool]:
         part.sort(key=lambda run: (run.submit_s, run.end_s))
         last.append(part[-1])
         gpus += next((run.gpus for run in reversed(part) if run.gpus), 0.0)
-    every = [run for part in parts.values() for run in part]
     job = last[0]._replace(
         gpus=gpus,
-        submit_s=min(run.submit_s for run in every),
-        start_s=min(run.start_s for run in every),
-        end_s=max(run.end_s for run in every),
+        submit_s=min(run.submit_s for run in runs),
+        start_s=min(run.start_s for run in runs),
+        end_s=max(run.end_s for run in runs),
         ran_s=max(sum(run.ran_s for run in part) for part in parts.values()),
     )
     return job, any(run.state in GOES_ON for run in last)
