@@ -20,6 +20,8 @@ from dataclasses import dataclass, replace
 
 import slurm_dl.daemon.assembly as assembly
 from slurm_dl.cli.dlschedd.command import main
+
+sys.path.append(TESTS)
 from fake_cluster import FakeCluster
 from slurm_dl.slurm.releases import parse_release
 from slurm_dl.ledger.sqlite.store import SqliteStore
@@ -132,6 +134,7 @@ class Schedd:
     def argv(self, *options: str) -> list[str]:
         """The command that runs it."""
         driver = DRIVER.replace("NAME", repr(str(self.directory / "dlschedd")))
+        driver = driver.replace("TESTS", repr(str(Path(__file__).parents[1])))
         config = str(self.directory / "dl.yaml")
         return [sys.executable, "-c", driver, "--config", config, *options]
 
