@@ -140,3 +140,13 @@ class ForecastRange:
 
 
 Noted = ShadowJob | PlannedHandover | MinuteTotals | ForecastRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowRecord:
+    """All that is known of shadow mode since some instant."""
+
+    minutes: tuple[MinuteTotals, ...]  # In the order of time
+    planned: tuple[PlannedHandover, ...]  # In the order of their begin
+    ended: tuple[ShadowJob, ...]  # Jobs that have run and ended, or vanished
+    unfinished: tuple[ShadowJob, ...]  # Jobs that have run and were not over at the last look

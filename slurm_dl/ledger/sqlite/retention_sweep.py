@@ -58,7 +58,7 @@ _NOTED = tuple(
     f"DELETE FROM {table} WHERE {at_s} < :before_s"  # noqa: S608 - our own names
     for table, at_s in (
         *(("planned", "last_s"), ("minute", "to_s")),
-        *(("unfinished", "end_s"), ("forecast", "asked_s")),
+        *(("shadow_job", "end_s"), ("forecast", "asked_s")),
     )
 )
 

@@ -38,9 +38,11 @@ class Table(Generic[_T]):
     Args:
         name: Name of the table.
         kind: The dataclass; its fields are columns in their order.
+        changes: Of a row that is there already these columns alone are written; none: all. The
+            first column is its key then.
     """
 
-    def __init__(self, name: str, kind: type[_T]) -> None:
+    def __init__(self, name: str, kind: type[_T], changes: Sequence[str] = ()) -> None:
         hints = get_type_hints(kind)
         self.name, self.kind = name, kind
         self.names = tuple(hints)
@@ -48,6 +50,10 @@ class Table(Generic[_T]):
         self.columns = ", ".join(f'{name}."{field}"' for field in hints)
         fields = ", ".join(f'"{field}"' for field in hints)
         self.insert = f"INTO {name} ({fields}) VALUES ({', '.join('?' * len(hints))})"
+        self._write = f"INSERT OR REPLACE {self.insert}"
+        if changes:
+            news = ", ".join(f'"{field}" = excluded."{field}"' for field in changes)
+            self._write = f"INSERT {self.insert} ON CONFLICT ({self.names[0]}) DO UPDATE SET {news}"
         codecs = {field: codec for field, hint in hints.items() if (codec := _codec(hint))}
         self._writes = [(self.names.index(field), write) for field, (write, _) in codecs.items()]
         self._reads = [(field, read) for field, (_, read) in codecs.items()]
@@ -79,8 +85,8 @@ class Table(Generic[_T]):
             raise ValueError(msg) from None
 
     def write(self, db: sqlite3.Connection, values: Iterable[_T]) -> None:
-        """Insert *values*, in place of the rows that have their keys."""
-        db.executemany(f"INSERT OR REPLACE {self.insert}", map(self.row, values))
+        """Insert *values*, in place of the rows that have their keys; see *changes*."""
+        db.executemany(self._write, map(self.row, values))
 
     def read(self, db: sqlite3.Connection, rest: str, *values: float) -> tuple[_T, ...]:
         """The rows that a SELECT with *rest* behind the name of the table finds.
@@ -128,9 +134,9 @@ RESTARTS = Table("restart", Restart)
 BREAKERS = Table("breaker", Breaker)
 BOOK = Table("book", Entry)
 ENDINGS = Table("ending", JobEnding)
-PLANNED = Table("planned", PlannedHandover)
+PLANNED = Table("planned", PlannedHandover, ("last_s", "others", "end", "started_s"))
 MINUTES = Table("minute", MinuteTotals)
-UNFINISHED = Table("unfinished", ShadowJob)
+SHADOW_JOBS = Table("shadow_job", ShadowJob)
 FORECASTS = Table("forecast", ForecastRange)
-NOTED: dict[type, Table[Any]] = {t.kind: t for t in (PLANNED, MINUTES, UNFINISHED, FORECASTS)}
+NOTED: dict[type, Table[Any]] = {t.kind: t for t in (PLANNED, MINUTES, SHADOW_JOBS, FORECASTS)}
 """Tables of what the ledger keeps for others, by the dataclass of their rows."""

@@ -122,7 +122,7 @@ _FORMS = (
             held REAL NOT NULL, waiting REAL NOT NULL, compared INTEGER NOT NULL,
             first_other INTEGER NOT NULL, others REAL NOT NULL, wishes INTEGER NOT NULL,
             tripped INTEGER NOT NULL, shape TEXT NOT NULL, never_ran INTEGER NOT NULL)""",
-        """CREATE TABLE unfinished (
+        """CREATE TABLE shadow_job (
             job_id INTEGER PRIMARY KEY, uid INTEGER NOT NULL, account TEXT NOT NULL,
             gpus REAL NOT NULL, submit_s REAL NOT NULL, start_s REAL NOT NULL,
             ran_s REAL NOT NULL, end_s REAL NOT NULL, how TEXT NOT NULL,
