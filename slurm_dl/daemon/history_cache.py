@@ -14,8 +14,8 @@ from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.accounting.job_runs import NoAccountingError
 from slurm_dl.slurm.accounting.past_jobs import PastReader
+from slurm_dl.slurm.accounting.query import NoAccountingError
 
 LONGEST_PAUSE_S = 600.0
 """After a read that failed the next one comes no later than this, if it may come at all."""

@@ -19,7 +19,8 @@ from slurm_dl.ledger.rebuild_from_accounting import SETTLED, Rebuilt, rebuild
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.slurm.accounting.job_runs import Accounting, NoAccountingError, Told
+from slurm_dl.slurm.accounting.job_runs import Accounting, Told
+from slurm_dl.slurm.accounting.query import NoAccountingError
 
 LEAST_PAUSE_S = 60.0
 """Between two questions, whatever is missing: jobs that flap must not make it one a poll."""

@@ -17,7 +17,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import I32
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.traces.file_lines import file_sha256
-from slurm_dl.traces.skipped_lines import LeftOutLines, Reason
+from slurm_dl.traces.skipped_lines import LeftOutLine, LeftOutLines, Reason
 
 MAX_JOBS: Final = 2_000_000
 """Half a gigabyte; the largest public trace has 1.6 million jobs with GPUs."""
@@ -145,13 +145,18 @@ class Gathering:
         """Do without *line*, 1 is the first."""
         self._left_out.add(line, bad.reason, bad.why)
 
+    @property
+    def left_out(self) -> tuple[LeftOutLine, ...]:
+        """Everything left out so far, in the order of lines."""
+        return self._left_out.all()
+
     def trace(self, *, name: str, format_name: str) -> Trace:
         """The jobs gathered, by submission; equal times keep the order of the file.
 
         Raises:
             ConfigError: There are none.
         """
-        left_out = self._left_out.all()
+        left_out = self.left_out
         if not self._jobs:
             first = f"; the first line left out: {left_out[0]}" if left_out else ""
             msg = (

@@ -6,7 +6,7 @@ accounting tells it (`traces.slurm.sacct`), so its file is read once more.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ import numpy as np
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
-from slurm_dl.traces.builder import BadValue, Gathering
-from slurm_dl.traces.field_values import moment_s
-from slurm_dl.traces.slurm.sacct import SACCT, RunLine, SacctHistory
+from slurm_dl.slurm.accounting.past_jobs import AccountedRun
+from slurm_dl.traces.builder import Gathering
+from slurm_dl.traces.slurm.sacct import SACCT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,11 +45,7 @@ def read_recorded(path: Path, trace: Trace) -> RecordedSchedule | None:
     """
     if trace.format != SACCT.name:
         return None
-    lines: defaultdict[tuple[str, str], list[RunLine]] = defaultdict(list)
-    history = SacctHistory(lambda line: lines[line.job].append(line))
-    jobs = Gathering(str(path))
-    history.take_all(path, jobs)
-    told = {job_id: lines[job] for job, job_id in history.give(jobs).items()}
+    told = SACCT.runs(path, Gathering(str(path)))
     if missing := next((job_id for job_id in trace.job_id if job_id not in told), None):
         msg = f"{path}: job {missing} is not in it any more; it was changed while it was read"
         raise ConfigError(msg)
@@ -57,24 +53,24 @@ def read_recorded(path: Path, trace: Trace) -> RecordedSchedule | None:
     return RecordedSchedule(records=_records(trace, of_jobs))
 
 
-def _records(trace: Trace, of_jobs: list[list[RunLine]]) -> Records:
+def _records(trace: Trace, of_jobs: list[list[AccountedRun]]) -> Records:
     n = len(trace)
     start_s, end_s = np.full(n, np.nan), np.full(n, np.nan)
     service_gpu_s = np.zeros(n)
     preemptions = np.zeros(n, dtype=np.int32)
     runs: list[tuple[float, int, float, float]] = []
-    for row, (submit_s, lines) in enumerate(zip(trace.submit_s.tolist(), of_jobs, strict=True)):
-        again: Counter[str] = Counter()
-        for line in lines:
-            began_s = _start_s(line)
-            if not (began_s >= submit_s and line.elapsed_s > 0 and line.gpus > 0):
+    for row, (submit_s, of_job) in enumerate(zip(trace.submit_s.tolist(), of_jobs, strict=True)):
+        again: Counter[int] = Counter()
+        for run in of_job:
+            # A start that is not known is NaN.
+            if not (run.start_s >= submit_s and run.ran_s > 0 and run.gpus > 0):
                 continue
-            ended_s = began_s + line.elapsed_s
-            runs.append((ended_s, row, began_s, line.gpus))
-            start_s[row] = np.fmin(start_s[row], began_s)
+            ended_s = run.start_s + run.ran_s
+            runs.append((ended_s, row, run.start_s, run.gpus))
+            start_s[row] = np.fmin(start_s[row], run.start_s)
             end_s[row] = np.fmax(end_s[row], ended_s)
-            service_gpu_s[row] += line.elapsed_s * line.gpus
-            again[line.component] += 1
+            service_gpu_s[row] += run.ran_s * run.gpus
+            again[run.component] += 1
         preemptions[row] = max(again.values(), default=1) - 1
     runs.sort()
     ran = np.array(runs, dtype=np.float64).reshape(-1, 4)
@@ -95,11 +91,3 @@ def _records(trace: Trace, of_jobs: list[list[RunLine]]) -> Records:
             job=ran[:, 1].astype(np.int32), start_s=ran[:, 2], end_s=ran[:, 0], gpus=ran[:, 3]
         ),
     )
-
-
-def _start_s(line: RunLine) -> float:
-    """Seconds; NaN if it is not known."""
-    try:
-        return moment_s(line.start, "Start")
-    except BadValue:
-        return float("nan")

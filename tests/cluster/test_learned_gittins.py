@@ -16,7 +16,7 @@ import pytest
 from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.slurm.accounting.past_jobs import FIELDS
+from slurm_dl.slurm.accounting.query import NAMED_FIELDS
 
 pytestmark = pytest.mark.slurm
 
@@ -47,7 +47,7 @@ def records() -> str:
             "ReqTRES": "gres/gpu=16",
             "AllocTRES": "gres/gpu=16",
         }
-        lines.append("".join(f"{values[field]}|" for field in FIELDS))
+        lines.append("".join(f"{values[field]}|" for field in NAMED_FIELDS))
     return "\n".join(lines) + "\n"
 
 

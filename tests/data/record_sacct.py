@@ -25,7 +25,8 @@ from typing import Any
 
 from slurm_dl.sandbox.command_runner import eventually
 from slurm_dl.slurm.accounting.job_runs import run_arguments
-from slurm_dl.slurm.accounting.site_history import HEADER, window_arguments
+from slurm_dl.slurm.accounting.query import FIELDS, arguments, between
+from slurm_dl.slurm.accounting.site_history import HEADER
 from slurm_dl.slurm.releases import parse_release
 
 HERE = Path(__file__).parent
@@ -132,7 +133,7 @@ class Recorder:
         ids = sorted(int(j) for j in rows)
         runs = self.run("sacct", *run_arguments(ids))
         begin, end = now - timedelta(hours=1), now + timedelta(hours=1)
-        dump = self.run("sacct", *window_arguments(begin, end))
+        dump = self.run("sacct", *arguments(FIELDS, *between(begin.timestamp(), end.timestamp())))
         told: dict[str, Any] = {
             "now_s": now.timestamp(),
             "begin_s": begin.timestamp(),

@@ -445,10 +445,11 @@ def test_sacct_makes_one_job_of_all_runs() -> None:
 
 
 def test_sacct_leaves_a_line_out_whole(tmp_path: Path) -> None:
-    """One whose account or user is no name, or a number none, adds nothing to any job."""
+    """One whose account or user is no name, a number none, or told before, adds to no job."""
     path, day = tmp_path / "history", "2026-03-02T"
     path.write_text(
         "JobID|User|Account|Submit|State|ElapsedRaw|AllocTRES\n"
+        f"1|ann|vision|{day}09:00:00|PREEMPTED|9|gres/gpu=1\n"
         f"1|ann|vision|{day}09:00:00|PREEMPTED|9|gres/gpu=1\n"
         f"1|ann|\x1bvision|{day}10:00:00|COMPLETED|50|gres/gpu=4\n"
         f"2|ann|{'v' * 300}|{day}09:00:00|COMPLETED|9|gres/gpu=1\n"
@@ -460,7 +461,8 @@ def test_sacct_leaves_a_line_out_whole(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert [(c[0], *c[2:5], c[6]) for c in columns(trace)] == [("1", 9, 1, "ann", Ending.FAILED)]
-    assert reasons(trace) == {Reason.NAME: 3, Reason.NUMBER: 1, Reason.OUT_OF_RANGE: 2}
+    told = {Reason.NAME: 3, Reason.NUMBER: 1, Reason.OUT_OF_RANGE: 2, Reason.DUPLICATE: 1}
+    assert reasons(trace) == told
 
 
 # Detection.

@@ -27,7 +27,7 @@ from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.qssf import Qssf
-from slurm_dl.slurm.accounting.job_runs import NoAccountingError
+from slurm_dl.slurm.accounting.query import NoAccountingError
 
 PAST = past_of([Over("ann", "a", 1, 5000.0), Over("ann", "a", 1, 7000.0)])
 

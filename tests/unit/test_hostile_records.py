@@ -18,7 +18,8 @@ from squeue_records import RUNNING, records, words
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.slurm.accounting import past_jobs
+from slurm_dl.slurm.accounting.past_jobs import past_of, run_of
+from slurm_dl.slurm.accounting.query import NAMED_FIELDS, parse
 from slurm_dl.slurm.read import gpu_holdings
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, devices_in, splits_in
@@ -265,15 +266,16 @@ def test_each_run_of_sacct_is_its_own_jobs(words: list[tuple[str, str]]) -> None
     for number, (name, _) in enumerate(words, start=1):
         own = {"JobName": name, "JobID": str(number), "User": f"user{number}"}
         fields = {**fixed, **own, "AllocTRES": f"gres/gpu={number}"}
-        text += nonce.join(fields[n] for n in past_jobs.FIELDS) + f"{nonce}\n"
+        text += nonce.join(fields[n] for n in NAMED_FIELDS) + f"{nonce}\n"
 
-    runs, unreadable = past_jobs.read_runs(text, nonce)
+    found, unreadable = parse(text, NAMED_FIELDS, run_of, nonce=nonce)
+    runs = [run for run in found if run is not None]
 
     assert unreadable == 0
     assert [(r.job, r.user, r.gpus, r.name) for r in runs] == [
         (str(n), f"user{n}", float(n), name[:1024]) for n, (name, _) in enumerate(words, start=1)
     ]
-    told = past_jobs.past_of(runs)
+    told = past_of(runs)
     assert np.array_equal(np.sort(told.gpus), np.arange(1.0, len(words) + 1))
 
 

@@ -30,7 +30,8 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Requeue
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.slurm.accounting.job_runs import NoAccountingError, Told
+from slurm_dl.slurm.accounting.job_runs import Told
+from slurm_dl.slurm.accounting.query import NoAccountingError
 
 POLL_S = 30
 GPUS = 4

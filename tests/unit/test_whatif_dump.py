@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
+import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,12 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
-from slurm_dl.slurm.accounting.site_history import FIELDS, HEADER, FetchTally, StandIns
+from slurm_dl.slurm.accounting.query import FIELDS
+from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history, line_of
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.traces import read_trace
-from slurm_dl.traces.slurm.history_dump import LeftOutOfDump, dump_runs, read_dump, sacct_command
+from slurm_dl.traces.builder import Gathering
+from slurm_dl.traces.slurm.dumps import dump_records, read_dump, sacct_command
 
 T0 = 1_767_225_600
 RECORDINGS = sorted(Path(__file__).parents[1].glob("data/slurm-*/history.txt"))
@@ -190,37 +193,56 @@ def test_other_headers_and_no_jobs_are_refused(path: Path) -> None:
 
 def test_the_command_asks_for_nothing_that_a_user_writes() -> None:
     """What it prints is one command for a shell, and its header is the one that is read."""
-    begin, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
-    words = shlex.split(sacct_command(begin, end, cluster="big"))
+    begin_s, end_s = float(T0), T0 + 31 * 86_400.0
+    words = shlex.split(sacct_command(begin_s, end_s, cluster="big"))
 
     assert words[:3] == ["TZ=UTC", "SLURM_TIME_FORMAT=standard", "sacct"]
     assert {"--allusers", "--duplicates", "--allocations", "--parsable2", "--clusters=big"} < {
         *words
     }
     assert "--noheader" not in words
+    assert words[-2:] == ["--starttime=2026-01-01T00:00:00", "--endtime=2026-02-01T00:00:00"]
     assert f"--format={','.join(FIELDS)}" in words
-    assert not {"JobName", "Comment", "WorkDir", "SubmitLine"} & set(FIELDS)
-    nameless = sacct_command(begin, end, people=False)
+    nameless = sacct_command(begin_s, end_s, people=False)
     assert "User" not in nameless
     assert "Account" not in nameless
 
 
-@pytest.mark.parametrize("recorded", RECORDINGS, ids=lambda path: path.parent.name)
-def test_recordings_of_real_releases_are_the_same_as_a_live_history(
-    recorded: Path, path: Path
-) -> None:
-    """What a real sacct said is read as the live reader writes it."""
-    lines = recorded.read_text("utf-8").splitlines()
-    trace = read(path, *(line.split("|") for line in lines if line != HEADER))
-    tally = FetchTally()
-    again = path.with_name("again.txt")
-    runs = dump_runs(path, LeftOutOfDump(str(path)), tally=tally, stand_ins=StandIns())
-    again.write_text(f"{HEADER}\n" + "".join(line for _, line in runs), "utf-8")
-    nameless = read_trace(again)
+class Recorded(Slurm):
+    """A sacct that says what one once said."""
 
-    assert len(trace) >= 1
-    assert lengths(nameless) == lengths(trace)
-    assert all(name.startswith("user-") for name in nameless.users)
+    def __init__(self, text: str) -> None:
+        self.calls = Counter()
+        self.text = text
+
+    def run(self, *_args: str, within_s: float = float("inf")) -> str:
+        """All of it."""
+        assert within_s
+        return self.text
+
+
+@pytest.mark.parametrize("recorded", RECORDINGS, ids=lambda path: path.parent.name)
+def test_recordings_of_real_releases_are_read_live_and_as_dumps(recorded: Path, path: Path) -> None:
+    """And give the same jobs, under people's names or others."""
+    text = recorded.read_text("utf-8")
+    told = json.loads(recorded.with_name("sacct.json").read_text("utf-8"))
+    tally = FetchTally()
+    live = list(history(Recorded(text), told["begin_s"], told["end_s"], tally=tally))
+    trace = read(path, *(line.split("|") for line in text.splitlines()))
+    left_out = Gathering(str(path))
+    runs = dump_records(path, left_out, tally=FetchTally(), stand_ins=StandIns())
+    nameless = [line_of(record) for _, record in runs]
+
+    assert told["header"] == HEADER
+    assert (tally.unreadable, len(set(live))) == (0, tally.runs)
+    for lines in (live, nameless):
+        path.write_text("".join([f"{HEADER}\n", *lines]), "utf-8")
+        again = read_trace(path)
+        assert lengths(again) == lengths(trace)
+    assert all(name.startswith("user-") for name in again.users)
+    assert trace.gpus[trace.job_id.index(told["ids"]["stopped"])] == 1
+    assert told["ids"]["twice"] not in trace.job_id  # It was still running.
+    assert (trace.duration_s > 0).all()
 
 
 TASKS = st.integers(0, 5)
@@ -257,16 +279,18 @@ RECORDS = st.builds(
 def test_nothing_counts_twice(path: Path, records: list[list[str]], copies: int) -> None:
     """However often it is told, no job is longer than its runs, and every line is accounted for."""
     path.write_text("\n".join([HEADER, *("|".join(r) for r in records * copies)]) + "\n", "utf-8")
-    left_out = LeftOutOfDump(str(path))
+    left_out = Gathering(str(path))
     tally = FetchTally()
-    written = list(dump_runs(path, left_out, tally=tally))
+    written = list(dump_records(path, left_out, tally=tally))
     lines = [line for line, _ in written]
 
-    assert len(records) * copies == len(lines) + sum(bad.lines for bad in left_out.told)
+    assert len(records) * copies == len(lines) + sum(bad.lines for bad in left_out.left_out)
     assert (tally.runs, lines) == (len(lines), sorted(set(lines)))
-    once = {line.split("|")[0]: 0.0 for _, line in written}
-    for record in {tuple(line.rstrip("\n").split("|")) for _, line in written}:
-        once[record[0]] += float(record[FIELDS.index("ElapsedRaw")])
+    once: Counter[str] = Counter()
+    told = {line_of(record): record for _, record in written}
+    assert len(told) == len(written)
+    for record in told.values():
+        once[record["JobID"]] += int(record["ElapsedRaw"])
     try:
         trace = read_dump(path)
     except ConfigError:
@@ -274,11 +298,3 @@ def test_nothing_counts_twice(path: Path, records: list[list[str]], copies: int)
     assert all(length <= once[job] for job, length in lengths(trace).items())
     tasks = [job for job in trace.job_id if "[" in job]
     assert not tasks
-
-
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.binary(max_size=300))
-def test_any_bytes_are_a_dump_or_a_config_error(path: Path, data: bytes) -> None:
-    path.write_bytes(HEADER.encode() + b"\n" + data)
-    with contextlib.suppress(ConfigError):
-        read_dump(path)

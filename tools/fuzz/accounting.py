@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.accounting.job_runs import read_runs
-from slurm_dl.slurm.accounting.past_jobs import FIELDS, past_of
-from slurm_dl.slurm.accounting.past_jobs import read_runs as read_past
+from slurm_dl.slurm.accounting.past_jobs import past_of, run_of
+from slurm_dl.slurm.accounting.query import NAMED_FIELDS, parse
 from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns, history
-from slurm_dl.traces.slurm.history_dump import read_dump as read_history_dump
-from slurm_dl.traces.slurm.past_jobs_dump import read_dump
+from slurm_dl.traces.slurm.dumps import read_dump, read_past_dump
 from tools.fuzz.said import NONCE, SaidSlurm
 from tools.fuzz.target import Target, a_file, text
 
@@ -42,18 +39,20 @@ _HISTORY_DUMP = (
 
 
 def _past(data: bytes) -> object:
-    return past_of(read_past(text(data), NONCE)[0])
+    runs, _ = parse(text(data), NAMED_FIELDS, run_of, nonce=NONCE)
+    return past_of(run for run in runs if run is not None)
 
 
 def _history(data: bytes) -> object:
-    begin, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    begin_s = 1_767_225_600.0
     slurm = SaidSlurm({"sacct": text(data)})
-    return list(history(slurm, begin, end, tally=FetchTally(), stand_ins=StandIns()))
+    told = history(slurm, begin_s, begin_s + 86_400, tally=FetchTally(), stand_ins=StandIns())
+    return list(told)
 
 
 def past_record(values: dict[str, str]) -> bytes:
     """One record as it is asked for with job names."""
-    return (NONCE.join(values.get(name, "") for name in FIELDS) + f"{NONCE}\n").encode()
+    return (NONCE.join(values.get(name, "") for name in NAMED_FIELDS) + f"{NONCE}\n").encode()
 
 
 TARGETS = (
@@ -73,15 +72,15 @@ TARGETS = (
         parse=_past,
         own=(ClusterError,),
         source="sacct with job names, for estimates",
-        parser="slurm.accounting.past_jobs.read_runs",
+        parser="slurm.accounting.query.parse",
         seeds=(past_record(_PAST), past_record(_PAST | {"JobID": "7+1", "State": "TIMEOUT"})),
     ),
     Target(
         name="sacct-dump",
-        parse=lambda data: read_dump(a_file(data)),
+        parse=lambda data: read_past_dump(a_file(data)),
         own=(ConfigError,),
         source="a file of sacct's with job names",
-        parser="traces.slurm.past_jobs_dump.read_dump",
+        parser="traces.slurm.dumps.read_past_dump",
         seeds=(_DUMP,),
     ),
     Target(
@@ -97,10 +96,10 @@ TARGETS = (
     ),
     Target(
         name="sacct-history-dump",
-        parse=lambda data: read_history_dump(a_file(data)),
+        parse=lambda data: read_dump(a_file(data)),
         own=(ConfigError,),
         source="a dump of sacct's that a site made, for dlsim history, whatif and tune",
-        parser="traces.slurm.history_dump.read_dump",
+        parser="traces.slurm.dumps.read_dump",
         seeds=(_HISTORY_DUMP,),
     ),
 )

@@ -20,7 +20,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.slurm.accounting.past_jobs import PastReader
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.traces.slurm.past_jobs_dump import read_dump
+from slurm_dl.traces.slurm.dumps import read_past_dump
 
 LEAST_TESTED = 20
 """Of fewer jobs nothing can be said."""
@@ -131,7 +131,7 @@ def best_of(found: HeldOut) -> PredictorScore | None:
 
 
 def _from_dump(path: Path) -> Past:
-    dump = read_dump(path)
+    dump = read_past_dump(path)
     if dump.left_out:
         click.echo(f"{dump.left_out:,} lines could not be read and were left out", err=True)
     if not dump.has_names:

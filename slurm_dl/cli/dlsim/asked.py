@@ -31,7 +31,7 @@ from slurm_dl.report import export
 from slurm_dl.report.terminal_table import console, progress
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.slurm.history_dump import read_dump
+from slurm_dl.traces.slurm.dumps import read_dump
 from slurm_dl.traces.summary import summarize
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -21,11 +22,12 @@ from slurm_dl.cli.dlsim.asked import check_outputs, read_lines
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import progress
-from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history
+from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history, line_of
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe
+from slurm_dl.traces.builder import Gathering
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.slurm.history_dump import LeftOutOfDump, dump_runs, sacct_command
+from slurm_dl.traces.slurm.dumps import dump_records, sacct_command
 
 TIMEOUT_S = 300.0
 """For one window: slurmdbd may be slow, and nobody waits for it but the one who asked."""
@@ -98,8 +100,8 @@ def history_command(
     if since is None:
         msg = "Missing option '--since'"
         raise click.UsageError(msg)
-    begin = since.replace(tzinfo=UTC)
-    end = until.replace(tzinfo=UTC) if until else datetime.now(UTC).replace(microsecond=0)
+    begin = since.replace(tzinfo=UTC).timestamp()
+    end = until.replace(tzinfo=UTC).timestamp() if until else float(int(time.time()))
     if not is_asked:
         _from_slurm(_new(out, force=force), begin, end, cluster=cluster, anonymous=anonymous)
         return
@@ -125,17 +127,15 @@ def _new(out: Path | None, *, force: bool) -> Path:
     return out
 
 
-def _from_slurm(
-    out: Path, begin: datetime, end: datetime, *, cluster: str, anonymous: bool
-) -> None:
+def _from_slurm(out: Path, begin_s: float, end_s: float, *, cluster: str, anonymous: bool) -> None:
     conf = os.environ.get("SLURM_CONF")
     slurm = Slurm(slurm_conf=Path(conf) if conf else None, timeout_s=TIMEOUT_S)
     tally = FetchTally()
     try:
         lines = history(
             slurm,
-            begin,
-            end,
+            begin_s,
+            end_s,
             tally=tally,
             cluster=cluster,
             stand_ins=StandIns() if anonymous else None,
@@ -148,17 +148,17 @@ def _from_slurm(
 
 def _from_dump(dump: Path, out: Path, *, anonymous: bool) -> None:
     tally = FetchTally()
-    left_out = LeftOutOfDump(str(dump))
-    runs = dump_runs(dump, left_out, tally=tally, stand_ins=StandIns() if anonymous else None)
+    left_out = Gathering(str(dump))
+    runs = dump_records(dump, left_out, tally=tally, stand_ins=StandIns() if anonymous else None)
     runs_of: Counter[str] = Counter()
 
     def lines() -> Iterator[str]:
-        for _, line in runs:
-            runs_of[line.partition("|")[0]] += 1
-            yield line
+        for _, record in runs:
+            runs_of[record["JobID"]] += 1
+            yield line_of(record)
 
     _write(out, lines(), tally, nothing=f"{safe(str(dump))} tells of no run")
-    for told in left_out.told:
+    for told in left_out.left_out:
         click.echo(safe(f"{told}; left out", 400), err=True)
     # Told above, one by one.
     tally.unreadable = 0

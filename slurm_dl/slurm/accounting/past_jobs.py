@@ -1,12 +1,7 @@
 """Jobs that are over, out of Slurm's accounting, as policies learn from them.
 
-Names of jobs are asked for, in which their users write what they like, whole records among it. So
-the fields end in a word drawn anew for each call (see `slurm_dl.slurm.read.record_parser`), and the
-name comes first: a line that begins in it cannot pass for the end of a record.
-
-A window of time is asked for after the other, and a run belongs to the one in which it ended. What
-was read is kept, so that later reads ask for what is new; accounting may be late, so the last hour
-is asked for again.
+A run belongs to the window of time in which it ended. What was read is kept, so that later reads
+ask for what is new; accounting may be late, so the last hour is asked for again.
 """
 
 from __future__ import annotations
@@ -14,27 +9,18 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import I32
-from slurm_dl.slurm.accounting import site_history
-from slurm_dl.slurm.accounting.job_runs import NoAccountingError
-from slurm_dl.slurm.read.record_parser import new_nonce
+from slurm_dl.slurm.accounting.query import NAMED_FIELDS, Record, ask, whole, windows
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import bounded_epoch_s
 from slurm_dl.slurm.tool_runner import Slurm
-
-FIELDS: Final = ("JobName", *site_history.FIELDS)
-
-WINDOW_S: Final = site_history.WINDOW.total_seconds()
-SHORTEST_S: Final = site_history.SHORTEST.total_seconds()
-"""A window that slurmdbd does not answer in time is halved, down to this."""
 
 LATE_S: Final = 3600.0
 """Accounting may learn of an end so much later."""
@@ -42,44 +28,73 @@ LATE_S: Final = 3600.0
 MOST_RUNS: Final = 500_000
 """The last of them; half a gigabyte."""
 
-_OVER: Final = frozenset(
-    {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "TIMEOUT",
-    }
+OPEN: Final = frozenset(
+    {"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING"}
 )
+"""States of runs that have not ended."""
+
+GOES_ON: Final = OPEN | {"REQUEUED", "REQUEUE_HOLD"}
+"""States of runs of jobs that have not ended."""
+
+FAILED: Final = frozenset(
+    {"BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}
+)
+_OVER: Final = FAILED | {"CANCELLED", "COMPLETED"}
 _ID: Final = re.compile(r"([0-9]{1,18}(?:_[0-9]{1,10})?)(?:\+([0-9]{1,5}))?")
-_WHOLE: Final = re.compile(r"[0-9]{1,12}")
 _LONGEST_TRES: Final = 1000
 _LONGEST_NAME: Final = 1024
 _MOST_GPUS: Final = 1e6
-_NO_ANSWER: Final = "no answer in"
-_DISABLED: Final = "accounting storage is disabled"
 
 
 class AccountedRun(NamedTuple):
-    """One run of a job, or of a component of a heterogeneous one, that held GPUs and has ended."""
+    """One run of a job, or of a component of a heterogeneous one."""
 
     job: str  # Its id, with that of its task
     component: int  # 0 but for components other than the leader
     user: str
     account: str
-    name: str
-    gpus: float  # GPUs it held
+    gpus: float  # GPUs it held; 0 if none are known
     submit_s: float  # Submission that led to it, epoch seconds; a requeue is one
-    start_s: float  # Epoch seconds
-    end_s: float  # Epoch seconds
     ran_s: float  # Seconds, those of a suspension left out
-    is_over: bool  # No further run follows
+    state: str  # Slurm's word, without what may follow
+    name: str = ""  # Of the job
+    start_s: float = 0.0  # Epoch seconds
+    end_s: float = 0.0  # Epoch seconds; 0 if that is not told
 
 
-def run_of(record: Mapping[str, str]) -> AccountedRun | None:
+def whole_job(runs: Sequence[AccountedRun]) -> tuple[AccountedRun, bool]:
+    """All runs of all components of a job as one, and whether any of its components goes on.
+
+    It has the words of the leader's last run. Its GPUs are those of the last run of each component
+    of which they are known.
+    """
+    if len(runs) == 1:
+        return runs[0], runs[0].state in GOES_ON
+    parts: defaultdict[int, list[AccountedRun]] = defaultdict(list)
+    for run in runs:
+        parts[run.component].append(run)
+    last = []
+    gpus = 0.0
+    for _, part in sorted(parts.items()):
+        part.sort(key=lambda run: (run.submit_s, run.end_s))
+        last.append(part[-1])
+        gpus += next((run.gpus for run in reversed(part) if run.gpus), 0.0)
+    job = last[0]._replace(
+        gpus=gpus,
+        submit_s=min(run.submit_s for run in runs),
+        start_s=min(run.start_s for run in runs),
+        end_s=max(run.end_s for run in runs),
+        ran_s=max(sum(run.ran_s for run in part) for part in parts.values()),
+    )
+    return job, any(run.state in GOES_ON for run in last)
+
+
+def gpus_in(tres: str) -> float:
+    """GPUs in a TRES string, 0 if it lists none; ValueError or OverflowError if it is no such."""
+    return parse_gres(tres[:_LONGEST_TRES]).gpus
+
+
+def run_of(record: Record) -> AccountedRun | None:
     """The run that a record tells of, by the names of its fields; None of a job without GPUs.
 
     None also if it has not begun or not ended, or is a step.
@@ -95,33 +110,31 @@ def run_of(record: Mapping[str, str]) -> AccountedRun | None:
         msg = "no run of a job"
         raise ValueError(msg)
     start_s, end_s = bounded_epoch_s(record["Start"]), bounded_epoch_s(record["End"])
-    ran_s = float(_whole(record["ElapsedRaw"]))
-    tres = (record.get("AllocTRES", ""), record.get("ReqTRES", ""))
-    gpus = next((g for text in tres if (g := parse_gres(text[:_LONGEST_TRES]).gpus)), 0.0)
+    ran_s = float(whole(record["ElapsedRaw"]))
+    gpus = gpus_in(record["AllocTRES"]) or gpus_in(record.get("ReqTRES", ""))
     if not (0 < gpus <= _MOST_GPUS and 0 < start_s <= end_s and ran_s > 0):
         return None
     return AccountedRun(
         job=found[1],
         component=int(found[2] or 0),
         user=record["User"][:_LONGEST_NAME],
-        account=record["Account"][:_LONGEST_NAME],
-        name=record["JobName"][:_LONGEST_NAME],
+        account=record.get("Account", "")[:_LONGEST_NAME],
+        name=record.get("JobName", "")[:_LONGEST_NAME],
         gpus=gpus,
         submit_s=bounded_epoch_s(record["Submit"]),
         start_s=start_s,
         end_s=end_s,
         ran_s=ran_s,
-        is_over=words[0].rstrip("+") in _OVER,
+        state=words[0].rstrip("+"),
     )
 
 
 def past_of(runs: Iterable[AccountedRun]) -> Past:
     """The jobs whose last run has none behind it; all runs of one together."""
-    jobs: defaultdict[tuple[str, str], defaultdict[int, list[AccountedRun]]]
-    jobs = defaultdict(lambda: defaultdict(list))
+    jobs: defaultdict[tuple[str, str], list[AccountedRun]] = defaultdict(list)
     for run in runs:
-        jobs[run.job, run.user][run.component].append(run)
-    over = [job for parts in jobs.values() if (job := _whole_job(parts)) is not None]
+        jobs[run.job, run.user].append(run)
+    over = [job for job, _ in map(whole_job, jobs.values()) if job.state in _OVER]
     if not over:
         return NO_PAST
     over.sort(key=lambda run: (run.end_s, run.job, run.user))
@@ -147,22 +160,6 @@ def past_of(runs: Iterable[AccountedRun]) -> Past:
     )
 
 
-def _whole_job(parts: Mapping[int, list[AccountedRun]]) -> AccountedRun | None:
-    """All runs of all components of a job as one; None if it goes on."""
-    leader = max(parts[min(parts)], key=lambda run: (run.submit_s, run.end_s))
-    if not leader.is_over:
-        return None
-    every = [run for part in parts.values() for run in part]
-    last = [max(part, key=lambda run: (run.submit_s, run.end_s)) for part in parts.values()]
-    return leader._replace(
-        gpus=sum(run.gpus for run in last),
-        submit_s=min(run.submit_s for run in every),
-        start_s=min(run.start_s for run in every),
-        end_s=max(run.end_s for run in every),
-        ran_s=max(sum(run.ran_s for run in part) for part in parts.values()),
-    )
-
-
 class PastReader:
     """Reads the jobs of the last days, and from then on what is new.
 
@@ -179,12 +176,11 @@ class PastReader:
         self, slurm: Slurm, *, days: float, clock: Callable[[], float] = time.time
     ) -> None:
         self.unreadable = 0
-        self._slurm = slurm
+        self._ask = partial(ask, slurm)
         self._back_s = days * 86_400.0
         self._clock = clock
         self._runs: dict[AccountedRun, None] = {}
         self._until_s = 0.0
-        self._width_s = WINDOW_S
 
     def read(self) -> Past:
         """The jobs that are over by now. May take minutes the first time.
@@ -195,83 +191,14 @@ class PastReader:
             NoAccountingError: This cluster has none, or sacct is not installed.
             ClusterError: Accounting does not answer, or not readably.
         """
-        if not self._slurm.has("sacct"):
-            msg = "sacct is not installed"
-            raise NoAccountingError(msg)
         now_s = float(int(self._clock()))
         since_s = now_s - self._back_s
         begin_s = max(since_s, self._until_s - LATE_S)
-        while begin_s < now_s:
-            end_s = min(begin_s + self._width_s, now_s)
-            if not self._read_window(begin_s, end_s):
-                self._width_s /= 2
-                continue
-            begin_s = self._until_s = end_s
-        self._width_s = WINDOW_S
+        told = windows(self._ask, NAMED_FIELDS, run_of, (begin_s, now_s))
+        for first_s, last_s, runs, unreadable in told:
+            ended = (run for run in runs if run and first_s <= run.end_s <= last_s)
+            self._runs.update(dict.fromkeys(ended))
+            self.unreadable += unreadable
+            self._until_s = last_s
         self._runs = dict.fromkeys([run for run in self._runs if run.end_s >= since_s][-MOST_RUNS:])
         return past_of(self._runs)
-
-    def _read_window(self, begin_s: float, end_s: float) -> bool:
-        """Keep the runs that ended in a window; False if it is too long to be answered."""
-        nonce = new_nonce()
-        try:
-            text = self._slurm.run("sacct", *window_arguments(begin_s, end_s, nonce))
-        except ClusterError as err:
-            if _NO_ANSWER in str(err) and self._width_s > SHORTEST_S:
-                return False
-            if _DISABLED in str(err):
-                msg = "Slurm's accounting storage is disabled"
-                raise NoAccountingError(msg) from None
-            raise
-        runs, unreadable = read_runs(text, nonce)
-        self.unreadable += unreadable
-        self._runs.update((run, None) for run in runs if begin_s <= run.end_s <= end_s)
-        return True
-
-
-def window_arguments(begin_s: float, end_s: float, nonce: str) -> tuple[str, ...]:
-    """Arguments for sacct that list every run that was there between the two instants."""
-
-    def clock(when_s: float) -> str:
-        # Slurm's commands run in UTC here.
-        return datetime.fromtimestamp(when_s, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-
-    return (
-        # With --parsable a separator also ends each record.
-        *("--allusers", "--duplicates", "--allocations", "--noheader", "--parsable"),
-        f"--delimiter={nonce}",
-        f"--format={','.join(FIELDS)}",
-        f"--starttime={clock(begin_s)}",
-        f"--endtime={clock(end_s)}",
-    )
-
-
-def read_runs(text: str, nonce: str) -> tuple[list[AccountedRun], int]:
-    """The runs in sacct's output, and how many of its records cannot be read.
-
-    Raises:
-        ClusterError: The output is cut short, or nothing in it can be read.
-    """
-    records = text.split(f"{nonce}\n")
-    if records.pop() != "":
-        msg = "sacct's output stops in the middle of a record; nothing of it is used"
-        raise ClusterError(msg)
-    runs, unreadable = [], 0
-    for record in records:
-        try:
-            run = run_of(dict(zip(FIELDS, record.split(nonce), strict=True)))
-        except (ValueError, OverflowError):
-            unreadable += 1
-        else:
-            runs += [] if run is None else [run]
-    if records and unreadable == len(records):
-        msg = f"none of {len(records)} records of sacct can be read; is this Slurm supported?"
-        raise ClusterError(msg)
-    return runs, unreadable
-
-
-def _whole(text: str) -> int:
-    if not _WHOLE.fullmatch(text):
-        msg = f"{text[:40]!r} is no whole number"
-        raise ValueError(msg)
-    return int(text)

@@ -17,13 +17,14 @@ that they belong together.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple
+from typing import Final
 
 from slurm_dl.model.trace import Ending
-from slurm_dl.slurm.read.tres import parse_gres
+from slurm_dl.slurm.accounting.past_jobs import FAILED, GOES_ON, AccountedRun, gpus_in, whole_job
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering, JobLine
 from slurm_dl.traces.field_values import lasting_s, moment_s, name
@@ -35,166 +36,120 @@ from slurm_dl.traces.table_format import Columns
 _ENDINGS: Final = {
     "COMPLETED": Ending.COMPLETED,
     "CANCELLED": Ending.CANCELLED,
-    **dict.fromkeys(
-        ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"),
-        Ending.FAILED,
-    ),
+    **dict.fromkeys((*FAILED, "PREEMPTED"), Ending.FAILED),
 }
-_NOT_ENDED: Final = frozenset(
-    {
-        "PENDING",
-        "RUNNING",
-        "SUSPENDED",
-        "REQUEUED",
-        "REQUEUE_HOLD",
-        "RESIZING",
-        "COMPLETING",
-        "CONFIGURING",
-    }
-)
 _ID: Final = re.compile(r"(\d{1,20}(?:_(?:\d{1,10}|\[.*\]))?)(?:\+(\d{1,10}))?(\..+)?")
+TAKEN: Final = (
+    *("JobID", "Submit", "State", "ElapsedRaw", "AllocTRES"),
+    *("ReqTRES", "User", "Account", "Start"),
+)
+"""The columns of `SACCT`, in the order in which they are picked."""
+
 _NO_TIME: Final = frozenset({"", "Unknown", "None", "NONE"})
 _BEFORE_JOBS: Final = re.compile(r'"jobs"\s*:\s*(?=\[)')
-_MAX_TRES: Final = 1000
-"""Characters; a list of all resources of a job is shorter."""
 
 
-@dataclass(slots=True)
-class _Runs:
-    """All runs of one component of a job: the job itself, or a part of a heterogeneous one."""
-
-    line: int
-    submit_s: float
-    last_submit_s: float
-    state: str
-    user: str
-    elapsed_s: float = 0.0
-    gpus: float = 0.0
-
-
-class RunLine(NamedTuple):
-    """A run of a job as its line tells it."""
-
-    job: tuple[str, str]  # The job's id and its user: ids can be used again
-    component: str  # Of a heterogeneous job; empty for others
-    start: str  # When it started, in sacct's words; empty if the file does not say
-    elapsed_s: float  # How long it ran
-    gpus: float  # GPUs it held; 0 if none are known
-
-
-def _unwatched(_: RunLine) -> None:
-    pass
-
-
-class SacctHistory:
-    """Lines of sacct as jobs; lines of one job may stand anywhere.
+def jobs_into(jobs: Gathering, told: Iterable[tuple[int, object]]) -> dict[str, list[AccountedRun]]:
+    """The jobs of lines of sacct into *jobs*, and the runs of each by its id there.
 
     Args:
-        watch: Told of every run.
+        jobs: Told also of what is left out.
+        told: Lines, in any order, each with its number: its words in the order of `TAKEN`, or an
+            object of ``--json``.
     """
-
-    def __init__(self, watch: Callable[[RunLine], None] = _unwatched) -> None:
-        self._watch = watch
-        self._jobs: dict[tuple[str, str], dict[str, _Runs]] = {}
-        self._accounts: dict[tuple[str, str], str] = {}
-        self._seen: set[int] = set()
-
-    def take_all(self, path: Path, jobs: Gathering) -> None:
-        """Every line of *path*; those that tell of no run are left out in *jobs*.
-
-        Raises:
-            ConfigError: A column is missing.
-        """
-        with opened(path) as stream:
-            for line, told in SACCT.entries(path, stream, jobs):
-                try:
-                    self.take(line, told if isinstance(told, tuple) else _of_json(told))
-                except BadValue as bad:
-                    jobs.leave_out(line, bad)
-
-    def take(self, line: int, fields: Sequence[str]) -> None:
-        """One line.
-
-        Raises:
-            BadValue: It tells of no run of a job.
-        """
-        given_id, submit, state, elapsed, alloc, requested, user, account, start = fields
-        found = _ID.fullmatch(given_id.strip())
-        if found is None:
-            raise BadValue(Reason.NAME, f"the job id is {shown(given_id)}")
-        job, component, step = found.groups(default="")
-        if step:
-            raise BadValue(Reason.STEP, "a step of a job")
-        words = state.split()
-        state = words[0].rstrip("+") if words else ""
-        if state not in _ENDINGS and state not in _NOT_ENDED:
-            raise BadValue(Reason.STATE, f"State is {shown(state)}")
-        if submit.strip() in _NO_TIME:
-            raise BadValue(Reason.TIME, f"Submit is {shown(submit)}")
-        submit_s = moment_s(submit, "Submit")
-        elapsed_s = lasting_s(elapsed or "0", "Elapsed")
-        gpus = _gpus(alloc) or _gpus(requested)
-        whose, account = name(user, "User"), name(account, "Account")
-        run = hash((given_id, user, submit, start, state, elapsed))
-        if run in self._seen:
-            raise BadValue(Reason.DUPLICATE, f"this run of job {job} was told before")
-        self._seen.add(run)
-        owner = whose or account
-        parts = self._jobs.setdefault((job, owner), {})
-        runs = parts.setdefault(component, _Runs(line, submit_s, submit_s, state, owner))
-        if account:
-            self._accounts[job, owner] = account
-        runs.elapsed_s += elapsed_s
-        runs.submit_s = min(runs.submit_s, submit_s)
-        if submit_s >= runs.last_submit_s:
-            runs.last_submit_s, runs.state = submit_s, state
-            runs.gpus = gpus or runs.gpus
+    # Ids can be used again, by another user.
+    first: dict[tuple[str, str], int] = {}
+    runs: defaultdict[tuple[str, str], list[AccountedRun]] = defaultdict(list)
+    seen: set[int] = set()
+    for line, words in told:
+        try:
+            run = _run(words if isinstance(words, tuple) else _of_json(words), seen)
+        except BadValue as bad:
+            jobs.leave_out(line, bad)
+            continue
+        job = run.job, run.user
+        first.setdefault(job, line)
+        runs[job].append(run)
+    given: dict[str, list[AccountedRun]] = {}
+    used: set[str] = set()
+    for (job_id, owner), of_job in runs.items():
+        unique = f"{job_id} of {owner}" if job_id in used else job_id
+        try:
+            found = _job(unique, of_job)
+        except BadValue as bad:
+            jobs.leave_out(first[job_id, owner], bad)
         else:
-            runs.gpus = runs.gpus or gpus
-        self._watch(RunLine((job, owner), component, start, elapsed_s, gpus))
-
-    def give(self, jobs: Gathering) -> dict[tuple[str, str], str]:
-        """All jobs into *jobs*; the id each has there, by its id here and its user."""
-        ids = {}
-        used: set[str] = set()
-        for (job_id, owner), parts in self._jobs.items():
-            line = min(runs.line for runs in parts.values())
-            try:
-                unique = f"{job_id} of {owner}" if job_id in used else job_id
-                found = _job(unique, [parts[component] for component in sorted(parts, key=_place)])
-                found = found._replace(account=self._accounts.get((job_id, owner), ""))
-            except BadValue as bad:
-                jobs.leave_out(line, bad)
-            else:
-                used.add(job_id)
-                ids[job_id, owner] = unique
-                jobs.add(line, found)
-        return ids
+            used.add(job_id)
+            given[unique] = of_job
+            jobs.add(first[job_id, owner], found)
+    return given
 
 
-def _place(component: str) -> int:
-    return int(component or 0)
+def _run(fields: Sequence[str], seen: set[int]) -> AccountedRun:
+    given_id, submit, state, elapsed, alloc, requested, user, account, start = fields
+    found = _ID.fullmatch(given_id.strip())
+    if found is None:
+        raise BadValue(Reason.NAME, f"the job id is {shown(given_id)}")
+    job, component, step = found.groups(default="")
+    if step:
+        raise BadValue(Reason.STEP, "a step of a job")
+    words = state.split()
+    state = words[0].rstrip("+") if words else ""
+    if state not in _ENDINGS and state not in GOES_ON:
+        raise BadValue(Reason.STATE, f"State is {shown(state)}")
+    if submit.strip() in _NO_TIME:
+        raise BadValue(Reason.TIME, f"Submit is {shown(submit)}")
+    run = AccountedRun(
+        submit_s=moment_s(submit, "Submit"),
+        ran_s=lasting_s(elapsed or "0", "Elapsed"),
+        gpus=_gpus(alloc) or _gpus(requested),
+        user=name(user, "User") or name(account, "Account"),
+        account=name(account, "Account"),
+        job=job,
+        component=int(component or 0),
+        state=state,
+        start_s=_start_s(start),
+    )
+    same = hash((given_id, user, submit, start, state, elapsed))
+    if same in seen:
+        raise BadValue(Reason.DUPLICATE, f"this run of job {job} was told before")
+    seen.add(same)
+    return run
 
 
-def _job(job_id: str, parts: list[_Runs]) -> JobLine:
-    """The components of one job, the leader first, together."""
-    leader = parts[0]
-    if any(runs.state in _NOT_ENDED for runs in parts):
-        raise BadValue(Reason.NOT_ENDED, f"State is {leader.state}")
-    gpus = sum(runs.gpus for runs in parts)
-    if not gpus:
+def _job(job_id: str, runs: Sequence[AccountedRun]) -> JobLine:
+    job, goes_on = whole_job(runs)
+    if goes_on:
+        raise BadValue(Reason.NOT_ENDED, f"State is {job.state}")
+    if not job.gpus:
         raise BadValue(Reason.NO_GPU, "no GPUs allocated")
-    elapsed_s = max(runs.elapsed_s for runs in parts)
-    if not elapsed_s and leader.state == "CANCELLED":
+    if not job.ran_s and job.state == "CANCELLED":
         raise BadValue(Reason.NEVER_RAN, "cancelled while it waited")
     return JobLine(
         job_id=job_id,
-        submit_s=min(runs.submit_s for runs in parts),
-        duration_s=elapsed_s,
-        gpus=gpus,
-        user=leader.user,
-        ending=_ENDINGS[leader.state],
+        submit_s=job.submit_s,
+        duration_s=job.ran_s,
+        gpus=job.gpus,
+        user=job.user,
+        account=next((run.account for run in reversed(runs) if run.account), ""),
+        ending=_ENDINGS[job.state],
     )
+
+
+def _start_s(text: str) -> float:
+    """Seconds; NaN if it is not known."""
+    try:
+        return moment_s(text, "Start")
+    except BadValue:
+        return float("nan")
+
+
+def _gpus(tres: str) -> float:
+    try:
+        return gpus_in(tres)
+    except (ValueError, OverflowError) as err:
+        msg = f"TRES is {shown(tres)}"
+        raise BadValue(Reason.NUMBER, msg) from err
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,27 +162,23 @@ class SacctFormat(Columns):
         """Whether *head* begins with the columns needed, or with such JSON."""
         return _is_json(head) or Columns.recognizes(self, head)
 
-    def entries(
-        self, path: Path, stream: BinaryIO, jobs: Gathering
-    ) -> Iterator[tuple[int, object]]:
-        """Each run with its line: a tuple of fields in the order of the columns, or its object.
-
-        Raises:
-            ConfigError: A column is missing.
-        """
-        if _is_json(read_head(path)):
-            return entries(stream, jobs, _BEFORE_JOBS)
-        return ((line, fields) for line, _, fields in self.rows(stream, jobs))
-
     def read(self, path: Path, jobs: Gathering) -> None:
         """Every job with GPUs that has ended into *jobs*.
 
         Raises:
             ConfigError: A column is missing.
         """
-        history = SacctHistory()
-        history.take_all(path, jobs)
-        history.give(jobs)
+        self.runs(path, jobs)
+
+    def runs(self, path: Path, jobs: Gathering) -> dict[str, list[AccountedRun]]:
+        """The same, and the runs of each by its id in *jobs*."""
+        with opened(path) as stream:
+            told: Iterable[tuple[int, object]]
+            if _is_json(read_head(path)):
+                told = entries(stream, jobs, _BEFORE_JOBS)
+            else:
+                told = ((line, fields) for line, _, fields in self.rows(stream, jobs))
+            return jobs_into(jobs, told)
 
 
 SACCT: Final = SacctFormat(
@@ -309,16 +260,3 @@ def _tres(listed: object) -> str:
         if _word(one, "type") == "gres" and (name := _word(one, "name")).partition(":")[0] == "gpu"
     ]
     return ",".join(parts)
-
-
-def _gpus(tres: str) -> float:
-    """GPUs in a TRES string, 0 if it lists none.
-
-    Raises:
-        BadValue: It is no TRES string.
-    """
-    try:
-        return parse_gres(tres[:_MAX_TRES]).gpus
-    except (ValueError, OverflowError) as err:
-        msg = f"TRES is {shown(tres)}"
-        raise BadValue(Reason.NUMBER, msg) from err
