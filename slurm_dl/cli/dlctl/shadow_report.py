@@ -8,18 +8,20 @@ import time
 from pathlib import Path
 
 import click
+import numpy as np
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, seconds_of
-from slurm_dl.config import Config, load
+from slurm_dl.config import load
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.shadow import report_data as reports
+from slurm_dl.shadow.counterfactual import simulated
 from slurm_dl.shadow.html_report import page
-from slurm_dl.shadow.report_data import Period, Report
-from slurm_dl.shadow.segment_store import DIRECTORY, Kept, ShadowError, read_kept
+from slurm_dl.shadow.records import EndedJobRecord, Lookout, WishedHandover
+from slurm_dl.shadow.report_data import Recorded, Report
+from slurm_dl.shadow.segment_store import DIRECTORY, ShadowError, read_kept
 from slurm_dl.shadow.terminal_report import print_report
-from slurm_dl.shadow.timed_counterfactual import simulated
 from slurm_dl.text import safe, user_name
 
 MOST_JOBS = 20_000
@@ -87,18 +89,29 @@ def shadow_report(
     config = load(config_path, overrides=settings)
     directory = config.paths.state_dir / DIRECTORY
     begin_s = time.time() - since_s
-    kept = read_kept(directory, begin_s)
-    period = reports.period_of(kept, begin_s)
+    period = reports.period_of(_recorded(directory, begin_s), begin_s)
     if period is None:
         msg = f"{directory}: nobody looked in shadow mode in that time; see --since"
         raise ShadowError(msg)
     report = reports.report_of(
-        period,
-        bad=kept.bad,
-        restart_s=config.preemption.checkpoint_cost_s,
-        name_of=_name_of,
+        period, restart_s=config.preemption.checkpoint_cost_s, name_of=_name_of
     )
-    report = _with_simulation(report, period, kept, config, most_jobs=most_jobs, within_s=within_s)
+    sim, why_not = None, "--simulate 0"
+    if most_jobs:
+        try:
+            sim = simulated(
+                period,
+                config,
+                most_jobs=most_jobs,
+                within_s=within_s,
+                name_of=_name_of,
+                say=lambda line: click.echo(line, err=True),
+            )
+            why_not = ""
+        except SlurmDlError as err:
+            # A mistake in a profile is said line by line.
+            why_not = "; ".join(str(err).splitlines())
+    report = dataclasses.replace(report, simulated=sim, why_not=why_not)
     if page_path is not None:
         _write_page(page_path, report)
     if as_json:
@@ -109,32 +122,39 @@ def shadow_report(
         click.echo(safe(f"written to {page_path}", 1000))
 
 
-def _with_simulation(
-    report: Report,
-    period: Period,
-    kept: Kept,
-    config: Config,
-    *,
-    most_jobs: int,
-    within_s: float,
-) -> Report:
-    """*report* with the counterfactual, or with why there is none."""
-    if not most_jobs:
-        return dataclasses.replace(report, why_not="--simulate 0")
-    try:
-        found = simulated(
-            period,
-            kept.standing,
-            config,
-            most_jobs=most_jobs,
-            within_s=within_s,
-            name_of=_name_of,
-            say=lambda line: click.echo(line, err=True),
-        )
-    except SlurmDlError as err:
-        # A mistake in a profile is said line by line.
-        return dataclasses.replace(report, why_not="; ".join(str(err).splitlines()))
-    return dataclasses.replace(report, simulated=found)
+def _recorded(directory: Path, since_s: float) -> Recorded:
+    """All that is kept in *directory* of the time since *since_s*, epoch seconds, or before it."""
+    kept = read_kept(directory, since_s)
+    ended = [line for line in kept.lines if isinstance(line, EndedJobRecord)]
+    unfinished, never_ran = list[EndedJobRecord](), 0
+    if kept.standing is not None:
+        now_s, jobs, accounts = kept.standing.now_s, kept.standing.jobs, kept.standing.accounts
+        jobs = jobs[~np.isin(jobs["job_id"], [job.job_id for job in ended])]
+        has_run = (jobs["start_s"] > 0) & (jobs["ran_s"] > 0)
+        never_ran = int(jobs["tasks"][~has_run].sum())
+        unfinished = [
+            EndedJobRecord(
+                job_id=int(row["job_id"]),
+                uid=int(row["uid"]),
+                account=accounts[row["account"]],
+                gpus=float(row["gpus"]),
+                submit_s=float(min(row["submit_s"], row["start_s"])),
+                start_s=float(row["start_s"]),
+                ran_s=float(row["ran_s"]),
+                end_s=float(max(now_s, row["start_s"])),
+                how="V",
+                opted_in=bool(row["opted_in"]),
+            )
+            for row in jobs[has_run]
+        ]
+    return Recorded(
+        lookouts=[line for line in kept.lines if isinstance(line, Lookout)],
+        wishes=[line for line in kept.lines if isinstance(line, WishedHandover)],
+        ended=ended,
+        unfinished=unfinished,
+        never_ran=never_ran,
+        bad=kept.bad,
+    )
 
 
 def _write_page(path: Path, report: Report) -> None:
