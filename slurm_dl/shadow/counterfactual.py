@@ -7,12 +7,14 @@ jobs take too long, a sample of them is simulated.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import math
-import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Final
 
 import numpy as np
@@ -41,7 +43,6 @@ LEAST_JOBS: Final = 200
 
 _CHECKPOINT_EVERY_S: Final = 3600.0
 _LEAST_S: Final = 1.0
-
 _FIRST_PART: Final = 0.6
 """Of the time the first try gets so much; a sample gets the rest."""
 
@@ -50,22 +51,23 @@ _MOST_TOO_MANY: Final = 1.5
 _MOST_LEFT_OUT: Final = 0.1
 """Of the GPU time; with less of the load than that, nothing it says would be so."""
 
+Steps = Callable[[int, str], OnStep]
+"""Makes of a run's number, 0 or 1, and of its name what is told its steps."""
 
-class _LateError(SlurmDlError):
-    """The time is over; *share* of both runs is done."""
 
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
+class _LateError(Exception):
+    """The time is over; its argument is the share of both runs that is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Jobs that are simulated together, and the cluster for them; all of them, or some."""
+    """Jobs that are simulated together, all or some, and the cluster for them."""
 
-    jobs: tuple[EndedJobRecord, ...]  # As `jobs_of` has them
+    jobs: tuple[EndedJobRecord, ...]  # As `all_of` has them
     shape: ClusterShape
-    unfit: int = 0  # Jobs that were left out as they fit no equal shares of the nodes
+    begin_s: float  # Of the period, epoch seconds
+    never_ran: int  # As in `Recorded`
+    unfit: int = 0  # Jobs that were left out: they fit no equal shares of the nodes
 
     @property
     def gpu_s(self) -> F64:
@@ -74,17 +76,14 @@ class Sample:
 
     def on(self, shape: ClusterShape) -> Sample:
         """Those of the jobs that fit equal shares of the nodes of *shape*, on it."""
-        fits = {gpus: _fits(gpus, shape) for gpus in {j.gpus for j in self.jobs}}
-        fit = tuple(j for j in self.jobs if fits[j.gpus])
-        return Sample(fit, shape, self.unfit + len(self.jobs) - len(fit))
-
-
-def _fits(gpus: float, shape: ClusterShape) -> bool:
-    try:
-        shapes(np.array([gpus]), shape.nodes().gpus)
-    except ValueError:
-        return False
-    return True
+        node_gpus, fits = shape.nodes().gpus, set[float]()
+        for gpus in {j.gpus for j in self.jobs}:
+            with contextlib.suppress(ValueError):
+                shapes(np.array([gpus]), node_gpus)
+                fits.add(gpus)
+        fit = tuple(j for j in self.jobs if j.gpus in fits)
+        unfit = self.unfit + len(self.jobs) - len(fit)
+        return dataclasses.replace(self, jobs=fit, shape=shape, unfit=unfit)
 
 
 def simulated(
@@ -95,7 +94,6 @@ def simulated(
     within_s: float,
     name_of: Names,
     say: Callable[[str], None],
-    clock: Callable[[], float] = time.monotonic,
 ) -> Simulated:
     """The simulator's answer for *period*.
 
@@ -103,56 +101,42 @@ def simulated(
         most_jobs: Of more than so many jobs a sample is taken.
         within_s: After a part of this a sample is taken, and after all of it there is nothing.
         say: Told how far it is, a line at a time.
-        clock: Seconds, from nowhere in particular.
 
     Raises:
         SlurmDlError: There is nothing to say; says why.
     """
-    everything = all_of(period)
-    n, shape = len(everything.jobs), everything.shape
-    if not any(j.how != "V" for j in everything.jobs):
+    whole = all_of(period)
+    n = len(whole.jobs)
+    if all(j.how == "V" for j in whole.jobs):
         msg = "no job has ended in that time"
         raise SlurmDlError(msg)
-    began_s, most = clock(), min(most_jobs, n)
+    settings = with_sure_saves(settings_of(config, profiles_of(config)))
+    began_s, most = monotonic(), min(most_jobs, n)
     for part in (_FIRST_PART, 1.0):
         try:
-            sample = sampled(everything, most)
+            sample = sampled(whole, most)
         except SlurmDlError as err:
-            if part < 1:
-                raise
-            # More jobs alone would take too long again.
-            msg = f"{err} and allow more time with --within"
+            # In the second try more jobs alone would take too long again.
+            more = " and allow more time with --within" if part == 1 else ""
+            msg = f"{err}{more}"
             raise SlurmDlError(msg) from None
-        what = f"{n:,} jobs"
-        if sample is not everything:
-            what = f"{len(sample.jobs):,} of {what} on {sample.shape.gpus:,} of {shape.gpus:,} GPUs"
+        taken, gpus = len(sample.jobs), sample.shape.gpus
+        what = "" if sample is whole else f" of {n:,} jobs on {gpus:,} of {whole.shape.gpus:,} GPUs"
+        steps = _steps(f"{taken:,}{what or ' jobs'}", taken, say, began_s + part * within_s)
         try:
-            runs = both(
-                sample,
-                config.policy.make(),
-                with_sure_saves(settings_of(config, profiles_of(config))),
-                begin_s=period.begin_s,
-                steps=_steps(what, len(sample.jobs), say, clock, began_s + part * within_s),
-            )
+            runs = both(sample, config.policy.make(), settings, steps)
         except _LateError as late:
-            most = max(LEAST_JOBS, int(_SAFETY * late.share * len(sample.jobs)))
-            say(f"  that takes too long: {late.share:.0%} of it is done")
+            (share,) = late.args
+            most = max(LEAST_JOBS, int(_SAFETY * share * taken))
+            say(f"  that takes too long: {share:.0%} of it is done")
         else:
-            return compared(
-                sample, *runs, everything=everything, never_ran=period.never_ran, name_of=name_of
-            )
+            return compared(sample, whole, *runs, name_of)
     msg = f"it was not done within {within_s / 60:,.0f} min; allow more with --within"
     raise SlurmDlError(msg)
 
 
-def _steps(
-    what: str,
-    jobs: int,
-    say: Callable[[str], None],
-    clock: Callable[[], float],
-    until_s: float,
-) -> Callable[[int, str], OnStep]:
-    """Say a line for each tenth of a run, of both the first or the second, and end it in time."""
+def _steps(what: str, jobs: int, say: Callable[[str], None], until_s: float) -> Steps:
+    """Say a line for each tenth of a run, and end it when the time is over."""
 
     def begin(run: int, name: str) -> OnStep:
         say(f"simulating {what}: {name}")
@@ -165,7 +149,7 @@ def _steps(
             if tenths > said:
                 said = tenths
                 say(f"  {tenths / 10:.0%} of the jobs are done")
-            if clock() >= until_s:
+            if monotonic() >= until_s:
                 raise _LateError((run + share) / 2)
 
         return step
@@ -182,6 +166,7 @@ def all_of(period: Period) -> Sample:
     Raises:
         SlurmDlError: The cluster has no GPUs.
     """
+    begin_s, end_s = period.begin_s, period.end_s
     groups = [
         NodeGroup(nodes=nodes, gpus=gpus, gpu_type=kind or "gpu")
         for nodes, gpus, kind in period.lookouts[-1].shape
@@ -190,43 +175,31 @@ def all_of(period: Period) -> Sample:
     if not groups:
         msg = "no node with GPUs was up"
         raise SlurmDlError(msg)
-    begin_s, end_s = period.begin_s, period.end_s
     ended = [j for j in period.ended if j.end_s > begin_s and j.submit_s < end_s]
     known = {j.job_id for j in ended}
     others = [j for j in period.unfinished if j.job_id not in known and j.submit_s < end_s]
-    jobs = [
-        dataclasses.replace(
-            j,
-            submit_s=max(j.submit_s, begin_s),
-            ran_s=max(min(j.ran_s, j.end_s - begin_s), _LEAST_S),
-        )
-        for j in (*ended, *others)
-    ]
+    jobs = []
+    for job in (*ended, *others):
+        submit_s, ran_s = max(job.submit_s, begin_s), min(job.ran_s, job.end_s - begin_s)
+        jobs.append(dataclasses.replace(job, submit_s=submit_s, ran_s=max(ran_s, _LEAST_S)))
     # What ran at the beginning comes first, and so starts first.
     jobs.sort(key=lambda j: (j.submit_s, j.start_s >= j.submit_s, j.job_id))
     shape = ClusterShape(tuple(groups))
-    return Sample(tuple(jobs), shape).on(shape)
+    return Sample(tuple(jobs), shape, begin_s, period.never_ran).on(shape)
 
 
 def both(
-    sample: Sample,
-    policy: Policy,
-    settings: Settings,
-    *,
-    begin_s: float,
-    steps: Callable[[int, str], OnStep] = lambda _run, _name: lambda _left: None,
+    sample: Sample, policy: Policy, settings: Settings, steps: Steps
 ) -> tuple[Records, Records]:
-    """Simulate plain Slurm, and the policy.
+    """What becomes of the jobs under plain Slurm, and under the policy.
 
     Args:
         settings: The engine's limits as configured; placement and breakers are left out.
-        begin_s: The trace's zero, epoch seconds.
-        steps: Makes of a run's number and name what is told its steps.
 
     Raises:
         ConfigError: The policy cannot run there, or never served some of the jobs.
     """
-    jobs = sample.jobs
+    jobs, begin_s = sample.jobs, sample.begin_s
     users = sorted({j.uid for j in jobs})
     trace = Trace(
         name="shadow",
@@ -240,15 +213,9 @@ def both(
         ending=np.zeros(len(jobs), dtype=np.int8),
         users=tuple(map(str, users)),
     )
-    scenario = Scenario(
-        trace=trace,
-        shape=sample.shape,
-        habits=JobBehaviour(
-            opted_in_frac=sum(j.opted_in for j in jobs) / len(jobs),
-            checkpoint_every_s=_CHECKPOINT_EVERY_S,
-        ),
-        epoch_s=begin_s,
-    )
+    opted_in = sum(j.opted_in for j in jobs) / len(jobs)
+    habits = JobBehaviour(opted_in_frac=opted_in, checkpoint_every_s=_CHECKPOINT_EVERY_S)
+    scenario = Scenario(trace=trace, shape=sample.shape, habits=habits, epoch_s=begin_s)
     limits = Settings(
         partitions=frozenset({"gpu"}),
         band_width=settings.band_width,
@@ -266,60 +233,46 @@ def both(
 
 
 def compared(
-    sample: Sample,
-    plain: Records,
-    served: Records,
-    *,
-    everything: Sample,
-    never_ran: int,
-    name_of: Names,
+    sample: Sample, whole: Sample, plain: Records, served: Records, name_of: Names
 ) -> Simulated:
     """The jobs with a known end, by user, account and size.
 
     Args:
-        plain, served: What became of *sample* under plain Slurm, and under the policy.
-        everything: The jobs and the cluster that *sample* is of.
+        whole: The jobs and the cluster that *sample* is of.
+        plain, served: The fate of *sample* under plain Slurm, and under the policy.
     """
     counted = np.array([j.how != "V" for j in sample.jobs])
-    jobs = [j for j in sample.jobs if j.how != "V"]
-    waits_s = plain.wait_s[counted], served.wait_s[counted]
-    jcts_s = plain.jct_s[counted], served.jct_s[counted]
-    later_s = jcts_s[1] - jcts_s[0]
-    same_s = np.maximum(SAME_S, SAME_SHARE * jcts_s[0])
+    jobs = list(itertools.compress(sample.jobs, counted))
+    columns = (plain.wait_s, served.wait_s, plain.jct_s, served.jct_s)
+    plain_wait_s, _, plain_jct_s, policy_jct_s = times_s = np.stack(columns)[:, counted]
+    later_s = policy_jct_s - plain_jct_s
+    same_s = np.maximum(SAME_S, SAME_SHARE * plain_jct_s)
 
     def balance(group: str, rows: Sequence[int]) -> Balance:
-        at = list(rows)
+        at, n = list(rows), len(rows)
         helped = int((-later_s > same_s)[at].sum())
         hurt = int((later_s > same_s)[at].sum())
-        return Balance(
-            group=group,
-            jobs=len(at),
-            helped=helped,
-            hurt=hurt,
-            same=len(at) - helped - hurt,
-            plain_wait_s=_mean(waits_s[0][at]),
-            policy_wait_s=_mean(waits_s[1][at]),
-            plain_jct_s=_mean(jcts_s[0][at]),
-            policy_jct_s=_mean(jcts_s[1][at]),
-            worst_s=float(later_s[at].max()) if hurt else 0.0,
-        )
+        worst_s = float(later_s[at].max()) if hurt else 0.0
+        seconds = [*(_mean(column[at]) for column in times_s), worst_s]
+        return Balance(group, n, helped, hurt, n - helped - hurt, *seconds)
 
     real_s = np.array([j.start_s - j.submit_s for j in jobs])
     came = real_s >= 0
+    lost_gpu_s = float((served.all_lost_gpu_s - plain.all_lost_gpu_s).sum())
     return Simulated(
         total=balance("all", range(len(jobs))),
         by=by_group([(j.uid, j.account, j.gpus) for j in jobs], balance, name_of),
         real_wait_s=_mean(real_s[came]),
-        model_wait_s=_mean(waits_s[0][came]),
+        model_wait_s=_mean(plain_wait_s[came]),
         preemptions=int(served.preemptions.sum()),
-        lost_gpu_h=max(0.0, float((served.all_lost_gpu_s - plain.all_lost_gpu_s).sum())) / HOUR_S,
+        lost_gpu_h=max(0.0, lost_gpu_s) / HOUR_S,
         open_ended=len(sample.jobs) - len(jobs),
-        never_ran=never_ran,
+        never_ran=sample.never_ran,
         unfit=sample.unfit,
         jobs_taken=len(sample.jobs),
-        jobs_in_all=len(everything.jobs),
+        jobs_in_all=len(whole.jobs),
         gpus=sample.shape.gpus,
-        gpus_in_all=everything.shape.gpus,
+        gpus_in_all=whole.shape.gpus,
     )
 
 
@@ -327,7 +280,7 @@ def _mean(values: F64) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def sampled(everything: Sample, most: int) -> Sample:
+def sampled(whole: Sample, most: int) -> Sample:
     """About *most* of the jobs, and the cluster for them; all of it if that is not more.
 
     Few long jobs are most of a site's load, and a draw at chance would have it by half too much or
@@ -340,50 +293,45 @@ def sampled(everything: Sample, most: int) -> Sample:
         SlurmDlError: The cluster has too few nodes for so small a share of them, or jobs that are
             too large for that share are much of the load.
     """
-    n, whole_gpus = len(everything.jobs), everything.shape.gpus
+    n, gpus = len(whole.jobs), whole.shape.gpus
     if n <= most:
-        return everything
-    fit = _on_share(everything, most)
-    gpus = fit.shape.gpus
-    jobs = max(1, round(n * gpus / whole_gpus))
+        return whole
+    fit = _on_share(whole, most)
+    jobs = max(1, round(n * fit.shape.gpus / gpus))
     if jobs > _MOST_TOO_MANY * most:
         msg = (
             f"there are {n:,} jobs, and a sample of {most:,} needs a part of the nodes that is "
             f"smaller than one; take --simulate {math.ceil(jobs / 1000) * 1000}"
         )
         raise SlurmDlError(msg)
-    left_out = _left_out(everything, fit)
-    if left_out > _MOST_LEFT_OUT:
-        # What fits fewer nodes fits more.
-        larger = range(most + 1, n)
-        enough = bisect_left(
-            larger, -_MOST_LEFT_OUT, key=lambda m: -_left_out(everything, _on_share(everything, m))
-        )
+
+    def left_out(fit: Sample) -> float:
+        return 1 - float(fit.gpu_s.sum() / whole.gpu_s.sum())
+
+    if left_out(fit) > _MOST_LEFT_OUT:
+        # What fits fewer nodes fits more, so the fewest jobs that would do are found by halving.
+        more = range(most + 1, n)
+        enough = bisect_left(more, -_MOST_LEFT_OUT, key=lambda m: -left_out(_on_share(whole, m)))
         msg = (
-            f"{left_out:.0%} of the GPU time is of jobs that are too large for a sample of "
-            f"{most:,} of {n:,} jobs on {gpus:,.0f} of {whole_gpus:,.0f} GPUs; "
+            f"{left_out(fit):.0%} of the GPU time is of jobs that are too large for a sample of "
+            f"{most:,} of {n:,} jobs on {fit.shape.gpus:,} of {gpus:,} GPUs; "
             f"take --simulate {most + 1 + enough}"
         )
         raise SlurmDlError(msg)
     ran_before = np.array([j.start_s < j.submit_s for j in fit.jobs])
-    count = min(len(fit.jobs), max(1, round(len(fit.jobs) * gpus / whole_gpus)))
+    count = max(1, round(len(fit.jobs) * fit.shape.gpus / gpus))
     rows = _one_of_each(np.lexsort((fit.gpu_s, ran_before)), fit.gpu_s, count)
     return dataclasses.replace(fit, jobs=tuple(fit.jobs[i] for i in sorted(rows)))
 
 
-def _on_share(everything: Sample, jobs: int) -> Sample:
+def _on_share(whole: Sample, jobs: int) -> Sample:
     """What fits the share of the nodes that *jobs* of the jobs get, of each group one at least."""
-    share = jobs / len(everything.jobs)
-    groups = (
-        dataclasses.replace(g, nodes=max(1, round(g.nodes * share)))
-        for g in everything.shape.groups
-    )
-    return everything.on(ClusterShape(tuple(groups)))
-
-
-def _left_out(everything: Sample, fit: Sample) -> float:
-    """The share of the GPU time of *everything* that is not of *fit*, 0 to 1."""
-    return 1 - float(fit.gpu_s.sum() / everything.gpu_s.sum())
+    share = jobs / len(whole.jobs)
+    groups = [
+        dataclasses.replace(group, nodes=max(1, round(group.nodes * share)))
+        for group in whole.shape.groups
+    ]
+    return whole.on(ClusterShape(tuple(groups)))
 
 
 def _one_of_each(order: npt.NDArray[np.int64], gpu_s: F64, count: int) -> list[int]:

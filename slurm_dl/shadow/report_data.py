@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import JsonObject
 from slurm_dl.shadow.records import UNSEEN, EndedJobRecord, Lookout, WishedHandover, WishedVictim
 
 SIZES: Final = {"1": 1, "2-4": 4, "5-8": 8, "9-16": 16, "17-64": 64, "65 and more": math.inf}
@@ -71,7 +72,7 @@ def period_of(recorded: Recorded, since_s: float) -> Period | None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Loss:
     """GPU-hours that preemption would have cost, as bounds; each run counts once."""
 
@@ -81,7 +82,7 @@ class Loss:
     if_not_gpu_h: float  # At most, if none saves: all its run so far as well
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Touched:
     """Who would have been touched in one group, as observed."""
 
@@ -92,7 +93,7 @@ class Touched:
     if_saved_gpu_h: float  # As in `Loss`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Balance:
     """The simulator's answer for one group; *helped*, *hurt* and *same* are all its jobs."""
 
@@ -160,12 +161,8 @@ class Report:
     why_not: str = ""  # Why it was
 
 
-def report_of(period: Period, *, restart_s: float, name_of: Names) -> Report:
-    """The report of what was observed.
-
-    Args:
-        restart_s: What starting a stopped job again is taken to cost, seconds.
-    """
+def report_of(period: Period, restart_s: float, name_of: Names) -> Report:
+    """The report of what was observed; *restart_s* as there."""
     lookouts = period.lookouts
     compared = sum(o.compared for o in lookouts)
     busy = [(o.held / o.gpus, o.looks) for o in lookouts if o.gpus > 0]
@@ -206,26 +203,17 @@ def covered_s(lookouts: Sequence[Lookout], begin_s: float) -> float:
 def loss_of(wishes: Iterable[WishedHandover], restart_s: float) -> Loss:
     """The price of stopping the runs of *wishes*."""
     runs = _runs(wishes)
-    saved = sum((_if_saved_gpu_h(v, restart_s) for v in runs), start=0.0)
-    return Loss(
-        runs=len(runs),
-        gpus=sum(v.gpus for v in runs),
-        if_saved_gpu_h=saved,
-        if_not_gpu_h=saved + sum(v.gpus * v.ran_s for v in runs) / HOUR_S,
-    )
+    saved = sum((v.gpus * (v.grace_s + restart_s) for v in runs), start=0.0)
+    lost = saved + sum(v.gpus * v.ran_s for v in runs)
+    return Loss(len(runs), sum(v.gpus for v in runs), saved / HOUR_S, lost / HOUR_S)
 
 
 def _runs(wishes: Iterable[WishedHandover]) -> list[WishedVictim]:
     """Each run that would have been stopped once, as it was when it was first wished for."""
     once: dict[tuple[int, int], WishedVictim] = {}
-    for wish in wishes:
-        for victim in wish.victims:
-            once.setdefault((victim.job_id, victim.restarts), victim)
+    for victim in (v for wish in wishes for v in wish.victims):
+        once.setdefault((victim.job_id, victim.restarts), victim)
     return list(once.values())
-
-
-def _if_saved_gpu_h(run: WishedVictim, restart_s: float) -> float:
-    return run.gpus * (run.grace_s + restart_s) / HOUR_S
 
 
 def sooner_s(wish: WishedHandover, end_s: float) -> float:
@@ -251,13 +239,8 @@ def _touched(period: Period, restart_s: float, name_of: Names) -> dict[str, tupl
     def touched(group: str, rows: Sequence[int]) -> Touched:
         gained_s = [gains[i][1] for i in rows if i < len(gains)]
         stopped = [runs[i - len(gains)] for i in rows if i >= len(gains)]
-        return Touched(
-            group=group,
-            sooner=len(gained_s),
-            sooner_s=sum(gained_s),
-            stopped=len(stopped),
-            if_saved_gpu_h=sum(_if_saved_gpu_h(v, restart_s) for v in stopped),
-        )
+        cost_s = sum(v.gpus * (v.grace_s + restart_s) for v in stopped)
+        return Touched(group, len(gained_s), sum(gained_s), len(stopped), cost_s / HOUR_S)
 
     return by_group(owners, touched, name_of)
 
@@ -276,7 +259,6 @@ def by_group(
     Returns:
         Groups with the most rows first; sizes by size.
     """
-    sizes = list(SIZES)
     words = {
         "user": [name_of(uid) for uid, _, _ in owners],
         "account": [account or "-" for _, account, _ in owners],
@@ -287,29 +269,16 @@ def by_group(
         rows = defaultdict[str, list[int]](list)
         for i, name in enumerate(names):
             rows[name].append(i)
-        order = (
-            sorted(rows, key=sizes.index)
-            if what == "size"
-            else sorted(rows, key=lambda group: (-len(rows[group]), group))
-        )
-        found[what] = tuple(sums(group, rows[group]) for group in order)
-    return found
+        found[what] = sorted(rows.items(), key=lambda item: (-len(item[1]), item[0]))
+    found["size"].sort(key=lambda item: SIZES[item[0]])
+    return {what: tuple(sums(*item) for item in groups) for what, groups in found.items()}
 
 
 def as_json(report: Report) -> JsonObject:
-    """The report for ``--json``; what is not known is null."""
-    return {key: _plain(value) for key, value in dataclasses.asdict(report).items()}
-
-
-def _plain(value: object) -> Json:
-    match value:
-        case dict():
-            return {str(key): _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float():
-            return round(value, 3) if math.isfinite(value) else None
-        case bool() | int() | str() | None:
-            return value
-        case _:
-            raise TypeError(type(value))
+    """The report for ``--json``, numbers to thousandths; what is not known is null."""
+    found: JsonObject = json.loads(
+        json.dumps(dataclasses.asdict(report)),
+        parse_float=lambda number: round(float(number), 3),
+        parse_constant=lambda _: None,
+    )
+    return found

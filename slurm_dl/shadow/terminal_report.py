@@ -16,7 +16,7 @@ import click
 
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.shadow.records import UNSEEN, WishedHandover
-from slurm_dl.shadow.report_data import Balance, Report, Simulated, Touched, sooner_s
+from slurm_dl.shadow.report_data import HOUR_S, Balance, Report, Simulated, Touched, sooner_s
 from slurm_dl.text import ago, counted, safe
 
 MOST_NAMED = 4
@@ -52,11 +52,8 @@ def figures(report: Report) -> Iterator[tuple[str, str]]:
     if not report.wishes:
         yield "preemption", "it would have begun no hand-over"
         return
-    handovers, runs = counted(len(report.wishes), "hand-over"), counted(loss.runs, "run")
-    yield (
-        "preemption",
-        f"it would have begun {handovers}, stopping {runs} on {loss.gpus:,.0f} GPUs",
-    )
+    begun = f"it would have begun {counted(len(report.wishes), 'hand-over')}"
+    yield "preemption", f"{begun}, stopping {counted(loss.runs, 'run')} on {loss.gpus:,.0f} GPUs"
     saved = (
         f"at most {loss.if_saved_gpu_h:,.1f} GPU-hours if each job saves when it is asked (its "
         f"whole grace, and {report.restart_s:,.0f} s to start again)"
@@ -96,10 +93,8 @@ def doubts(report: Report) -> list[str]:
 def _of_simulation(report: Report) -> list[str]:
     sim = report.simulated
     if sim is None:
-        return [
-            f"Waits under the policy were not simulated: {report.why_not}. What was recorded, "
-            "above, does not depend on it."
-        ]
+        why = f"Waits under the policy were not simulated: {report.why_not}."
+        return [f"{why} What was recorded, above, does not depend on it."]
     said = {
         model(sim): True,
         sample(sim): sim.is_sample,
@@ -141,11 +136,9 @@ def model(sim: Simulated) -> str:
         return "No job that came in this time has ended, so the simulated Slurm is not checked."
     low_s, high_s = sorted((sim.real_wait_s, sim.model_wait_s))
     far = high_s > _FAR * low_s and high_s - low_s > _FAR_S
-    worth = (
-        "That is far apart: do not believe the table of helped and hurt."
-        if far
-        else "So far the table of helped and hurt is to be believed."
-    )
+    worth = "So far the table of helped and hurt is to be believed."
+    if far:
+        worth = "That is far apart: do not believe the table of helped and hurt."
     return (
         f"In reality the jobs that came or waited took {ago(sim.real_wait_s)} to start on average; "
         f"the simulated plain Slurm says {ago(sim.model_wait_s)}. {worth}"
@@ -216,11 +209,11 @@ def touched_rows(groups: Sequence[Touched]) -> list[list[str]]:
 
 def span(seconds: float) -> str:
     """A time with two figures at least, so that means of hours can be told apart."""
-    for unit, unit_s, least_s in (("d", 86400.0, 172800.0), ("h", 3600.0, 3600.0)):
-        if seconds >= least_s:
-            number = seconds / unit_s
-            return f"{number:,.{int(round(number, 1) < _TWO_FIGURES)}f} {unit}"
-    return ago(seconds)
+    if seconds < HOUR_S:
+        return ago(seconds)
+    unit_s, unit = (24 * HOUR_S, "d") if seconds >= 48 * HOUR_S else (HOUR_S, "h")
+    number = seconds / unit_s
+    return f"{number:,.{int(round(number, 1) < _TWO_FIGURES)}f} {unit}"
 
 
 def utc(at_s: float) -> str:

@@ -7,9 +7,9 @@ import io
 import numpy as np
 
 from slurm_dl.shadow.html_report import page
-from slurm_dl.shadow.records import parsed
-from slurm_dl.shadow.report_data import period_of, report_of
-from slurm_dl.shadow.segment_store import JOB, OPEN, STANDING, Kept, read_open, read_standing
+from slurm_dl.shadow.records import EndedJobRecord, Lookout, WishedHandover, parsed
+from slurm_dl.shadow.report_data import Recorded, period_of, report_of
+from slurm_dl.shadow.segment_store import JOB, OPEN, STANDING, read_open, read_standing
 from tools.fuzz.target import Target, a_file
 
 _LINES = b"""["job",12,1000,"vision",4,1000,1010,500.5,1510.5,"C",1]
@@ -28,8 +28,16 @@ def _standing_seed() -> bytes:
 def _lines(data: bytes) -> object:
     """Every line, and what the report makes of them."""
     lines = [line for raw in data.split(b"\n") if (line := parsed(raw)) is not None]
-    period = period_of(Kept(tuple(lines), None, 0), 0.0)
-    return period and page(report_of(period, bad=0, restart_s=60.0, name_of=str))
+    recorded = Recorded(
+        lookouts=[line for line in lines if isinstance(line, Lookout)],
+        wishes=[line for line in lines if isinstance(line, WishedHandover)],
+        ended=[line for line in lines if isinstance(line, EndedJobRecord)],
+        unfinished=[],
+        never_ran=0,
+        bad=0,
+    )
+    period = period_of(recorded, 0.0)
+    return period and page(report_of(period, 60.0, str))
 
 
 _OPEN = b"""["open",1050,1]

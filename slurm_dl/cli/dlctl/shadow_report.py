@@ -93,9 +93,7 @@ def shadow_report(
     if period is None:
         msg = f"{directory}: nobody looked in shadow mode in that time; see --since"
         raise ShadowError(msg)
-    report = reports.report_of(
-        period, restart_s=config.preemption.checkpoint_cost_s, name_of=_name_of
-    )
+    report = reports.report_of(period, config.preemption.checkpoint_cost_s, _name_of)
     sim, why_not = None, "--simulate 0"
     if most_jobs:
         try:
