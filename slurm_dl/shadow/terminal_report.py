@@ -64,38 +64,33 @@ def figures(report: Report) -> Iterator[tuple[str, str]]:
 def doubts(report: Report) -> list[str]:
     """How sure this is, and what nobody can know; the most important first."""
     gap_s = report.to_s - report.from_s - report.covered_s
-    said = {
-        f"Nobody looked for {ago(gap_s)} of the time: what happened then is missing.": (
-            gap_s > max(600.0, 0.02 * report.covered_s)
-        ),
+    has_gap = gap_s > max(600.0, 0.02 * report.covered_s)
+    is_mixed = len(report.policies) > 1 or len(report.modes) > 1
+    is_native = "native" in report.modes
+    said: dict[str, object] = {
+        f"Nobody looked for {ago(gap_s)} of the time: what happened then is missing.": has_gap,
         f"{report.missed:,} looks or lines were missed and {report.bad:,} lines could not be "
         "read: there may have been more hand-overs than are listed.": report.missed or report.bad,
-        "The policy, or who preempts, was changed in this time; the list mixes them.": (
-            len(report.policies) > 1 or len(report.modes) > 1
-        ),
+        "The policy, or who preempts, was changed in this time; the list mixes them.": is_mixed,
         "With preemption.mode native Slurm chooses whom to stop, by the priorities that it is "
-        "given. No plan of dlschedd says so beforehand, so no hand-over is listed.": (
-            "native" in report.modes
-        ),
+        "given. No plan of dlschedd says so beforehand, so no hand-over is listed.": is_native,
         f"In {counted(report.tripped, 'look')} a circuit breaker would have stopped preemption, "
         "until it re-armed or an admin reset it. Here it let go with its reason.": report.tripped,
         "Nothing was done, so each look planned from a queue that the earlier plans had not "
         "changed. Live, later plans would have been others: a wish that stays unfulfilled takes "
         "the place of those behind it, and limits on a job's preemptions never count.": True,
-        "A hand-over counts once for each wait of the job it is for; the waiting tasks of an "
-        "array count as one job. When a stopped job would have run again is not known.": (
-            report.wishes
-        ),
+        "A hand-over counts once for each wait of the job it is for; the waiting tasks of an array "
+        "count as one job. When a stopped job would have run again is not known.": report.wishes,
+        **_of_simulation(report.simulated, report.why_not),
     }
-    return [sentence for sentence, holds in said.items() if holds] + _of_simulation(report)
+    return [sentence for sentence, holds in said.items() if holds]
 
 
-def _of_simulation(report: Report) -> list[str]:
-    sim = report.simulated
+def _of_simulation(sim: Simulated | None, why_not: str) -> dict[str, object]:
     if sim is None:
-        why = f"Waits under the policy were not simulated: {report.why_not}."
-        return [f"{why} What was recorded, above, does not depend on it."]
-    said = {
+        why = f"Waits under the policy were not simulated: {why_not}."
+        return {f"{why} What was recorded, above, does not depend on it.": True}
+    return {
         model(sim): True,
         sample(sim): sim.is_sample,
         f"{counted(sim.open_ended, 'job')} had not ended, or vanished: they take part with the "
@@ -112,7 +107,6 @@ def _of_simulation(report: Report) -> list[str]:
         "are left out; who agreed to preemption is drawn in the recorded proportion; users do "
         "not react.": True,
     }
-    return [sentence for sentence, holds in said.items() if holds]
 
 
 def subject(sim: Simulated) -> str:
@@ -183,11 +177,8 @@ def balance_rows(groups: Sequence[Balance]) -> list[list[str]]:
         [
             b.group,
             *(f"{n:,}" for n in (b.jobs, b.helped, b.hurt, b.same)),
-            *(
-                "-" if math.isnan(t) else span(t)
-                for t in (b.plain_wait_s, b.policy_wait_s, b.plain_jct_s, b.policy_jct_s)
-            ),
-            span(b.worst_s) if b.hurt else "-",
+            *map(span, (b.plain_wait_s, b.policy_wait_s, b.plain_jct_s, b.policy_jct_s)),
+            span(b.worst_s if b.hurt else math.nan),
         ]
         for b in groups
     ]
@@ -197,20 +188,17 @@ def touched_rows(groups: Sequence[Touched]) -> list[list[str]]:
     """Groups of those that were observed."""
     return [
         [
-            t.group,
-            f"{t.sooner:,}",
-            span(t.sooner_s) if t.sooner else "-",
-            f"{t.stopped:,}",
-            f"{t.if_saved_gpu_h:,.1f}" if t.stopped else "-",
+            *(t.group, f"{t.sooner:,}", span(t.sooner_s if t.sooner else math.nan)),
+            *(f"{t.stopped:,}", f"{t.if_saved_gpu_h:,.1f}" if t.stopped else "-"),
         ]
         for t in groups
     ]
 
 
 def span(seconds: float) -> str:
-    """A time with two figures at least, so that means of hours can be told apart."""
-    if seconds < HOUR_S:
-        return ago(seconds)
+    """A time with two figures at least, so that means of hours can be told apart; - for NaN."""
+    if not seconds >= HOUR_S:
+        return "-" if math.isnan(seconds) else ago(seconds)
     unit_s, unit = (24 * HOUR_S, "d") if seconds >= 48 * HOUR_S else (HOUR_S, "h")
     number = seconds / unit_s
     return f"{number:,.{int(round(number, 1) < _TWO_FIGURES)}f} {unit}"
