@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -26,21 +27,11 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.job_record import Records
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.shadow import counterfactual
+from slurm_dl.shadow import counterfactual, report_data
 from slurm_dl.shadow.counterfactual import all_of, both, compared, sampled
 from slurm_dl.shadow.html_report import page
 from slurm_dl.shadow.records import EndedJobRecord, Lookout, WishedHandover, WishedVictim, written
-from slurm_dl.shadow.report_data import (
-    Recorded,
-    Report,
-    Simulated,
-    by_group,
-    covered_s,
-    loss_of,
-    period_of,
-    report_of,
-    sooner_s,
-)
+from slurm_dl.shadow.report_data import Recorded, Report, Simulated, as_json
 from slurm_dl.shadow.segment_store import JOB, SegmentStore, UnfinishedJobs
 from slurm_dl.shadow.terminal_report import doubts
 from slurm_dl.simulation.slurm.scenario import Scenario
@@ -93,12 +84,12 @@ def period(*lines: object, since_s: float = 0.0, **more: Any) -> Any:  # noqa: A
         name: [line for line in lines if isinstance(line, kind)] for name, kind in kinds.items()
     }
     values: dict[str, Any] = {"unfinished": (), "never_ran": 0, "bad": 0, **kept, **more}
-    return period_of(Recorded(**values), BEGIN_S + since_s)
+    return report_data.period_of(Recorded(**values), BEGIN_S + since_s)
 
 
 def observed(*wishes: WishedHandover, **more: Any) -> Report:  # noqa: ANN401
     """The report of an hour with these wishes."""
-    return report_of(period(lookout(**more), *wishes), 60.0, str)
+    return report_data.report_of(period(lookout(**more), *wishes), 60.0, str)
 
 
 # What was observed.
@@ -122,7 +113,7 @@ def test_the_price_is_that_of_each_run_once(
     """Against a sum that is written down run by run; users' shares make up the whole."""
     found = [wish(10 + i, *victims) for i, victims in enumerate(sets)]
 
-    loss = loss_of(found, restart_s)
+    loss = report_data.loss_of(found, restart_s)
 
     once: dict[tuple[int, int], WishedVictim] = {}
     for v in (v for victims in sets for v in victims):
@@ -137,27 +128,29 @@ def test_the_price_is_that_of_each_run_once(
 
 
 @pytest.mark.parametrize(
-    ("expected_s", "more"),
+    ("more", "expected_s"),
     [
-        pytest.param(880, {"end": "started", "started_s": BEGIN_S + 1060}, id="started"),
-        pytest.param(0, {"end": "started", "started_s": BEGIN_S + 160}, id="within the grace"),
-        pytest.param(0, {"end": "gone"}, id="gone"),
-        pytest.param(380, {"end": "unseen", "last_s": BEGIN_S + 560}, id="unseen"),
-        pytest.param(0, {"lead": 0, "purpose": "defragment"}, id="for nobody"),
-        pytest.param(3420, {}, id="waits still"),
+        ({"end": "started", "started_s": BEGIN_S + 1060}, 880),
+        ({"end": "started", "started_s": BEGIN_S + 160}, 0),
+        ({"end": "gone"}, 0),
+        ({"end": "unseen", "last_s": BEGIN_S + 560}, 380),
+        ({"lead": 0, "purpose": "defragment"}, 0),
+        ({}, 3420),
     ],
 )
-def test_how_much_sooner(expected_s: float, more: dict[str, Any]) -> None:
+def test_how_much_sooner(more: dict[str, Any], expected_s: float) -> None:
     """The wait of the job beyond the longest grace of its victims."""
-    assert sooner_s(dataclasses.replace(wish(2, victim(1)), **more), BEGIN_S + 3600) == expected_s
+    one = dataclasses.replace(wish(2, victim(1)), **more)
+
+    assert report_data.sooner_s(one, BEGIN_S + 3600) == expected_s
 
 
 def test_time_that_nobody_saw_does_not_count() -> None:
     """Minutes between look-outs do, an hour does not."""
     lookouts = (lookout(0, 600), lookout(700, 1200), lookout(5000, 5600))
 
-    assert covered_s(lookouts, BEGIN_S) == 1200 + 600
-    assert covered_s(lookouts, BEGIN_S + 300) == 900 + 600
+    assert report_data.covered_s(lookouts, BEGIN_S) == 1200 + 600
+    assert report_data.covered_s(lookouts, BEGIN_S + 300) == 900 + 600
 
 
 def test_only_the_time_asked_for_is_in_it() -> None:
@@ -165,17 +158,15 @@ def test_only_the_time_asked_for_is_in_it() -> None:
 
     A wish that nobody wished for any more is open all the same until its job starts.
     """
-    wishes = [
-        wish(lead, victim(1), **more)
-        for lead, more in {
-            2: {"end": "started", "started_s": BEGIN_S + 300},
-            6: {"end": "gone"},
-            7: {"end": "unseen"},
-            8: {"end": "started", "started_s": BEGIN_S + 5050},
-            9: {},
-            3: {"end": "gone", "at_s": 5100},
-        }.items()
-    ]
+    ends: dict[int, dict[str, Any]] = {
+        2: {"end": "started", "started_s": BEGIN_S + 300},
+        6: {"end": "gone"},
+        7: {"end": "unseen"},
+        8: {"end": "started", "started_s": BEGIN_S + 5050},
+        9: {},
+        3: {"end": "gone", "at_s": 5100},
+    }
+    wishes = [wish(lead, victim(1), **more) for lead, more in ends.items()]
     ended = (job(4, 0, 0, 500), job(5, 0, 0, 5200))
     recorded = (lookout(0, 600), lookout(5000, 5600), *wishes, *ended)
 
@@ -190,7 +181,7 @@ def test_groups() -> None:
     gpus = (65, 64, 16, 8, 2, 1, 0.25)
     owners = [(i % 3, "b" * (i > 1), float(n)) for i, n in enumerate(gpus)]
 
-    found = by_group(owners, lambda group, rows: (group, rows), str)
+    found = report_data.by_group(owners, lambda group, rows: (group, rows), str)
 
     assert found == {
         "user": (("0", [0, 3, 6]), ("1", [1, 4]), ("2", [2, 5])),
@@ -285,15 +276,17 @@ def test_helped_hurt_and_same_are_all(plain: list[float], change: list[float]) -
     jobs = [job(i, 0, 0, 1, account="ab"[i % 2], gpus=float(2 ** (i % 3))) for i in range(n)]
     whole = all_of(period(lookout(), *jobs))
     policy = [one_s * by for one_s, by in zip(plain, change, strict=False)]
+    later = [b - a > max(60, 0.05 * a) for a, b in zip(plain, policy, strict=True)]
+    sooner = [a - b > max(60, 0.05 * a) for a, b in zip(plain, policy, strict=True)]
 
     table = compared(whole, whole, ran(plain), ran(policy), str)
 
     for groups in ((table.total,), *table.by.values()):
+        assert sum(b.hurt for b in groups) == sum(later)
+        assert sum(b.helped for b in groups) == sum(sooner)
         assert sum(b.jobs for b in groups) == n
-        for b in groups:
-            assert b.helped + b.hurt + b.same == b.jobs
-            assert min(b.helped, b.hurt, b.same) >= 0
-            assert bool(b.worst_s) == bool(b.hurt)
+        assert all(b.helped + b.hurt + b.same == b.jobs for b in groups)
+        assert all(bool(b.worst_s) == bool(b.hurt) for b in groups)
 
 
 # What is said.
@@ -303,7 +296,7 @@ def test_what_is_doubtful_is_said() -> None:
     """Gaps, changes, breakers, native preemption, missed looks: each has its sentence."""
     later = lookout(9000, 9600, policy="fifo", mode="native", missed=2)
     lines = (lookout(0, 600, tripped=3), later, wish(2, victim(1)))
-    report = report_of(period(*lines, bad=4), 60.0, str)
+    report = report_data.report_of(period(*lines, bad=4), 60.0, str)
 
     said = " ".join(doubts(dataclasses.replace(report, why_not="--simulate 0")))
     quiet = " ".join(doubts(observed()))
@@ -312,6 +305,7 @@ def test_what_is_doubtful_is_said() -> None:
         assert words in said
         assert words not in quiet
     assert "not simulated: --simulate 0" in said
+    assert as_json(dataclasses.replace(report, gpus=math.nan))["gpus"] is None
 
 
 @pytest.mark.parametrize(
@@ -338,7 +332,7 @@ def hostile_report() -> Report:
     evil = wish(2, victim(1, account=HOSTILE), lead_account=HOSTILE, why=HOSTILE, purpose=HOSTILE)
     recorded = period(lookout(policy=HOSTILE, mode=HOSTILE), evil)
     jobs = [dataclasses.replace(j, account=HOSTILE) for j in queue_of([4000, 4000, 600])]
-    report = report_of(recorded, 60.0, lambda _: HOSTILE)
+    report = report_data.report_of(recorded, 60.0, lambda _: HOSTILE)
     return dataclasses.replace(report, why_not=HOSTILE, simulated=simulated(jobs))
 
 
