@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from slurm_dl.json_types import JsonObject
+from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.shadow.records import UNSEEN, EndedJobRecord, Lookout, WishedHandover, WishedVictim
 
 SIZES: Final = {"1": 1, "2-4": 4, "5-8": 8, "9-16": 16, "17-64": 64, "65 and more": math.inf}
@@ -53,12 +52,9 @@ def period_of(recorded: Recorded, since_s: float) -> Period | None:
     if not lookouts:
         return None
     begin_s = max(since_s, lookouts[0].from_s)
-    wishes = [
-        # One that was not seen to end is open.
-        w
-        for w in recorded.wishes
-        if not w.end or max(w.last_s, w.started_s) >= begin_s
-    ]
+    # One that was not seen to end is open.
+    until_s = [max(w.last_s, w.started_s) if w.end else math.inf for w in recorded.wishes]
+    wishes = [w for w, end_s in zip(recorded.wishes, until_s, strict=True) if end_s >= begin_s]
     return Period(
         begin_s=begin_s,
         # Wishes and ends are said at once, looks minute by minute.
@@ -276,9 +272,18 @@ def by_group(
 
 def as_json(report: Report) -> JsonObject:
     """The report for ``--json``, numbers to thousandths; what is not known is null."""
-    found: JsonObject = json.loads(
-        json.dumps(dataclasses.asdict(report)),
-        parse_float=lambda number: round(float(number), 3),
-        parse_constant=lambda _: None,
-    )
-    return found
+    return {key: _plain(value) for key, value in dataclasses.asdict(report).items()}
+
+
+def _plain(value: object) -> Json:
+    match value:
+        case dict():
+            return {str(key): _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case float():
+            return round(value, 3) if math.isfinite(value) else None
+        case int() | str():
+            return value
+        case _:
+            return None
