@@ -143,13 +143,9 @@ def wish_rows(report: Report) -> list[list[str]]:
     """The wishes: when, what, for whom, from whom, GPUs, what came of it, why, sooner by."""
     return [
         [
-            utc(wish.begin_s),
-            PURPOSES.get(wish.purpose, wish.purpose),
-            _jobs(wish.beneficiaries) or "-",
-            _jobs([v.job_id for v in wish.victims]),
-            f"{wish.gpus:g}",
-            _outcome(wish, report.to_s),
-            wish.why,
+            *(utc(wish.begin_s), PURPOSES.get(wish.purpose, wish.purpose)),
+            *(_jobs(wish.beneficiaries) or "-", _jobs([v.job_id for v in wish.victims])),
+            *(f"{wish.gpus:g}", _outcome(wish, report.to_s), wish.why),
             ago(sooner_s(wish, report.to_s)) if wish.lead else "-",
         ]
         for wish in report.wishes
@@ -158,10 +154,13 @@ def wish_rows(report: Report) -> list[list[str]]:
 
 def _outcome(wish: WishedHandover, end_s: float) -> str:
     """The real end of its wait."""
-    if wish.end == "started":
-        return f"started {ago(wish.started_s - wish.begin_s)} later"
-    waits = f"{'waits ' * bool(wish.lead)}for {ago(end_s - wish.begin_s)}"
-    return {"gone": "never started", "over": "over", UNSEEN: "nobody saw"}.get(wish.end, waits)
+    waits = "waits for" if wish.lead else "for"
+    return {
+        "started": f"started {ago(wish.started_s - wish.begin_s)} later",
+        "gone": "never started",
+        "over": "over",
+        UNSEEN: "nobody saw",
+    }.get(wish.end, f"{waits} {ago(end_s - wish.begin_s)}")
 
 
 def _jobs(numbers: Sequence[int]) -> str:

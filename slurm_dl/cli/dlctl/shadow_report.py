@@ -130,18 +130,14 @@ def _recorded(directory: Path, since_s: float) -> Recorded:
         jobs = jobs[~np.isin(jobs["job_id"], [job.job_id for job in ended])]
         has_run = (jobs["start_s"] > 0) & (jobs["ran_s"] > 0)
         never_ran = int(jobs["tasks"][~has_run].sum())
+        names = ("job_id", "uid", "gpus", "start_s", "ran_s", "opted_in")
         unfinished = [
             EndedJobRecord(
-                job_id=int(row["job_id"]),
-                uid=int(row["uid"]),
                 account=accounts[row["account"]],
-                gpus=float(row["gpus"]),
                 submit_s=float(min(row["submit_s"], row["start_s"])),
-                start_s=float(row["start_s"]),
-                ran_s=float(row["ran_s"]),
                 end_s=float(max(now_s, row["start_s"])),
                 how="V",
-                opted_in=bool(row["opted_in"]),
+                **{name: row[name].item() for name in names},
             )
             for row in jobs[has_run]
         ]
