@@ -13,7 +13,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -22,11 +21,13 @@ from slurm_dl.daemon.control.reception import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.forecast.calibration import FILE_NAME, ForecastBook, Said
+from slurm_dl.forecast.calibration import ForecastBook
 from slurm_dl.forecast.forward_runs import ForecastQuestion
 from slurm_dl.forecast.start_time_text import FEW_RUNS
 from slurm_dl.forecast.worker import ForecastError, asked_of_worker, run_worker
 from slurm_dl.json_types import JsonObject
+from slurm_dl.ledger.noted import ForecastRange
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import PENDING
 from slurm_dl.model.snapshot import Snapshot
@@ -53,22 +54,25 @@ class Forecasts:
     """Forecasts of one daemon, and how good they were; a `Observer`.
 
     Args:
-        state_dir: Where the score is kept.
         work: Runs forward; see `run_worker`.
+
+    Attributes:
+        ledger: The ledger in use, where the score is kept; None keeps none.
     """
 
-    def __init__(self, state_dir: Path, work: Work = run_worker) -> None:
+    def __init__(self, work: Work = run_worker) -> None:
+        self.ledger: Callable[[], Ledger] | None = None
         self._work = work
         self._one = threading.Lock()
         self._of: Cycle | None = None
         self._kept: dict[tuple[ForecastQuestion, float], JsonObject] = {}
-        self._book = ForecastBook(state_dir / FILE_NAME)
-        self._outcomes: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self._book: ForecastBook | None = None
+        self._outcomes: queue.SimpleQueue[ForecastRange] = queue.SimpleQueue()
         self._began_s = time.monotonic()
         self._sampled_s = -math.inf
         self._sampler: threading.Thread | None = None
         self._random = random.Random(0)  # noqa: S311 - a sample
-        self.score = self._book.score
+        self.score = ForecastBook().score
         """How often the last ranges held; replaced as a whole, to be read from any thread."""
 
     def on_cycle(self, now: PublishedState) -> None:
@@ -78,10 +82,11 @@ class Forecasts:
         """
         if now.cycle is None:
             return
+        book = self._book = self._book or ForecastBook(self.ledger)
         while not self._outcomes.empty():
-            self._book.say(self._outcomes.get())
-        self._book.see(now.cycle.snapshot)
-        self.score = self._book.score
+            book.say(self._outcomes.get())
+        book.see(now.cycle.snapshot)
+        self.score = book.score
         every_s, at_s = now.config.forecasts.sample_every_s, time.monotonic()
         if not every_s or at_s < self._began_s + FIRST_SAMPLE_S:
             return
@@ -94,7 +99,7 @@ class Forecasts:
         jobs = snap.jobs
         may = startable(snap) & (jobs.gpus > 0) & (jobs.tasks == 1) & snap.managed_jobs
         rows = np.flatnonzero(may)
-        ids = [JobId(j) for j in jobs.job_id[rows].tolist() if not self._book.has(j)]
+        ids = [JobId(j) for j in jobs.job_id[rows].tolist() if not book.has(j)]
         if ids:
             chosen = tuple(sorted(self._random.sample(ids, min(SAMPLE, len(ids)))))
             self._sampler = threading.Thread(
@@ -170,7 +175,7 @@ class Forecasts:
                     for key in ("low_s", "median_s", "high_s")
                 )
                 self._outcomes.put(
-                    Said(
+                    ForecastRange(
                         job_id=int(job_id),
                         asked_s=snap.now_s,
                         low_s=low_s,
@@ -181,9 +186,9 @@ class Forecasts:
 
 
 @functools.cache
-def forecasts_of(state_dir: Path) -> Forecasts:
+def forecasts_of_daemon() -> Forecasts:
     """The forecasts of the daemon of this process: one at a time means one object."""
-    return Forecasts(state_dir)
+    return Forecasts()
 
 
 def score_of(forecasts: Forecasts) -> JsonObject:

@@ -39,6 +39,7 @@ from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.daemon.wakeup import Wakeup
 from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
 from slurm_dl.ledger.sqlite.store import SupersededError
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.plan import Action
@@ -148,6 +149,11 @@ class Daemon:
     # The loop.
 
     @property
+    def ledger(self) -> Ledger:
+        """The ledger in use, for the loop's own thread; a reload opens another one."""
+        return self._parts.ledger
+
+    @property
     def _loaded(self) -> Loaded:
         return self._reloading.loaded
 
@@ -188,17 +194,17 @@ class Daemon:
         return self._cycle(acting=acting)
 
     def close(self) -> None:
-        """Let go of the parts and the pipe, let the observers finish; each whatever the others do.
+        """Let the observers finish, let go of the parts and the pipe; each whatever the others do.
 
-        The observers come last, for they may take seconds; a stand-by waits for them. Once another
-        daemon acts they write no more.
+        Observers write the ledger, so they come before it. Once another daemon acts they write no
+        more.
         """
         with contextlib.ExitStack() as last_first:
-            observers = self._observers
-            last_first.callback(observers.abandon if self._passed_over else observers.close)
             last_first.callback(self._alarm.close)
             last_first.callback(self._parts.cluster.close)
             last_first.callback(self._parts.ledger.close)
+            observers = self._observers
+            last_first.callback(observers.abandon if self._passed_over else observers.close)
 
     def _round(self) -> None:
         notify("WATCHDOG=1")

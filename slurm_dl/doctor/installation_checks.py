@@ -18,17 +18,12 @@ from slurm_dl.daemon.takeover import lease
 from slurm_dl.doctor.controller_config import CannotTellError
 from slurm_dl.doctor.site import Account, CheckResult, Site, check, error, ok, warning
 from slurm_dl.files import why_not_trusted
-from slurm_dl.forecast.calibration import FILE_NAME
 from slurm_dl.json_types import JsonObject, number
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.submit import script_templates
 from slurm_dl.text import ago
 
-_SHADOW = "shadow"
-_WRITTEN = (
-    *(lease.LOCK_FILE, FILE_NAME, _SHADOW),
-    *(LEDGER_FILE, f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"),
-)
+_WRITTEN = (lease.LOCK_FILE, LEDGER_FILE, f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm")
 """What dlschedd opens again in its state directory after a restart, beside the audit log."""
 
 MOUNTS = Path("/proc/self/mountinfo")
@@ -95,8 +90,7 @@ def directories(site: Site) -> CheckResult:
                 f"{key}: {open_to}",
                 f"only root and {account.name} may write there, or to the directories above",
             )
-        written = [state / name for name in _WRITTEN]
-        written += [*(state / _SHADOW).glob("*"), paths.audit_log]
+        written = [*(state / name for name in _WRITTEN), paths.audit_log]
         if closed := [str(file) for file in written if _is_closed(file, account)]:
             return error(
                 f"{who} cannot write to {', '.join(closed)[:300]}",

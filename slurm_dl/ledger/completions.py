@@ -6,15 +6,17 @@ in the look that first sees it over.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.ledger.attained_service import AttainedService
+from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, I64, JobState
 from slurm_dl.model.membership import is_in
+from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import JobText, Observed
 
 LONGEST_TEXT = 200
@@ -45,6 +47,9 @@ class JobEnding:
         end_s: Its end, epoch seconds; 0 if Slurm did not tell.
         seen_s: When it was first seen over, epoch seconds.
         preemptible: It declared a preemption contract.
+        submit_s: First submission, epoch seconds; 0 if nobody wrote it down, as below.
+        first_run_s: First start, epoch seconds; 0 if it never started.
+        ran_s: Seconds over all its runs.
     """
 
     job_id: JobId
@@ -67,6 +72,9 @@ class JobEnding:
     end_s: float = 0.0
     seen_s: float
     preemptible: bool = False
+    submit_s: float = 0.0
+    first_run_s: float = 0.0
+    ran_s: float = 0.0
 
     @property
     def how(self) -> str:
@@ -103,14 +111,18 @@ def endings_of(
     new = np.concatenate([over[~is_in(over, before.job_id[before.over != 0])], came])
     if not len(new):
         return (), strangers
-    rows = np.flatnonzero(listed & is_in(jobs.job_id, new))
-    return tuple(endings_at(rows.tolist(), seen)), strangers
+    these = dataclasses.replace(seen, jobs=jobs.take(listed & is_in(jobs.job_id, new)))
+    memory = remembered(after, these.jobs)
+    return tuple(endings_at(range(len(these.jobs)), these, memory)), strangers
 
 
-def endings_at(rows: Iterable[int], seen: Observed) -> Iterator[JobEnding]:
+def endings_at(rows: Iterable[int], seen: Observed, memory: Remembered) -> Iterator[JobEnding]:
     """The ends of the jobs at *rows*, which are over."""
     jobs = seen.jobs
     for i in rows:
+        start_s, end_s = float(jobs.start_s[i]), float(jobs.end_s[i])
+        first_s = float(memory.first_run_s[i])
+        first_s = first_s if 0 < first_s <= start_s else start_s
         job_id, partition = JobId(int(jobs.job_id[i])), int(jobs.partition[i])
         text = seen.texts.get(job_id) or JobText(label=str(job_id))
         yield JobEnding(
@@ -124,10 +136,13 @@ def endings_at(rows: Iterable[int], seen: Observed) -> Iterator[JobEnding]:
             n_nodes=int(jobs.n_nodes[i]),
             gpus=float(jobs.gpus[i]),
             restarts=int(jobs.restarts[i]),
-            start_s=float(jobs.start_s[i]),
-            end_s=float(jobs.end_s[i]),
+            start_s=start_s,
+            end_s=end_s,
             seen_s=seen.now_s,
             preemptible=seen.claim(job_id).contract is not None,
+            submit_s=float(memory.first_submit_s[i]),
+            first_run_s=first_s,
+            ran_s=max(float(memory.ran_s[i]), end_s - start_s, 0.0) if start_s > 0 else 0.0,
         )
 
 

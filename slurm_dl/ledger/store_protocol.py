@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.lease_credits import Owed
+from slurm_dl.ledger.noted import Noted
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId
 from slurm_dl.model.steer import Steer
+
+_T = TypeVar("_T", bound=Noted)
 
 HOUR_S = 3600.0
 """GPUs that were taken back are remembered for this long."""
@@ -54,6 +57,7 @@ class StoreChange:
         restarts: What became of jobs that were put back, to insert or replace.
         breakers: Breakers to insert or replace.
         booked: Entries of the book to insert or replace, and to strike out.
+        noted: Rows that are kept for others, to insert or replace.
         cut_to_s: Before all else, set later instants of what the store alone remembers to this,
             epoch seconds: GPUs that were taken, and jobs that are over and how they ended.
         distrust_until_s: Until when the clock is not believed; None leaves that as it is.
@@ -71,6 +75,7 @@ class StoreChange:
     restarts: Sequence[Restart] = ()
     breakers: Sequence[Breaker] = ()
     booked: Sequence[Entry] = ()
+    noted: Sequence[Noted] = ()
     cut_to_s: float | None = None
     distrust_until_s: float | None = None
 
@@ -83,6 +88,9 @@ class Store(Protocol):
 
     def save(self, change: StoreChange, /) -> None:
         """Write *change*."""
+
+    def noted(self, kind: type[_T], /) -> tuple[_T, ...]:
+        """The rows of *kind* that are kept for others."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -100,6 +108,10 @@ class MemoryStore:
 
     def save(self, change: StoreChange, /) -> None:
         """The ledger has it in memory already."""
+
+    def noted(self, _: type[_T], /) -> tuple[_T, ...]:
+        """Nothing is remembered."""
+        return ()
 
     def close(self) -> None:
         """There is nothing to let go of."""

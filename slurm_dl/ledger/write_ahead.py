@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from slurm_dl.ledger.attained_service import AttainedService, EndedRun, answers_
 from slurm_dl.ledger.clock_adjustment import cut, cut_handover, cut_service, cut_steer
 from slurm_dl.ledger.completions import endings_of
 from slurm_dl.ledger.lease_credits import OWED, Owed
+from slurm_dl.ledger.noted import Noted
 from slurm_dl.ledger.restarts import Restarts
 from slurm_dl.ledger.run_contracts import broken_contracts, with_run_contracts
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
@@ -53,6 +55,8 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
+
+_T = TypeVar("_T", bound=Noted)
 
 APART_S = 7 * 24 * HOUR_S
 """Two models that lost on one GPU are kept apart for this long: one bad figure is not for ever."""
@@ -310,6 +314,23 @@ class Ledger:
         self._restarts = Restarts(restarts)
         self._breakers.update({b.name: b for b in breakers})
         self._taken = [cut(t, now_s, "at_s") for t in self._taken]
+
+    def note(self, rows: Sequence[Noted]) -> None:
+        """Store *rows*, kept for others, in place of those with their keys.
+
+        Raises:
+            Exception: The store's own; none is stored then.
+        """
+        if rows:
+            self._store.save(StoreChange(noted=rows))
+
+    def noted(self, kind: type[_T]) -> tuple[_T, ...]:
+        """The rows of *kind* that are kept for others.
+
+        Raises:
+            Exception: The store's own.
+        """
+        return self._store.noted(kind)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -4,183 +4,173 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.shadow.counterfactual import Simulated, size_of, size_rank
-from slurm_dl.shadow.records import UNSEEN, EndedJobRecord, Lookout, WishedHandover, WishedVictim
-from slurm_dl.shadow.segment_store import Kept
+from slurm_dl.ledger.noted import UNSEEN, MinuteTotals, PlannedHandover, PlannedVictim, ShadowRecord
 
-_GPU_H: Final = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """GPU-hours that preemption would have cost, as bounds; each run counts once.
-
-    Attributes:
-        runs: Runs that would have been stopped.
-        gpus: GPUs of all of them.
-        if_saved_gpu_h: At most so many, if each saves when it is asked, as it has declared: its
-            GPUs for its whole grace and for the restart.
-        if_not_gpu_h: At most so many, if none saves: all its run so far as well.
-    """
-
-    runs: int
-    gpus: float
-    if_saved_gpu_h: float
-    if_not_gpu_h: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
-    """Who would have been touched in one group, as observed.
-
-    Attributes:
-        sooner: Wishes whose job would have started sooner.
-        sooner_s: Seconds their jobs went on waiting after the wish and its victims' longest grace,
-            together; up to the end of the record for those that still wait.
-        stopped: Runs that would have been stopped.
-        if_saved_gpu_h: As in `Loss`.
-    """
-
-    group: str
-    sooner: int
-    sooner_s: float
-    stopped: int
-    if_saved_gpu_h: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """All of it.
-
-    Attributes:
-        from_s, to_s: The time that was asked for and is there, epoch seconds.
-        covered_s: Seconds of it in which somebody looked.
-        looks, missed, bad: Looks; looks and lines that were missed; lines that were unreadable.
-        policies, modes: What was in force, in the order of time.
-        gpus: GPUs at the last look.
-        busy_share: Of them held, mean over time.
-        compared, first_other, others: As in `Lookout`, over all looks.
-        most_wishes: Most hand-overs in one plan.
-        tripped: Looks in which a circuit breaker would have stopped preemption.
-        ended: Jobs whose end was seen.
-        wishes: In the order of time.
-        loss: Of all wishes.
-        touched: By ``user``, ``account`` and ``size``.
-        simulated: None if it was left out; *why_not* says why.
-    """
-
-    from_s: float
-    to_s: float
-    covered_s: float
-    looks: int
-    missed: int
-    bad: int
-    policies: tuple[str, ...]
-    modes: tuple[str, ...]
-    gpus: float
-    busy_share: float
-    compared: int
-    first_other: int
-    others: float
-    most_wishes: int
-    tripped: int
-    ended: int
-    wishes: tuple[WishedHandover, ...]
-    loss: Loss
-    restart_s: float
-    touched: Mapping[str, tuple[Touched, ...]]
-    simulated: Simulated | None = None
-    why_not: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """What was kept, cut to one time.
-
-    Attributes:
-        begin_s, end_s: First and last look in it, epoch seconds.
-    """
-
-    begin_s: float
-    end_s: float
-    lookouts: tuple[Lookout, ...]
-    wishes: tuple[WishedHandover, ...]
-    ended: tuple[EndedJobRecord, ...]
-
-
-def period_of(kept: Kept, since_s: float) -> Period | None:
-    """What of *kept* is since *since_s*, epoch seconds; None if nobody looked then."""
-    lookouts = tuple(
-        sorted(
-            (o for o in kept.lines if isinstance(o, Lookout) and o.to_s >= since_s),
-            key=lambda o: o.from_s,
-        )
-    )
-    if not lookouts:
-        return None
-    begin_s = max(since_s, lookouts[0].from_s)
-    end_s = max(o.to_s for o in lookouts)
-    wishes = [w for w in kept.lines if isinstance(w, WishedHandover) and _until_s(w) >= begin_s]
-    # Wishes and ends are said at once, looks minute by minute.
-    end_s = max([end_s, *(w.last_s for w in wishes)])
-    ended = (j for j in kept.lines if isinstance(j, EndedJobRecord) and j.end_s >= begin_s)
-    by_time = sorted(wishes, key=lambda w: (w.begin_s, w.key))
-    return Period(begin_s, end_s, lookouts, tuple(by_time), tuple(ended))
-
-
-def _until_s(wish: WishedHandover) -> float:
-    """When it was last known to be open, epoch seconds; inf if it still is."""
-    return max(wish.last_s, wish.started_s) if wish.end else math.inf
-
-
-def report_of(
-    period: Period, *, bad: int, restart_s: float, name_of: Callable[[int], str]
-) -> Report:
-    """The report of what was observed.
-
-    Args:
-        bad: Lines that could not be read.
-        restart_s: What starting a stopped job again is taken to cost, seconds.
-        name_of: A user's name by uid.
-    """
-    looks = sum(o.looks for o in period.lookouts)
-    compared = sum(o.compared for o in period.lookouts)
-    last = period.lookouts[-1]
-    busy = [(o.held / o.gpus, o.looks) for o in period.lookouts if o.gpus > 0]
-    return Report(
-        from_s=period.begin_s,
-        to_s=period.end_s,
-        covered_s=covered_s(period.lookouts, period.begin_s),
-        looks=looks,
-        missed=sum(o.missed for o in period.lookouts),
-        bad=bad,
-        policies=tuple(dict.fromkeys(o.policy for o in period.lookouts)),
-        modes=tuple(dict.fromkeys(o.mode for o in period.lookouts)),
-        gpus=last.gpus,
-        busy_share=sum(s * n for s, n in busy) / max(1, sum(n for _, n in busy)),
-        compared=compared,
-        first_other=sum(o.first_other for o in period.lookouts),
-        others=sum(o.others * o.compared for o in period.lookouts) / max(1, compared),
-        most_wishes=max(o.wishes for o in period.lookouts),
-        tripped=sum(o.tripped for o in period.lookouts),
-        ended=len(period.ended),
-        wishes=period.wishes,
-        loss=loss_of(period.wishes, restart_s),
-        restart_s=restart_s,
-        touched=touched(period.wishes, restart_s, period.end_s, name_of),
-    )
-
+SIZES: Final = {"1": 1, "2-4": 4, "5-8": 8, "9-16": 16, "17-64": 64, "65 and more": math.inf}
+"""Classes of jobs, and the most GPUs of each."""
 
 NEIGHBOURS_S: Final = 300.0
 """Look-outs that are no further apart have nothing missing between them."""
 
+HOUR_S: Final = 3600.0
 
-def covered_s(lookouts: Sequence[Lookout], begin_s: float) -> float:
+Names = Callable[[int], str]
+"""A user's name by uid."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period(ShadowRecord):
+    """What was recorded, cut to one time."""
+
+    begin_s: float  # First look in it, epoch seconds
+    end_s: float  # Last look in it, epoch seconds
+
+
+def period_of(recorded: ShadowRecord, since_s: float) -> Period | None:
+    """What was recorded since *since_s*, epoch seconds; None if nobody looked then."""
+    minutes = tuple(m for m in recorded.minutes if m.to_s >= since_s)
+    if not minutes:
+        return None
+    begin_s = max(since_s, minutes[0].from_s)
+    # One that was not seen to end is open.
+    until_s = [max(p.last_s, p.started_s) if p.end else math.inf for p in recorded.planned]
+    planned = [p for p, end_s in zip(recorded.planned, until_s, strict=True) if end_s >= begin_s]
+    return Period(
+        begin_s=begin_s,
+        # Planned hand-overs and ends are written at once, looks minute by minute.
+        end_s=max([*(m.to_s for m in minutes), *(p.last_s for p in planned)]),
+        minutes=minutes,
+        planned=tuple(planned),
+        ended=tuple(j for j in recorded.ended if j.end_s >= begin_s),
+        unfinished=recorded.unfinished,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """GPU-hours that preemption would have cost, as bounds; each run counts once."""
+
+    runs: int  # Runs that would have been stopped
+    gpus: float  # GPUs of all of them
+    if_saved_gpu_h: float  # At most, if each saves as declared: GPUs for its grace and restart
+    if_not_gpu_h: float  # At most, if none saves: all its run so far as well
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """Who would have been touched in one group, as observed."""
+
+    group: str
+    sooner: int  # Wishes whose job would have started sooner
+    sooner_s: float  # See `sooner_s`; together
+    stopped: int  # Runs that would have been stopped
+    if_saved_gpu_h: float  # As in `Loss`
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """The simulator's answer for one group; *helped*, *hurt* and *same* are all its jobs."""
+
+    group: str
+    jobs: int
+    helped: int
+    hurt: int
+    same: int
+    plain_wait_s: float  # Mean wait, seconds; under the policy the next
+    policy_wait_s: float
+    plain_jct_s: float  # Mean time from arrival to the end, seconds; under the policy the next
+    policy_jct_s: float
+    worst_s: float  # Seconds that the job that is hurt most ends later; 0 if none is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """The counterfactual."""
+
+    total: Balance  # All jobs whose end is known
+    by: Mapping[str, tuple[Balance, ...]]  # As `by_group` has them
+    real_wait_s: float  # Mean wait in reality of jobs that came or waited; NaN if there is none
+    model_wait_s: float  # The same jobs' mean wait under the simulated plain Slurm
+    preemptions: int  # How often jobs were stopped under the policy
+    lost_gpu_h: float  # GPU-hours without progress, more than under plain Slurm
+    open_ended: int  # Jobs that took part and had not ended in reality
+    never_ran: int  # As in `MinuteTotals`: how long they would run is not known
+    unfit: int  # Jobs that fit no equal shares of the nodes
+    jobs_taken: int  # Jobs that took part
+    jobs_in_all: int  # Those there were: more than that if this is a sample
+    gpus: float  # GPUs that were simulated
+    gpus_in_all: float  # Those there are
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the nodes were a share of those there are."""
+        return self.gpus < self.gpus_in_all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All of it."""
+
+    from_s: float  # The time that was asked for and is there, epoch seconds
+    to_s: float
+    covered_s: float  # Seconds of it in which somebody looked
+    looks: int
+    missed: int  # Looks and lines
+    policies: tuple[str, ...]  # What was in force, in the order of time
+    modes: tuple[str, ...]
+    gpus: float  # At the last look
+    busy_share: float  # Of them held, mean over time
+    compared: int  # As in `MinuteTotals`, over all looks; so are the next two
+    first_other: int
+    others: float
+    most_wishes: int  # Most hand-overs in one plan
+    tripped: int  # Looks in which a circuit breaker would have stopped preemption
+    ended: int  # Jobs whose end was seen
+    wishes: tuple[PlannedHandover, ...]  # In the order of time
+    loss: Loss  # Of all wishes
+    restart_s: float  # What starting a stopped job again is taken to cost, seconds
+    touched: Mapping[str, tuple[Touched, ...]]  # As `by_group` has them
+    simulated: Simulated | None = None  # None if it was left out
+    why_not: str = ""  # Why it was
+
+
+def report_of(period: Period, restart_s: float, name_of: Names) -> Report:
+    """The report of what was observed; *restart_s* as there."""
+    lookouts = period.minutes
+    compared = sum(o.compared for o in lookouts)
+    busy = [(o.held / o.gpus, o.looks) for o in lookouts if o.gpus > 0]
+    return Report(
+        from_s=period.begin_s,
+        to_s=period.end_s,
+        covered_s=covered_s(lookouts, period.begin_s),
+        looks=sum(o.looks for o in lookouts),
+        missed=sum(o.missed for o in lookouts),
+        policies=tuple(dict.fromkeys(o.policy for o in lookouts)),
+        modes=tuple(dict.fromkeys(o.mode for o in lookouts)),
+        gpus=lookouts[-1].gpus,
+        busy_share=sum(s * n for s, n in busy) / max(1, sum(n for _, n in busy)),
+        compared=compared,
+        first_other=sum(o.first_other for o in lookouts),
+        others=sum(o.others * o.compared for o in lookouts) / max(1, compared),
+        most_wishes=max(o.wishes for o in lookouts),
+        tripped=sum(o.tripped for o in lookouts),
+        ended=len(period.ended),
+        wishes=tuple(period.planned),
+        loss=loss_of(period.planned, restart_s),
+        restart_s=restart_s,
+        touched=_touched(period, restart_s, name_of),
+    )
+
+
+def covered_s(lookouts: Sequence[MinuteTotals], begin_s: float) -> float:
     """Seconds in which somebody looked, from *begin_s* on; short gaps between looks count."""
     total, until = 0.0, begin_s
     for lookout in lookouts:
@@ -190,32 +180,28 @@ def covered_s(lookouts: Sequence[Lookout], begin_s: float) -> float:
     return total
 
 
-def runs_of(wishes: Iterable[WishedHandover]) -> list[WishedVictim]:
+def loss_of(wishes: Iterable[PlannedHandover], restart_s: float) -> Loss:
+    """The price of stopping the runs of *wishes*."""
+    runs = _runs(wishes)
+    saved = sum((v.gpus * (v.grace_s + restart_s) for v in runs), start=0.0)
+    lost = saved + sum(v.gpus * v.ran_s for v in runs)
+    return Loss(len(runs), sum(v.gpus for v in runs), saved / HOUR_S, lost / HOUR_S)
+
+
+def _runs(wishes: Iterable[PlannedHandover]) -> list[PlannedVictim]:
     """Each run that would have been stopped once, as it was when it was first wished for."""
-    once: dict[tuple[int, int], WishedVictim] = {}
-    for wish in wishes:
-        for victim in wish.victims:
-            once.setdefault((victim.job_id, victim.restarts), victim)
+    once: dict[tuple[int, int], PlannedVictim] = {}
+    for victim in (v for wish in wishes for v in wish.victims):
+        once.setdefault((victim.job_id, victim.restarts), victim)
     return list(once.values())
 
 
-def loss_of(wishes: Iterable[WishedHandover], restart_s: float) -> Loss:
-    """What stopping the runs of *wishes* would have cost."""
-    runs = runs_of(wishes)
-    saved = sum(v.gpus * (v.grace_s + restart_s) for v in runs) / _GPU_H
-    return Loss(
-        runs=len(runs),
-        gpus=sum(v.gpus for v in runs),
-        if_saved_gpu_h=saved,
-        if_not_gpu_h=saved + sum(v.gpus * v.ran_s for v in runs) / _GPU_H,
-    )
-
-
-def sooner_s(wish: WishedHandover, end_s: float) -> float:
+def sooner_s(wish: PlannedHandover, end_s: float) -> float:
     """How much sooner its job would have started at least, had nothing else been different.
 
-    Seconds; up to *end_s* if it had not started by then, to the last look that wished it if nobody
-    saw what became of it, 0 for one that went without a start.
+    Seconds that it went on waiting after the wish and its victims' longest grace; up to *end_s* if
+    it had not started by then, to the last look that wished it if nobody saw what became of it, 0
+    for one that went without a start.
     """
     if not wish.lead or wish.end == "gone":
         return 0.0
@@ -224,49 +210,53 @@ def sooner_s(wish: WishedHandover, end_s: float) -> float:
     return max(0.0, until_s - wish.begin_s - grace_s)
 
 
-def touched(
-    wishes: Sequence[WishedHandover], restart_s: float, end_s: float, name_of: Callable[[int], str]
-) -> dict[str, tuple[Touched, ...]]:
-    """Who would have been touched, by user, account and size."""
+def _touched(period: Period, restart_s: float, name_of: Names) -> dict[str, tuple[Touched, ...]]:
+    gains = [(w, s) for w in period.planned if (s := sooner_s(w, period.end_s)) > 0]
+    runs = _runs(period.planned)
+    owners = [(w.lead_uid, w.lead_account, w.lead_gpus) for w, _ in gains]
+    owners += [(v.uid, v.account, v.gpus) for v in runs]
 
-    def groups(
-        lead: Callable[[WishedHandover], str], victim: Callable[[WishedVictim], str]
-    ) -> tuple[Touched, ...]:
-        found: dict[str, Touched] = {}
+    def touched(group: str, rows: Sequence[int]) -> Touched:
+        gained_s = [gains[i][1] for i in rows if i < len(gains)]
+        stopped = [runs[i - len(gains)] for i in rows if i >= len(gains)]
+        cost_s = sum(v.gpus * (v.grace_s + restart_s) for v in stopped)
+        return Touched(group, len(gained_s), sum(gained_s), len(stopped), cost_s / HOUR_S)
 
-        def of(group: str) -> Touched:
-            none = Touched(group=group, sooner=0, sooner_s=0, stopped=0, if_saved_gpu_h=0)
-            return found.get(group, none)
+    return by_group(owners, touched, name_of)
 
-        for wish in wishes:
-            gain_s = sooner_s(wish, end_s)
-            if gain_s > 0:
-                before = of(lead(wish))
-                found[before.group] = dataclasses.replace(
-                    before, sooner=before.sooner + 1, sooner_s=before.sooner_s + gain_s
-                )
-        for run in runs_of(wishes):
-            before = of(victim(run))
-            cost = run.gpus * (run.grace_s + restart_s) / _GPU_H
-            found[before.group] = dataclasses.replace(
-                before, stopped=before.stopped + 1, if_saved_gpu_h=before.if_saved_gpu_h + cost
-            )
-        order = sorted(found.values(), key=lambda t: (-t.sooner - t.stopped, t.group))
-        return tuple(order)
 
-    sizes = groups(lambda w: size_of(w.lead_gpus), lambda v: size_of(v.gpus))
-    return {
-        "user": groups(lambda w: name_of(w.lead_uid), lambda v: name_of(v.uid)),
-        "account": groups(lambda w: w.lead_account or "-", lambda v: v.account or "-"),
-        "size": tuple(sorted(sizes, key=lambda t: size_rank(t.group))),
+def by_group(
+    owners: Sequence[tuple[int, str, float]],
+    sums: Callable[[str, list[int]], T],
+    name_of: Names,
+) -> dict[str, tuple[T, ...]]:
+    """The sums of each group by ``user``, ``account`` and ``size``; see `SIZES`.
+
+    Args:
+        owners: Uid, account and GPUs of each row.
+        sums: Makes them of a group's name and rows.
+
+    Returns:
+        Groups with the most rows first; sizes by size.
+    """
+    words = {
+        "user": [name_of(uid) for uid, _, _ in owners],
+        "account": [account or "-" for _, account, _ in owners],
+        "size": [next(s for s, most in SIZES.items() if gpus <= most) for *_, gpus in owners],
     }
+    found = {}
+    for what, names in words.items():
+        rows = defaultdict[str, list[int]](list)
+        for i, name in enumerate(names):
+            rows[name].append(i)
+        found[what] = sorted(rows.items(), key=lambda item: (-len(item[1]), item[0]))
+    found["size"].sort(key=lambda item: SIZES[item[0]])
+    return {what: tuple(sums(*item) for item in groups) for what, groups in found.items()}
 
 
 def as_json(report: Report) -> JsonObject:
-    """The report for ``--json``; what is not known is null."""
-    plain = _plain(dataclasses.asdict(report))
-    assert isinstance(plain, dict)  # noqa: S101 - narrows the type
-    return plain
+    """The report for ``--json``, numbers to thousandths; what is not known is null."""
+    return {key: _plain(value) for key, value in dataclasses.asdict(report).items()}
 
 
 def _plain(value: object) -> Json:
@@ -277,7 +267,7 @@ def _plain(value: object) -> Json:
             return [_plain(item) for item in value]
         case float():
             return round(value, 3) if math.isfinite(value) else None
-        case bool() | int() | str() | None:
+        case int() | str():
             return value
         case _:
-            raise TypeError(type(value))
+            return None

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from schedd import Schedd, schedd_in
 
+from slurm_dl.daemon.assembly import LEDGER_FILE
+from slurm_dl.ledger.noted import PlannedHandover
+from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.shadow.records import WishedHandover
-from slurm_dl.shadow.segment_store import DIRECTORY, ShadowError, read_kept
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("watches a cluster for a report")]
 
@@ -28,13 +29,12 @@ def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
         yield daemon
 
 
-def wishes(place: Schedd) -> list[WishedHandover]:
+def wishes(place: Schedd) -> tuple[PlannedHandover, ...]:
     """Those that are kept so far."""
     try:
-        kept = read_kept(place.home / "state" / DIRECTORY, 0.0)
-    except ShadowError:
-        return []
-    return [line for line in kept.lines if isinstance(line, WishedHandover)]
+        return LedgerReader(place.home / "state" / LEDGER_FILE).shadow_since(0.0, ()).planned
+    except PastError:
+        return ()
 
 
 def test_the_wish_is_reported_and_nothing_is_done(place: Schedd) -> None:

@@ -134,7 +134,7 @@ def site_of(
         )
         if not n:
             partitions = partitions.replace(f"={name} ", f"={name} {word}={value} ", 1)
-    for name in ("state/shadow", "profiles", "site"):
+    for name in ("state", "profiles", "site"):
         (home / name).mkdir(parents=True, exist_ok=True)
     paths = f"state_dir: {home}/state, audit_log: {home}/state/audit.jsonl, "
     paths += f"profile_dir: {home}/profiles, template_dir: {home}/site"
@@ -445,7 +445,6 @@ FILES = [
     ("state/ledger.sqlite", 0, 0o600, "ledger.sqlite"),
     ("state/ledger.sqlite", 0, 0o666, ""),
     ("state/audit.jsonl", 0, 0o640, "audit.jsonl"),
-    ("state/shadow/open", 0, 0o640, "shadow/open"),
     ("state/notes.bak", 0, 0o600, ""),
     (".", 0, 0o777, "mode 0777"),
     ("dl.yaml", 0, 0o666, "can be written by group or others"),
@@ -709,7 +708,7 @@ def test_whose_files_are(
     """The account can write to what is its own, and others neither there nor to what it reads."""
     path, uid, mode, said = case
     site = site_of(tmp_path, account="nobody", files={"profiles/p.yaml": "name: p\n"})
-    for name in ("state", "state/shadow"):
+    for name in ("state",):
         os.chown(tmp_path / name, SERVICES, 0)
     for name in ("site/mine.sbatch.j2", path):
         (tmp_path / name).touch()

@@ -41,6 +41,9 @@ from slurm_dl.forecast import worker
 from slurm_dl.forecast.start_time_text import job_lines, preview_text, range_text, shape_lines
 from slurm_dl.forecast.worker import ForecastError, run_worker
 from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.ledger.noted import ForecastRange
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.snapshot import Snapshot
@@ -123,9 +126,9 @@ def recorded() -> tuple[list[bytes], Callable[[bytes, float], JsonObject]]:
     return asked, work
 
 
-def test_a_process_of_its_own_runs_forward(now: PublishedState, tmp_path: Path) -> None:
+def test_a_process_of_its_own_runs_forward(now: PublishedState) -> None:
     """The whole way: snapshot, policy and settings over a pipe, ranges back, in time order."""
-    forecasts = Forecasts(tmp_path)
+    forecasts = Forecasts()
 
     told = of_job(forecasts, now, "2", Everything())
     shapes = of_shapes(forecasts, now, ["1", "8", "9"], limit_s=3600.0, uid=ANN, user="ann")
@@ -144,10 +147,10 @@ def test_a_process_of_its_own_runs_forward(now: PublishedState, tmp_path: Path) 
     assert "never start" in lines[4]
 
 
-def test_an_answer_is_kept_for_its_snapshot(now: PublishedState, tmp_path: Path) -> None:
+def test_an_answer_is_kept_for_its_snapshot(now: PublishedState) -> None:
     """Asked again the same is said without another process; a new look is a new question."""
     asked, work = recorded()
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     first = of_job(forecasts, now, "2", Everything())
     assert of_job(forecasts, now, "2", Everything()) == first
     assert len(asked) == 1
@@ -157,7 +160,7 @@ def test_an_answer_is_kept_for_its_snapshot(now: PublishedState, tmp_path: Path)
 
 @pytest.mark.parametrize(("for_s", "asked"), [(3.0, 2), (forecast_service.DEADLINE_S, 1)])
 def test_what_came_of_less_time_is_nobodys_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_s: float, asked: int
+    monkeypatch: pytest.MonkeyPatch, for_s: float, asked: int
 ) -> None:
     """A sample of one job is the question that a user has, and was run forward for less."""
     monkeypatch.setattr(forecast_service, "FIRST_SAMPLE_S", 0.0)
@@ -168,7 +171,7 @@ def test_what_came_of_less_time_is_nobodys_answer(
         times.append(deadline_s)
         return {**fake_work(content, deadline_s), "runs": int(deadline_s)}
 
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     now = published_of(
         snapshot(observed([pending(2, 8, uid=BOB)], nodes=[8.0])), sampling(600.0, for_s)
     )
@@ -190,25 +193,23 @@ def test_what_came_of_less_time_is_nobodys_answer(
     ],
 )
 def test_of_what_waits_for_no_room_the_reason_is_said(
-    now: PublishedState, tmp_path: Path, job: str, words: str
+    now: PublishedState, job: str, words: str
 ) -> None:
     """No process is started for it."""
 
     def work(_content: bytes, _deadline_s: float) -> JsonObject:
         pytest.fail("asked in vain")
 
-    told = of_job(Forecasts(tmp_path, work), now, job, Everything())
+    told = of_job(Forecasts(work), now, job, Everything())
 
     assert words in str(told["why_not"])
     assert told["start"] is None
     assert words in job_lines(told)[0]
 
 
-def test_the_jobs_of_others_are_hidden_as_if_they_were_not_there(
-    now: PublishedState, tmp_path: Path
-) -> None:
+def test_the_jobs_of_others_are_hidden_as_if_they_were_not_there(now: PublishedState) -> None:
     """With PrivateData the words are those for a job that does not exist."""
-    forecasts, own = Forecasts(tmp_path, fake_work), Own(ANN, frozenset({1, 3, 4, 5}))
+    forecasts, own = Forecasts(fake_work), Own(ANN, frozenset({1, 3, 4, 5}))
 
     with pytest.raises(RequestError) as caught:
         of_job(forecasts, now, "2", own)
@@ -229,12 +230,12 @@ def test_the_jobs_of_others_are_hidden_as_if_they_were_not_there(
     ],
 )
 def test_many_starts_are_foreseen_at_once_and_those_of_others_are_hidden(
-    sight: Sight, expected: set[int], now: PublishedState, tmp_path: Path
+    sight: Sight, expected: set[int], now: PublishedState
 ) -> None:
     """One question about all that wait for room; who runs, is held, or is not there is left out."""
     asked, work = recorded()
 
-    told = of_jobs(Forecasts(tmp_path, work), now, [99, *range(1, 6), 1], sight)
+    told = of_jobs(Forecasts(work), now, [99, *range(1, 6), 1], sight)
 
     jobs = told["jobs"]
     assert {job["job_id"] for job in jobs} == expected
@@ -273,25 +274,23 @@ def test_what_is_no_question_is_refused(fields: JsonObject) -> None:
 
 
 @pytest.mark.parametrize("shape", ["0", "0x0", "999999", "999999x9999", "1x0", "3x3"])
-def test_shapes_that_never_fit_are_said_to(now: PublishedState, tmp_path: Path, shape: str) -> None:
+def test_shapes_that_never_fit_are_said_to(now: PublishedState, shape: str) -> None:
     """However large they are, no process is asked."""
-    told = of_shapes(Forecasts(tmp_path), now, [shape], uid=ANN, user="ann")
+    told = of_shapes(Forecasts(), now, [shape], uid=ANN, user="ann")
 
     assert "never" in shape_lines(told)[0]
 
 
 @pytest.mark.parametrize("fields", [{"partition": "\x1b[31m"}, {"gpu_type": "nope"}])
-def test_an_unknown_place_is_refused(
-    now: PublishedState, tmp_path: Path, fields: dict[str, str]
-) -> None:
+def test_an_unknown_place_is_refused(now: PublishedState, fields: dict[str, str]) -> None:
     """With the ones that there are; what was sent is made safe."""
     with pytest.raises(RequestError) as caught:
-        of_shapes(Forecasts(tmp_path, fake_work), now, ["1"], uid=ANN, user="a", **fields)
+        of_shapes(Forecasts(fake_work), now, ["1"], uid=ANN, user="a", **fields)
 
     assert "\x1b" not in str(caught.value)
 
 
-def test_there_is_one_at_a_time(now: PublishedState, tmp_path: Path) -> None:
+def test_there_is_one_at_a_time(now: PublishedState) -> None:
     """A second question does not start a second process; who will not wait is told so."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -300,7 +299,7 @@ def test_there_is_one_at_a_time(now: PublishedState, tmp_path: Path) -> None:
         go_on.wait(30)
         return fake_work(content, deadline_s)
 
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     first = threading.Thread(target=of_job, args=(forecasts, now, "2", Everything()))
     first.start()
     assert begun.wait(30)
@@ -312,9 +311,9 @@ def test_there_is_one_at_a_time(now: PublishedState, tmp_path: Path) -> None:
         first.join(30)
 
 
-def test_what_was_said_is_held_against_what_happens(now: PublishedState, tmp_path: Path) -> None:
+def test_what_was_said_is_held_against_what_happens(now: PublishedState) -> None:
     """A range that a user was shown counts once the job has started; the last N are told."""
-    forecasts = Forecasts(tmp_path, fake_work)
+    forecasts = Forecasts(fake_work)
     of_job(forecasts, now, "2", Everything())
     forecasts.on_cycle(now)
     later = observed([running(2, 8, start_s=NOW_S + 4000)], now_s=NOW_S + 5000)
@@ -327,12 +326,11 @@ def test_what_was_said_is_held_against_what_happens(now: PublishedState, tmp_pat
     def few(content: bytes, deadline_s: float) -> JsonObject:
         return {**fake_work(content, deadline_s), "runs": 9}
 
-    rough = Forecasts(tmp_path / "other", few)
+    rough = Forecasts(few)
     of_job(rough, now, "2", Everything())
     rough.on_cycle(now)
     rough.on_cycle(published_of(snapshot(later)))
     assert rough.score.ranges == 0
-    assert Forecasts(tmp_path).score.ranges == 1
 
 
 def test_the_loop_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +344,9 @@ def test_the_loop_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.Monkey
         go_on.wait(30)
         return fake_work(content, deadline_s)
 
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
+    ledger = Ledger(SqliteStore(tmp_path / "ledger.sqlite"))
+    forecasts.ledger = lambda: ledger
     forecasts.on_cycle(now)
     # The next one is due, too.
     forecasts._sampled_s = -math.inf
@@ -356,8 +356,7 @@ def test_the_loop_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def is_stored() -> bool:
         forecasts.on_cycle(now)
-        path = tmp_path / "when.json"
-        return path.exists() and b'"job_id": 2' in path.read_bytes()
+        return any(one.job_id == 2 for one in ledger.noted(ForecastRange))
 
     eventually(is_stored, 30.0, what="a prediction")
     go_on.set()
@@ -367,13 +366,13 @@ def test_the_loop_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("every_s", "passed_s"), [(0.0, 1e9), (600.0, 59.0), (60.0, 59.0)])
 def test_no_sample_is_taken_before_it_is_due(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, passed_s: float
+    monkeypatch: pytest.MonkeyPatch, every_s: float, passed_s: float
 ) -> None:
     """Never where it is switched off; else a minute after the start."""
     clock = [1000.0]
     monkeypatch.setattr("slurm_dl.daemon.forecast_service.time.monotonic", lambda: clock[0])
     asked, work = recorded()
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     now = published_of(busy(), sampling(every_s))
     clock[0] += passed_s
     forecasts.on_cycle(now)
@@ -388,7 +387,7 @@ def test_no_sample_is_taken_before_it_is_due(
         assert len(asked) == 1, "the next one is not due"
 
 
-def test_a_worker_that_fails_is_told_of(now: PublishedState, tmp_path: Path) -> None:
+def test_a_worker_that_fails_is_told_of(now: PublishedState) -> None:
     """Its last words, and no trace of it."""
     with pytest.raises(ForecastError, match="status 1"):
         run_worker(b"{}\n", 1.0)
@@ -398,18 +397,18 @@ def test_a_worker_that_fails_is_told_of(now: PublishedState, tmp_path: Path) -> 
         raise ForecastError(msg)
 
     with pytest.raises(RequestError) as caught:
-        of_job(Forecasts(tmp_path, work), now, "2", Everything())
+        of_job(Forecasts(work), now, "2", Everything())
     assert caught.value.kind is RefusalKind.FAILED
     assert "\x1b" not in str(caught.value)
 
 
-def test_no_run_within_the_deadline_is_said(now: PublishedState, tmp_path: Path) -> None:
+def test_no_run_within_the_deadline_is_said(now: PublishedState) -> None:
     """A queue that is too long gets words and no figures."""
 
     def work(_content: bytes, _deadline_s: float) -> JsonObject:
         return {"runs": 0, "sources": {}, "jobs": [], "wanted": []}
 
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     assert "too long" in str(of_job(forecasts, now, "2", Everything())["why_not"])
     shapes = of_shapes(forecasts, now, ["1"], uid=ANN, user="ann")
     assert "too long" in shape_lines(shapes)[0]
@@ -424,7 +423,7 @@ def test_a_part_of_one_run_is_told_as_such(now: PublishedState, tmp_path: Path) 
         one = {"start": later, "end": later, "until_s": NOW_S + 3 * 3600}
         return {"runs": 0, "sources": {}, "jobs": [one], "wanted": [one]}
 
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     told = of_job(forecasts, now, "2", Everything())
     shapes = of_shapes(forecasts, now, ["1"], uid=ANN, user="ann")
 
@@ -432,8 +431,10 @@ def test_a_part_of_one_run_is_told_as_such(now: PublishedState, tmp_path: Path) 
     assert "as far as one forward run got" in job_lines(told)[-1]
     assert shape_lines(shapes)[0] == "1 GPU: starts not within 3 h, ends not within 3 h."
     assert "as far as one forward run got" in shape_lines(shapes)[-1]
+    ledger = Ledger(SqliteStore(tmp_path / "ledger.sqlite"))
+    forecasts.ledger = lambda: ledger
     forecasts.on_cycle(now)
-    assert not (tmp_path / "when.json").exists()
+    assert ledger.noted(ForecastRange) == ()
 
 
 @pytest.mark.parametrize(
@@ -510,7 +511,7 @@ def median_of(one: Any) -> float | None:  # noqa: ANN401
     return one["start"]["median_s"] - NOW_S if one and one["start"] else None
 
 
-def test_each_shape_is_told_with_and_without_a_contract(tmp_path: Path) -> None:
+def test_each_shape_is_told_with_and_without_a_contract() -> None:
     """Where time is short the ways without one are left out; a grace is one the site accepts."""
     asked: list[tuple[float, list[Any]]] = []
 
@@ -522,7 +523,7 @@ def test_each_shape_is_told_with_and_without_a_contract(tmp_path: Path) -> None:
             answer["wanted"] = wanted[:3]
         return answer
 
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
 
     def starts(within_s: float | None) -> list[tuple[float | None, float | None]]:
         told = of_shapes(
@@ -541,11 +542,11 @@ def test_each_shape_is_told_with_and_without_a_contract(tmp_path: Path) -> None:
 
 
 def test_who_is_in_a_hurry_does_not_wait_for_others(
-    now: PublishedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    now: PublishedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A submission is not held up by somebody's long question."""
     monkeypatch.setattr(forecast_answers, "WAIT_S", 3.0)
-    forecasts, began_s = Forecasts(tmp_path, fake_work), time.monotonic()
+    forecasts, began_s = Forecasts(fake_work), time.monotonic()
     with forecasts._one, pytest.raises(RequestError, match="one at a time"):
         of_shapes(forecasts, now, ["1"], within_s=1.5, uid=ANN, user="ann")
     assert time.monotonic() - began_s < 3.0
@@ -553,14 +554,13 @@ def test_who_is_in_a_hurry_does_not_wait_for_others(
 
 @pytest.mark.parametrize(("within_s", "refused"), [(1.5, True), (20.0, False), (None, False)])
 def test_a_long_queue_is_too_long_for_a_quick_look(
-    tmp_path: Path,
     within_s: float | None,
     refused: bool,  # noqa: FBT001
 ) -> None:
     """That is said at once: no submission waits in vain. Tasks of arrays count."""
     now = published_of(snapshot(observed([pending(1, 1, tasks=301)], nodes=[8.0])))
     asked, work = recorded()
-    forecasts = Forecasts(tmp_path, work)
+    forecasts = Forecasts(work)
     with pytest.raises(RequestError, match="too long") if refused else nullcontext():
         of_shapes(forecasts, now, ["1"], within_s=within_s, uid=ANN, user="ann")
     assert bool(asked) is not refused

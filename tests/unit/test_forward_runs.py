@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from collections import deque
 from pathlib import Path
@@ -19,8 +18,11 @@ from pasts import past_columns
 
 from slurm_dl.engine.settings import Preemption, Resizing, Settings
 from slurm_dl.forecast import forward_runs
-from slurm_dl.forecast.calibration import LAST, MOST_OPEN, ForecastBook, Said, judged
+from slurm_dl.forecast.calibration import LAST, MOST_OPEN, ForecastBook, judged
 from slurm_dl.forecast.forward_runs import Expected, Forecast, ForecastQuestion, foresee, range_of
+from slurm_dl.ledger.noted import ForecastRange
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimate_origin import Origin
@@ -580,8 +582,8 @@ def test_without_anything_half_run_for_twice_as_long() -> None:
     assert float((left_s > 9000.0).mean()) == pytest.approx(0.1, abs=0.01)
 
 
-def said(job_id: int, low_s: float, high_s: float, median_s: float = 0.0) -> Said:
-    return Said(
+def said(job_id: int, low_s: float, high_s: float, median_s: float = 0.0) -> ForecastRange:
+    return ForecastRange(
         job_id=job_id, asked_s=NOW_S, low_s=low_s, median_s=median_s or low_s, high_s=high_s
     )
 
@@ -593,10 +595,10 @@ def said(job_id: int, low_s: float, high_s: float, median_s: float = 0.0) -> Sai
 )
 @settings(max_examples=10)
 def test_the_score_is_what_a_count_says(
-    tmp_path_factory: pytest.TempPathFactory, cases: list[tuple[float, float, float]]
+    cases: list[tuple[float, float, float]],
 ) -> None:
     """Ranges that held of the last so many, and the median size of the error."""
-    book = ForecastBook(tmp_path_factory.mktemp("when") / "when.json")
+    book = ForecastBook()
     expected: deque[tuple[bool, float]] = deque(maxlen=LAST)
     for job_id, (low_s, width_s, start_s) in enumerate(cases, start=1):
         book.say(said(job_id, NOW_S + low_s, NOW_S + low_s + width_s))
@@ -623,26 +625,26 @@ def test_who_still_waits_when_its_range_is_over_has_missed_it() -> None:
     assert endless.held
 
 
-def test_the_score_survives_a_restart_and_rubbish(tmp_path: Path) -> None:
-    """What is stored comes back as it was; what cannot be read is begun anew."""
-    path = tmp_path / "when.json"
-    book = ForecastBook(path)
+def test_the_score_survives_a_restart(tmp_path: Path) -> None:
+    """What is stored comes back as it was; of the open ranges as many as may be."""
+    ledger = Ledger(SqliteStore(tmp_path / "ledger.sqlite"))
+    book = ForecastBook(lambda: ledger)
     book.say(said(1, NOW_S, NOW_S + 5))
     book.say(said(2, NOW_S, math.inf, math.inf))
     book.see(snapshot(observed([running(1, start_s=NOW_S + 3), pending(2)], now_s=NOW_S + 9)))
-    again = ForecastBook(path)
+    again = ForecastBook(lambda: ledger)
     assert dataclasses.astuple(again.score) == (1, 1, 3.0)
     assert again.has(2)
     assert not again.has(1)
+    for job_id in range(3, MOST_OPEN + 3):
+        again.say(said(job_id, NOW_S + 9, NOW_S + 99))
+    assert not again.has(2)
+    assert again.has(3)
 
-    for rubbish in (b"{", b"[]", b'{"open": [7], "verdicts": []}', b"\xff" * 9, b"[" * 9999):
-        path.write_bytes(rubbish)
-        assert ForecastBook(path).score.ranges == 0
 
-
-def test_a_job_that_is_gone_or_cancelled_says_nothing(tmp_path: Path) -> None:
-    """Neither held nor missed; and what is waited for is bounded."""
-    book = ForecastBook(tmp_path / "when.json")
+def test_a_job_that_is_gone_or_cancelled_says_nothing() -> None:
+    """Neither held nor missed."""
+    book = ForecastBook()
     book.say(said(1, NOW_S, NOW_S + 5))
     book.say(said(2, NOW_S, NOW_S + 5))
     end_s = NOW_S + 2
@@ -656,10 +658,6 @@ def test_a_job_that_is_gone_or_cancelled_says_nothing(tmp_path: Path) -> None:
     brief = running(3, start_s=end_s, end_s=end_s)
     book.see(snapshot(observed([dataclasses.replace(brief, state=JobState.COMPLETED)])))
     assert book.score.held == 1, "it ran for less than a second, but it ran"
-    for job_id in range(MOST_OPEN + 3):
-        book.say(said(job_id, NOW_S, NOW_S + 5))
-    book.see(snapshot(observed([pending(job_id) for job_id in range(MOST_OPEN + 3)])))
-    assert len(json.loads((tmp_path / "when.json").read_bytes())["open"]) == MOST_OPEN
 
 
 def test_a_forecast_leaves_elastic_jobs_in_the_size_they_have() -> None:

@@ -34,6 +34,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.snapshot import JobText
 
+LEDGERS = Path(__file__).parents[1] / "packages" / "ledgers"
 NOW_S = build.NOW_S
 YEAR_S = 365 * 86_400.0
 OTHER = build.pending(9)
@@ -338,9 +339,8 @@ def test_a_list_that_nobody_asks_for_any_more_goes(path: Path) -> None:
 
 def test_an_upgrade_waits_for_who_writes(path: Path) -> None:
     """Half a second of another's write must not be the end of a start."""
-    SqliteStore(path).close()
     with closing(sqlite3.connect(path)) as db:
-        db.executescript("DROP INDEX ending_of_uid; PRAGMA user_version=5;")
+        db.executescript((LEDGERS / "schema-5.sql").read_text("utf-8"))
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     letting_go = threading.Timer(0.05, lambda: other.execute("COMMIT"))

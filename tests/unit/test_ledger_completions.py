@@ -17,10 +17,8 @@ from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
 from slurm_dl.ledger.completions import LONGEST_TEXT, JobEnding
 from slurm_dl.ledger.sqlite import retention_sweep
-from slurm_dl.ledger.sqlite.ending_rows import _SINCE, _WHOSE, ENDING_UPSERT
+from slurm_dl.ledger.sqlite.ending_rows import _SINCE, _WHOSE
 from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
-from slurm_dl.ledger.sqlite.rows import ENDINGS
-from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
@@ -77,6 +75,9 @@ def test_how_a_job_ended_outlasts_the_daemon(path: Path) -> None:
         end_s=NOW_S + 9,
         seen_s=NOW_S + 10,
         preemptible=True,
+        submit_s=build.running(7, 4, ran_s=50).submit_s,
+        first_run_s=NOW_S - 50,
+        ran_s=59.0,
     )
     assert past is not None
     assert past.ending == listed.ending == expected
@@ -370,43 +371,3 @@ def test_what_is_asked_for_has_an_index(path: Path, query: str, index: str) -> N
 
     assert index in plan
     assert "SCAN taken" not in plan.replace("SCAN taken USING", "")
-
-
-_INDEXES = "SELECT name FROM sqlite_master WHERE sql LIKE '%INDEX%' ORDER BY name"
-
-
-def test_a_ledger_of_before_keeps_everything(path: Path) -> None:
-    """One without endings and indexes, written by the release before; the number goes up."""
-    end = JobEnding(job_id=JobId(9), label="9", uid=1, state=JobState.FAILED, seen_s=NOW_S)
-    taken = Taken(at_s=5.0, job_id=JobId(7), gpus=1.0, notice_s=1.0, handover_id=HandoverId(1))
-    run = EndedRun(job_id=7, start_s=2.0, end_s=3.0, gpu_s=1.0)
-    with closing(SqliteStore(path)) as store:
-        store.save(
-            StoreChange(
-                jobs=_rows([(7, 1.0, NOW_S, True)]),
-                ended=[run],
-                taken=[taken],
-                handovers=[(_handover(1, 4.0), "served")],
-            )
-        )
-    with closing(sqlite3.connect(path)) as db:
-        names = [row[0] for row in db.execute(_INDEXES)]
-        for name in names:
-            db.execute(f"DROP INDEX {name}")
-        db.executescript("DROP TABLE ending; PRAGMA user_version=5;")
-    assert len(names) == 8
-    with pytest.raises(PastError, match="no such table"):
-        LedgerReader(path).past(JobId(7))
-
-    with closing(SqliteStore(path)) as store:
-        store.save(StoreChange(endings=[end]))
-
-    past = LedgerReader(path).past(JobId(7))
-    assert past is not None
-    assert (past.runs, len(past.gave_way), past.gave_way[0].purpose) == ((run,), 1, "preempt")
-    assert LedgerReader(path).named("9", NOW_S) == 9
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-        assert [row[0] for row in db.execute(_INDEXES)] == names
-        other = dataclasses.replace(end, end_s=NOW_S - 1)
-        assert db.execute(ENDING_UPSERT, ENDINGS.row(other)).rowcount == 1

@@ -49,6 +49,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:  # noqa: ANN401 - any annotatio
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         fields = {name: values(of) for name, of in get_type_hints(hint).items()}
         return st.builds(hint, **fields | GIVEN.get(hint, {}))
+    if get_origin(hint) is tuple and kinds[-1] is not Ellipsis:
+        return st.tuples(*map(values, kinds))
     if get_origin(hint) is tuple:
         item = WORD if kinds[0] is str else values(kinds[0])
         least = int(kinds[0] is Victim)
@@ -68,6 +70,7 @@ EACH: list[tuple[Table[Any], type[Any]]] = [
     (rows.BREAKERS, Breaker),
     (rows.BOOK, Entry),
     (rows.ENDINGS, JobEnding),
+    *((table, kind) for kind, table in rows.NOTED.items()),
 ]
 
 

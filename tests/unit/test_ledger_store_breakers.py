@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -11,38 +10,16 @@ import build
 
 from slurm_dl.engine.circuit_breakers import gpus_taken, trips
 from slurm_dl.engine.settings import Breakers, Settings
-from slurm_dl.ledger.attained_service import DTYPES
 from slurm_dl.ledger.restarts import FOLLOWED_S
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
-from slurm_dl.model.breaker import OWNER_UNKNOWN, Restart
+from slurm_dl.model.breaker import Restart
 from slurm_dl.model.ids import HandoverId, JobId
 
 PARTITIONS = frozenset({"gpu"})
-
-_SCHEMA_4 = f"""
-CREATE TABLE job (
-    {", ".join(f"{name} NUMERIC NOT NULL" for name in DTYPES)}, PRIMARY KEY (job_id)
-) WITHOUT ROWID;
-CREATE TABLE run (
-    job_id INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, gpu_s REAL NOT NULL,
-    PRIMARY KEY (job_id, start_s)
-) WITHOUT ROWID;
-CREATE TABLE handover (handover_id INTEGER PRIMARY KEY, body TEXT NOT NULL, closed TEXT NOT NULL);
-CREATE TABLE taken (
-    at_s REAL NOT NULL, job_id INTEGER NOT NULL, gpus REAL NOT NULL, notice_s REAL NOT NULL,
-    handover_id INTEGER NOT NULL
-);
-CREATE TABLE steer (
-    job_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, avoid TEXT NOT NULL, own TEXT NOT NULL,
-    "left" TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL,
-    why TEXT NOT NULL, expected_start_s REAL
-);
-PRAGMA user_version=4;
-"""
-"""As the release before breakers made it."""
+LEDGERS = Path(__file__).parents[1] / "packages" / "ledgers"
 
 
 def _restart(job_id: int, requeued_s: float = 100.0) -> Restart:
@@ -59,25 +36,6 @@ def _restart(job_id: int, requeued_s: float = 100.0) -> Restart:
     )
 
 
-def test_a_ledger_that_does_not_know_whose_jobs_they_were_goes_on(path: Path) -> None:
-    """One of this schema from before uids were written down."""
-    with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(
-            "CREATE TABLE restart (job_id INTEGER NOT NULL, restarts INTEGER NOT NULL, "
-            "gpus REAL NOT NULL, requeued_s REAL NOT NULL, handover_id INTEGER NOT NULL, "
-            "restarted_s REAL NOT NULL, fate TEXT NOT NULL, settled_s REAL NOT NULL, "
-            "PRIMARY KEY (job_id, restarts)) WITHOUT ROWID; PRAGMA user_version=5;"
-        )
-        db.execute("INSERT INTO restart VALUES (1, 2, 0.5, 100.0, 3, 120.25, 'failed', 140.5)")
-
-    for _ in range(2):
-        with closing(SqliteStore(path)) as store:
-            store.save(StoreChange(restarts=[_restart(2)]))
-            old, new = store.load().restarts
-        assert old == dataclasses.replace(_restart(1), uid=OWNER_UNKNOWN)
-        assert new == _restart(2)
-
-
 def test_what_became_of_a_job_is_dropped_after_a_day(path: Path) -> None:
     """From the file too."""
     with closing(SqliteStore(path)) as store:
@@ -91,7 +49,9 @@ def test_what_became_of_a_job_is_dropped_after_a_day(path: Path) -> None:
 def test_a_ledger_of_before_there_were_breakers_goes_on(path: Path) -> None:
     """No breaker has tripped, and what was taken back within the hour counts."""
     with closing(sqlite3.connect(path)) as db, db:
-        db.executescript(_SCHEMA_4)
+        db.executescript((LEDGERS / "schema-4.sql").read_text("utf-8"))
+        db.execute("DELETE FROM handover")
+        db.execute("DELETE FROM taken")
         db.execute("INSERT INTO taken VALUES (?, 5, 8.0, 4.0, 2)", (build.NOW_S - 60,))
     ledger = Ledger(SqliteStore(path))
     snap = ledger.snapshot(build.observed([]), PARTITIONS)

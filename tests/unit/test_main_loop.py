@@ -25,7 +25,7 @@ from slurm_dl.daemon import cycle_log, rate_limits, reload, wakeup
 from slurm_dl.daemon import main_loop as daemon_module
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.components import Loaded
-from slurm_dl.daemon.forecast_service import forecasts_of
+from slurm_dl.daemon.forecast_service import forecasts_of_daemon
 from slurm_dl.daemon.main_loop import Daemon
 from slurm_dl.daemon.observers import Observers
 from slurm_dl.daemon.pause import PauseSwitch
@@ -34,6 +34,7 @@ from slurm_dl.daemon.published_state import PublishedState, Reloaded
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, SupersededError
+from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import BREAKERS, BreakerName
 from slurm_dl.model.contract import Contract
@@ -439,7 +440,7 @@ class Deaf:
 def test_the_end_lets_each_observer_finish_and_each_part_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else fails; the ledger is let go of first, and the failure is still seen."""
+    """Whatever else fails; they come before the ledger that they write, and it is still seen."""
     house, done = _house(tmp_path, monkeypatch), list[str]()
     house.polls(1)
     bad, good = house.observers
@@ -463,7 +464,7 @@ def test_the_end_lets_each_observer_finish_and_each_part_go(
         house.daemon.close()
     house.audit.close()
 
-    assert done == ["ledger", "cluster", "watcher"]
+    assert done == ["watcher", "ledger", "cluster"]
     assert bad.closed == 1
     (said,) = house.said("bug in the end of an observer")
     assert said["observer"] == "Notebook"
@@ -509,16 +510,16 @@ def test_a_single_look_tells_nobody(house: House) -> None:
     assert [w.cycles for w in house.observers] == [[], []]
 
 
-def test_each_turn_has_watchers_of_its_own(tmp_path: Path) -> None:
+def test_each_turn_has_watchers_of_its_own() -> None:
     """Another host was the daemon meanwhile: what the last turn knew of its score is old."""
-    config = Config.model_validate(
-        {"manage": {"partitions": ["gpu"]}, "paths": {"state_dir": str(tmp_path)}}
-    )
 
-    first, second = observers_of(config), observers_of(config)
+    def ledger() -> Ledger:
+        return Ledger(MemoryStore())
+
+    first, second = observers_of(ledger), observers_of(ledger)
 
     assert not {id(w) for w in first} & {id(w) for w in second}
-    assert forecasts_of(tmp_path) in second
+    assert forecasts_of_daemon() in second
 
 
 @pytest.mark.usefixtures("two_wait")

@@ -86,11 +86,11 @@ def foretold(content: bytes, _: float) -> JsonObject:
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _no_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _no_processes() -> Iterator[None]:
     """Nobody is waited for who runs forward."""
-    forecasts = Forecasts(tmp_path_factory.mktemp("when"), foretold)
+    forecasts = Forecasts(foretold)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecast_service, "forecasts_of", lambda _: forecasts)
+        patch.setattr(forecast_service, "forecasts_of_daemon", lambda: forecasts)
         yield
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import build
@@ -224,12 +223,12 @@ def published(snap: Snapshot, policy: Policy, *, acting: bool = True) -> Publish
     )
 
 
-def ask(now: PublishedState, tmp_path: Path, **more: Any) -> Any:  # noqa: ANN401
+def ask(now: PublishedState, **more: Any) -> Any:  # noqa: ANN401
     """The verdict for Ann on 2 GPUs within 9000 s."""
     fields: dict[str, Any] = {"shapes": ["2"], "due_s": NOW_S + 9000, "limit_s": 3600, **more}
     request = parse({"request": "quote", "qos": "normal", **fields})
     assert isinstance(request, QuoteRequest)
-    forecasts = Forecasts(tmp_path, forward)
+    forecasts = Forecasts(forward)
     return quote_answers.of_shapes(forecasts, now, request, Peer(ANN, is_admin=False))
 
 
@@ -255,10 +254,10 @@ ODDS = {"share": 0.5, "runs": 40}
     ],
 )  # fmt: skip
 def test_what_is_told_of_a_deadline(
-    policy: Policy, asks: JsonObject, says: list[str], odds: list[JsonObject], tmp_path: Path
+    policy: Policy, asks: JsonObject, says: list[str], odds: list[JsonObject]
 ) -> None:
     """Odds are of what is not promised, and only if somebody asks."""
-    answer = ask(published(looked_at([]), policy), tmp_path, **asks)
+    answer = ask(published(looked_at([]), policy), **asks)
 
     assert [one["says"] for one in answer["shapes"]] == says
     assert [one["odds"] for one in answer["shapes"]] == odds
@@ -287,13 +286,13 @@ def test_what_is_no_question_is_refused(fields: JsonObject, word: str) -> None:
         parse({"request": "quote", **fields})
 
 
-def test_a_quote_books_nothing(tmp_path: Path) -> None:
+def test_a_quote_books_nothing() -> None:
     """All that the daemon has seen and decided stays as it is, and the same is told again."""
     now = published(looked_at([(4, BOB, 9000, False, 600)]), Edf())
     assert now.cycle is not None
     before = (now.cycle.snapshot.booked, now.cycle.plan.actions, len(now.cycle.snapshot.jobs))
 
-    first, second = ask(now, tmp_path), ask(now, tmp_path)
+    first, second = ask(now), ask(now)
 
     assert first == second
     assert before == (
@@ -306,7 +305,7 @@ def test_a_quote_books_nothing(tmp_path: Path) -> None:
 @given(rows=ROWS, due_s=st.sampled_from((600, 9000, 20_000)))
 @settings(max_examples=25, deadline=None)
 def test_worlds_that_differ_in_owners_alone_get_the_same_answer(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[Row], due_s: int
+    rows: list[Row], due_s: int
 ) -> None:
     """Nothing of others is told: neither who they are nor what is theirs."""
     # Of one owner each: shares by account are not what differs.
@@ -317,10 +316,8 @@ def test_worlds_that_differ_in_owners_alone_get_the_same_answer(
         ]
         for uid in (5000, 7000)
     ]
-    tmp_path = tmp_path_factory.mktemp("quotes")
     first, second = (
-        ask(published(looked_at(world), Edf()), tmp_path, due_s=NOW_S + due_s, odds=True)
-        for world in worlds
+        ask(published(looked_at(world), Edf()), due_s=NOW_S + due_s, odds=True) for world in worlds
     )
 
     assert first == second

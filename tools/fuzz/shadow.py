@@ -1,62 +1,21 @@
-"""What is kept of shadow mode, as the report reads it."""
+"""Files of shadow mode of versions before, as they are read into the ledger."""
 
 from __future__ import annotations
 
-import io
-
-import numpy as np
-
-from slurm_dl.shadow.html_report import page
-from slurm_dl.shadow.records import parsed
-from slurm_dl.shadow.report_data import period_of, report_of
-from slurm_dl.shadow.segment_store import JOB, OPEN, STANDING, Kept, read_open, read_standing
-from tools.fuzz.target import Target, a_file
+from slurm_dl.shadow.old_segments import row_of
+from tools.fuzz.target import Target
 
 _LINES = b"""["job",12,1000,"vision",4,1000,1010,500.5,1510.5,"C",1]
 ["looks",1000,1060,6,0,"discrete_las","external",16,4,1.5,5,2,0.25,1,0,[[4,4,"a100"]]]
 ["wish","preempt 2:0","preempt",2,7,"nlp",4,[2],[[1,0,8,"v",1,50,90]],1,"why",1020,1050,0,"",0]
 """
 
-
-def _standing_seed() -> bytes:
-    file = io.BytesIO()
-    jobs = np.zeros(1, dtype=JOB)
-    np.savez(file, now_s=np.float64(5), jobs=jobs, accounts=np.array(["a"]))
-    return file.getvalue()
-
-
-def _lines(data: bytes) -> object:
-    """Every line, and what the report makes of them."""
-    lines = [line for raw in data.split(b"\n") if (line := parsed(raw)) is not None]
-    period = period_of(Kept(tuple(lines), None, 0), 0.0)
-    return period and page(report_of(period, bad=0, restart_s=60.0, name_of=str))
-
-
-_OPEN = b"""["open",1050,1]
-["wish","preempt 2:0","preempt",2,7,"nlp",4,[2],[[1,0,8,"v",1,50,90]],1,"why",1020,1050,0,"",0]
-"""
-
-
 TARGETS = (
     Target(
         name="shadow-lines",
-        parse=_lines,
-        source="the files of `shadow` in the state directory",
-        parser="shadow.records.parsed",
+        parse=lambda data: [row_of(line) for line in data.split(b"\n")],
+        source="the files of `shadow` in the state directory, of versions before",
+        parser="shadow.old_segments.row_of",
         seeds=(_LINES,),
-    ),
-    Target(
-        name="shadow-open",
-        parse=lambda data: read_open(a_file(data, OPEN)),
-        source="the open planned hand-overs in `shadow`",
-        parser="shadow.segment_store.read_open",
-        seeds=(_OPEN,),
-    ),
-    Target(
-        name="shadow-standing",
-        parse=lambda data: read_standing(a_file(data, STANDING)),
-        source="the unfinished jobs in `shadow`",
-        parser="shadow.segment_store.read_standing",
-        seeds=(_standing_seed(),),
     ),
 )

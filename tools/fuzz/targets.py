@@ -10,7 +10,6 @@ from tools.fuzz import (
     accounting,
     controller,
     documents,
-    forecasts,
     job,
     nodes,
     queue,
@@ -34,7 +33,6 @@ _AREAS = (
     job,
     simulator,
     shadow,
-    forecasts,
 )
 
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import time
 from pathlib import Path
 
@@ -11,15 +12,16 @@ import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, seconds_of
-from slurm_dl.config import Config, load
+from slurm_dl.config import load
+from slurm_dl.daemon.assembly import LEDGER_FILE
 from slurm_dl.files import replace_file
+from slurm_dl.ledger.sqlite.reader import LedgerReader
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.shadow import report_data as reports
+from slurm_dl.shadow.counterfactual import simulated
 from slurm_dl.shadow.html_report import page
-from slurm_dl.shadow.report_data import Period, Report
-from slurm_dl.shadow.segment_store import DIRECTORY, Kept, ShadowError, read_kept
+from slurm_dl.shadow.report_data import Report
 from slurm_dl.shadow.terminal_report import print_report
-from slurm_dl.shadow.timed_counterfactual import simulated
 from slurm_dl.text import safe, user_name
 
 MOST_JOBS = 20_000
@@ -85,20 +87,32 @@ def shadow_report(
       dlctl shadow-report --simulate 0 --json
     """  # noqa: D301 - \b is click's mark
     config = load(config_path, overrides=settings)
-    directory = config.paths.state_dir / DIRECTORY
-    begin_s = time.time() - since_s
-    kept = read_kept(directory, begin_s)
-    period = reports.period_of(kept, begin_s)
+    path, begin_s = config.paths.state_dir / LEDGER_FILE, time.time() - since_s
+    if not os.access(path, os.R_OK):
+        msg = f"cannot read {path}: has dlschedd run in shadow mode? Be root, or dlschedd's account"
+        raise SlurmDlError(msg)
+    recorded = LedgerReader(path).shadow_since(begin_s, config.manage.partitions)
+    period = reports.period_of(recorded, begin_s)
     if period is None:
-        msg = f"{directory}: nobody looked in shadow mode in that time; see --since"
-        raise ShadowError(msg)
-    report = reports.report_of(
-        period,
-        bad=kept.bad,
-        restart_s=config.preemption.checkpoint_cost_s,
-        name_of=_name_of,
-    )
-    report = _with_simulation(report, period, kept, config, most_jobs=most_jobs, within_s=within_s)
+        msg = f"{path}: nobody looked in shadow mode in that time; see --since"
+        raise SlurmDlError(msg)
+    report = reports.report_of(period, config.preemption.checkpoint_cost_s, _name_of)
+    sim, why_not = None, "--simulate 0"
+    if most_jobs:
+        try:
+            sim = simulated(
+                period,
+                config,
+                most_jobs=most_jobs,
+                within_s=within_s,
+                name_of=_name_of,
+                say=lambda line: click.echo(line, err=True),
+            )
+            why_not = ""
+        except SlurmDlError as err:
+            # A mistake in a profile is said line by line.
+            why_not = "; ".join(str(err).splitlines())
+    report = dataclasses.replace(report, simulated=sim, why_not=why_not)
     if page_path is not None:
         _write_page(page_path, report)
     if as_json:
@@ -107,34 +121,6 @@ def shadow_report(
         print_report(report)
     else:
         click.echo(safe(f"written to {page_path}", 1000))
-
-
-def _with_simulation(
-    report: Report,
-    period: Period,
-    kept: Kept,
-    config: Config,
-    *,
-    most_jobs: int,
-    within_s: float,
-) -> Report:
-    """*report* with the counterfactual, or with why there is none."""
-    if not most_jobs:
-        return dataclasses.replace(report, why_not="--simulate 0")
-    try:
-        found = simulated(
-            period,
-            kept.standing,
-            config,
-            most_jobs=most_jobs,
-            within_s=within_s,
-            name_of=_name_of,
-            say=lambda line: click.echo(line, err=True),
-        )
-    except SlurmDlError as err:
-        # A mistake in a profile is said line by line.
-        return dataclasses.replace(report, why_not="; ".join(str(err).splitlines()))
-    return dataclasses.replace(report, simulated=found)
 
 
 def _write_page(path: Path, report: Report) -> None:

@@ -275,6 +275,7 @@ def _daemon(
     from slurm_dl.daemon.audit_log import AuditLog  # noqa: PLC0415
     from slurm_dl.daemon.main_loop import Daemon  # noqa: PLC0415
     from slurm_dl.daemon.pause import PauseSwitch  # noqa: PLC0415
+    from slurm_dl.shadow.old_segments import import_segments  # noqa: PLC0415
     from slurm_dl.slurm.accounting.job_runs import Accounting  # noqa: PLC0415
 
     config = loaded.config
@@ -283,6 +284,7 @@ def _daemon(
     audit = AuditLog(config.paths.audit_log, warn=log.error)
     assemble_for = functools.partial(assemble, generation=leadership.generation)
     parts = first(assemble_for, config)
+    import_segments(config.paths.state_dir, parts.ledger)
     daemon = Daemon(
         loaded=loaded,
         parts=parts,
@@ -294,7 +296,7 @@ def _daemon(
         log=log,
         accounting=Accounting(slurm_of(config)),
         preconditions=leadership.preconditions,
-        observers=(*observers_of(config), *observers),
+        observers=(*observers_of(lambda: daemon.ledger), *observers),
     )
     daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
     try:

@@ -9,22 +9,28 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config.tree import Config
-from slurm_dl.daemon.forecast_service import forecasts_of
+from slurm_dl.daemon.forecast_service import forecasts_of_daemon
 from slurm_dl.daemon.observers import Observer
 from slurm_dl.daemon.rate_limits import back_off_s
 from slurm_dl.daemon.systemd_notify import notify
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.shadow.recorder import ShadowObserver
+from slurm_dl.shadow.recorder import ShadowRecorder
 
 
-def observers_of(config: Config) -> tuple[Observer, ...]:
+def observers_of(ledger: Callable[[], Ledger]) -> tuple[Observer, ...]:
     """Who is told of each cycle of one turn, beside the log; made anew for each turn.
 
     Whoever asks for this turn's forecasts gets those that are made here.
+
+    Args:
+        ledger: The ledger in use; a reload opens another one.
     """
     # Those of an earlier turn have a score that another host has gone on with since.
-    forecasts_of.cache_clear()
-    return (ShadowObserver(config.paths.state_dir), forecasts_of(config.paths.state_dir))
+    forecasts_of_daemon.cache_clear()
+    forecasts = forecasts_of_daemon()
+    forecasts.ledger = ledger
+    return (ShadowRecorder(ledger), forecasts)
 
 
 # A start while Slurm is silent: the daemon waits for it rather than end.

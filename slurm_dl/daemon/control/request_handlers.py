@@ -169,7 +169,7 @@ class RequestHandlers:
             row = seen.jobs.rows[found]
             job = privacy.row_for(published_state.row(cycle, row), sight)
             now = self._context.board.current
-            forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
+            forecasts = forecast_service.forecasts_of_daemon()
             beside = when.expected_start(forecasts, now, found)
             at_s = time.time() + now.controller_health.ahead_s
             sentences = why(
@@ -200,7 +200,7 @@ class RequestHandlers:
         self, request: WhenRequest | QuoteRequest, sight: Sight, peer: Peer
     ) -> JsonObject:
         now = self._context.board.current
-        forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
+        forecasts = forecast_service.forecasts_of_daemon()
         if isinstance(request, QuoteRequest):
             answer = (
                 quote_answers.of_job(now, request.job, sight)

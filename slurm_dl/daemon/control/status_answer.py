@@ -111,7 +111,7 @@ def status(context: ControlContext) -> JsonObject:
         answer |= _numbers(now.cycle)
         limits = Breakers(**now.config.breakers.model_dump())
         answer["breakers"] = breakers_of(now.cycle, limits, now.resets)
-        answer["forecasts"] = when.score_of(when.forecasts_of(now.config.paths.state_dir))
+        answer["forecasts"] = when.score_of(when.forecasts_of_daemon())
         answer["misfit"] = misfit(now.config.placement, now.cycle.snapshot) or None
     return answer
 

@@ -25,7 +25,7 @@ from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import split_address
-from slurm_dl.daemon.forecast_service import forecasts_of
+from slurm_dl.daemon.forecast_service import forecasts_of_daemon
 from slurm_dl.daemon.metrics import catalogue, counters
 from slurm_dl.daemon.metrics.counters import MetricsTally
 from slurm_dl.daemon.metrics.samples import (
@@ -97,7 +97,7 @@ class Endpoint:
             audit=audit,
             pause=pause,
             commands=counters.COMMANDS_RUN,
-            score=lambda: forecasts_of(board.current.config.paths.state_dir).score,
+            score=lambda: forecasts_of_daemon().score,
             now=time.time,
         )
         try:

@@ -129,7 +129,7 @@ def _over(cycle: Cycle, row: int, job_id: JobId, past: PastJob | None, sight: Si
         ran_s=float(memory.ran_s[row]),
         preemptions=int(memory.preemptions[row]),
     )
-    (ending,) = endings_at([row], snap.seen)
+    (ending,) = endings_at([row], snap.seen, snap.memory)
     return why_over(
         dataclasses.replace(known, ending=ending),
         sight,

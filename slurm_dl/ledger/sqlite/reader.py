@@ -19,6 +19,7 @@ from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.ledger.noted import LONGEST_NAME, ShadowJob, ShadowRecord
 from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.ledger.sqlite.ending_rows import (
     ANY,
@@ -27,11 +28,20 @@ from slurm_dl.ledger.sqlite.ending_rows import (
     ended_since,
     job_named,
 )
-from slurm_dl.ledger.sqlite.rows import BOOK, ENDINGS, RUNS, Table
+from slurm_dl.ledger.sqlite.rows import (
+    BOOK,
+    ENDINGS,
+    MINUTES,
+    PLANNED,
+    RUNS,
+    SHADOW_JOBS,
+    Table,
+)
 from slurm_dl.model.booking import of_kind
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
 
 _WITHIN_S = 1.0
 """So long a look waits for the loop to have written."""
@@ -123,6 +133,40 @@ class LedgerReader:
         with self._reading() as db:
             return of_kind(BOOK.read(db, f"WHERE kind = '{BROKEN}'"), BROKEN)
 
+    def shadow_since(self, since_s: float, partitions: Sequence[str]) -> ShadowRecord:
+        """What shadow mode has kept since then, epoch seconds.
+
+        Args:
+            partitions: Ended jobs of these, and of several at once.
+        """
+        with self._reading() as db:
+            ended = {
+                job.job_id: job
+                for ending in ENDINGS.read(
+                    db, "WHERE end_s >= ? AND start_s > 0 AND gpus > 0", since_s
+                )
+                if ending.partition in {"", *partitions}
+                for job in [_shadow_job(ending)]
+            }
+            noted = SHADOW_JOBS.read(db, "WHERE end_s >= ?", since_s)
+            # Of a version that kept its own; a little more is known of those.
+            ended |= {job.job_id: job for job in noted if job.how in {"C", "F"}}
+            rest = [
+                job
+                for job in noted
+                if job.job_id not in ended or ended[job.job_id].end_s < job.start_s
+            ]
+            return ShadowRecord(
+                minutes=MINUTES.read(db, "WHERE to_s >= ? ORDER BY from_s", since_s),
+                planned=PLANNED.read(
+                    db,
+                    "WHERE \"end\" = '' OR max(last_s, started_s) >= ? ORDER BY begin_s, key",
+                    since_s,
+                ),
+                ended=(*ended.values(), *(job for job in rest if job.how == "V")),
+                unfinished=tuple(job for job in rest if not job.how),
+            )
+
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
         uri = f"{self.path.absolute().as_uri()}?mode=ro"
@@ -132,6 +176,23 @@ class LedgerReader:
         except (OSError, ArithmeticError, TypeError, ValueError, sqlite3.Error) as err:
             msg = f"{self.path}: {err}"
             raise PastError(msg) from err
+
+
+def _shadow_job(ending: JobEnding) -> ShadowJob:
+    # Until schema 11 of all runs only the last one was written down.
+    start_s = ending.first_run_s or ending.start_s
+    return ShadowJob(
+        job_id=ending.job_id,
+        uid=max(0, ending.uid),
+        account=ending.account[:LONGEST_NAME],
+        gpus=ending.gpus,
+        submit_s=min(ending.submit_s or start_s, start_s),
+        start_s=start_s,
+        ran_s=ending.ran_s or max(0.0, ending.end_s - ending.start_s),
+        end_s=max(ending.end_s, start_s),
+        how="C" if ending.state is JobState.COMPLETED else "F",
+        opted_in=ending.preemptible,
+    )
 
 
 def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:

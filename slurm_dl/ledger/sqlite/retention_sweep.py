@@ -54,6 +54,14 @@ DELETE FROM handover WHERE handover_id IN (
 the ones of this week need be looked at; the last number is kept, the next one goes by it. Models
 that lost on a GPU are kept apart for as long, and go by the ones opened since."""
 
+_NOTED = tuple(
+    f"DELETE FROM {table} WHERE {at_s} < :before_s"  # noqa: S608 - our own names
+    for table, at_s in (
+        *(("planned", "last_s"), ("minute", "to_s")),
+        *(("shadow_job", "end_s"), ("forecast", "asked_s")),
+    )
+)
+
 
 def sweep(db: sqlite3.Connection, before_s: float) -> None:
     """Drop what is of jobs that were over, and seen last, before *before_s*, epoch seconds.
@@ -61,5 +69,5 @@ def sweep(db: sqlite3.Connection, before_s: float) -> None:
     Raises:
         sqlite3.Error: It cannot be written.
     """
-    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS, _HANDOVERS):
+    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS, _HANDOVERS, *_NOTED):
         db.execute(statement, {"before_s": before_s, "most": MOST_ROWS})

@@ -6,17 +6,19 @@ what the daemon waits for.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import is_dataclass
 from enum import EnumType
 from operator import attrgetter
-from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.completions import JobEnding
+from slurm_dl.ledger.noted import ForecastRange, MinuteTotals, PlannedHandover, ShadowJob
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.steer import Steer
@@ -24,28 +26,34 @@ from slurm_dl.text import shown
 
 _T = TypeVar("_T")
 
-_SQL_TYPES = {bool: "INTEGER", int: "INTEGER", float: "REAL"}
-"""All else is text."""
+_TUPLES = TypeAdapter(tuple[Any, ...])
 
 
 class Table(Generic[_T]):
     """One table, or the result of a query, whose rows are values of a dataclass.
 
-    Tuples stand as words with commas between, members of an enum as their names.
+    Tuples of words or numbers stand as words with commas between, other tuples as JSON, members of
+    an enum as their names.
 
     Args:
         name: Name of the table.
         kind: The dataclass; its fields are columns in their order.
+        changes: Of a row that is there already these columns alone are written; none: all. The
+            first column is its key then.
     """
 
-    def __init__(self, name: str, kind: type[_T]) -> None:
+    def __init__(self, name: str, kind: type[_T], changes: Sequence[str] = ()) -> None:
         hints = get_type_hints(kind)
-        self.name = name
+        self.name, self.kind = name, kind
         self.names = tuple(hints)
-        self.definition = ", ".join(f"{field} {_sql_type(hint)}" for field, hint in hints.items())
         # In full: SQLite takes "left" alone for the word of a join.
-        self.columns = ", ".join(f"{name}.{field}" for field in hints)
-        self.insert = f"INTO {name} ({', '.join(hints)}) VALUES ({', '.join('?' * len(hints))})"
+        self.columns = ", ".join(f'{name}."{field}"' for field in hints)
+        fields = ", ".join(f'"{field}"' for field in hints)
+        self.insert = f"INTO {name} ({fields}) VALUES ({', '.join('?' * len(hints))})"
+        self._write = f"INSERT OR REPLACE {self.insert}"
+        if changes:
+            news = ", ".join(f'"{field}" = excluded."{field}"' for field in changes)
+            self._write = f"INSERT {self.insert} ON CONFLICT ({self.names[0]}) DO UPDATE SET {news}"
         codecs = {field: codec for field, hint in hints.items() if (codec := _codec(hint))}
         self._writes = [(self.names.index(field), write) for field, (write, _) in codecs.items()]
         self._reads = [(field, read) for field, (_, read) in codecs.items()]
@@ -77,8 +85,8 @@ class Table(Generic[_T]):
             raise ValueError(msg) from None
 
     def write(self, db: sqlite3.Connection, values: Iterable[_T]) -> None:
-        """Insert *values*, in place of the rows that have their keys."""
-        db.executemany(f"INSERT OR REPLACE {self.insert}", map(self.row, values))
+        """Insert *values*, in place of the rows that have their keys; see *changes*."""
+        db.executemany(self._write, map(self.row, values))
 
     def read(self, db: sqlite3.Connection, rest: str, *values: float) -> tuple[_T, ...]:
         """The rows that a SELECT with *rest* behind the name of the table finds.
@@ -91,21 +99,24 @@ class Table(Generic[_T]):
         return tuple(map(self.value, rows))
 
 
-def _sql_type(hint: Any) -> str:  # noqa: ANN401 - any annotation
-    kinds = get_args(hint)
-    if NoneType in kinds:
-        return _sql_type(kinds[0]).removesuffix(" NOT NULL")
-    return _SQL_TYPES.get(getattr(hint, "__supertype__", hint), "TEXT") + " NOT NULL"
-
-
 def _codec(hint: Any) -> tuple[Callable[[Any], object], Callable[[Any], object]] | None:  # noqa: ANN401
     """Writer and reader of a field that SQLite has no type for; they check nothing."""
     if get_origin(hint) is tuple:
+        if get_origin(item := get_args(hint)[0]) is tuple or is_dataclass(item):
+            return (lambda value: _TUPLES.dump_json(value).decode()), _from_json
         return _joined, _split
     if isinstance(hint, EnumType):
         # A dict, because to look a name up in the enum takes longer than all else.
         return attrgetter("name"), dict(hint.__members__).get
     return None
+
+
+def _from_json(text: object) -> object:
+    """The value of *text*; what is no JSON is left to the check."""
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return text
 
 
 def _joined(words: Iterable[object]) -> str:
@@ -123,3 +134,9 @@ RESTARTS = Table("restart", Restart)
 BREAKERS = Table("breaker", Breaker)
 BOOK = Table("book", Entry)
 ENDINGS = Table("ending", JobEnding)
+PLANNED = Table("planned", PlannedHandover, ("last_s", "others", "end", "started_s"))
+MINUTES = Table("minute", MinuteTotals)
+SHADOW_JOBS = Table("shadow_job", ShadowJob)
+FORECASTS = Table("forecast", ForecastRange)
+NOTED: dict[type, Table[Any]] = {t.kind: t for t in (PLANNED, MINUTES, SHADOW_JOBS, FORECASTS)}
+"""Tables of what the ledger keeps for others, by the dataclass of their rows."""

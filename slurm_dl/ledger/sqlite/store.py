@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -21,6 +22,7 @@ from pydantic import TypeAdapter
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.lease_credits import OWED, Owed
+from slurm_dl.ledger.noted import Noted
 from slurm_dl.ledger.restarts import FOLLOWED_S
 from slurm_dl.ledger.sqlite.ending_rows import ENDING_UPSERT
 from slurm_dl.ledger.sqlite.retention_sweep import sweep
@@ -28,6 +30,7 @@ from slurm_dl.ledger.sqlite.rows import (
     BOOK,
     BREAKERS,
     ENDINGS,
+    NOTED,
     RESTARTS,
     RUNS,
     STEERS,
@@ -40,6 +43,8 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
+
+_T = TypeVar("_T", bound=Noted)
 
 _NOT_WRITTEN_BY_US = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
@@ -219,12 +224,27 @@ class SqliteStore:
                 [(e.kind, e.key) for e in change.booked if not e.body],
             )
             db.executemany(ENDING_UPSERT, map(ENDINGS.row, change.endings))
+            for kind in {type(row) for row in change.noted}:
+                NOTED[kind].write(db, (row for row in change.noted if type(row) is kind))
             if change.over_before_s is not None:
                 sweep(db, change.over_before_s)
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""
         return RUNS.read(self._db, "WHERE job_id = ? ORDER BY start_s", job_id)
+
+    def noted(self, kind: type[_T], /) -> tuple[_T, ...]:
+        """See `Store`.
+
+        Raises:
+            StoreError: They cannot be read, or are not what was written.
+        """
+        try:
+            return NOTED[kind].read(self._db, "")
+        except sqlite3.Error as err:
+            raise self._error(err) from err
+        except ValueError as err:
+            raise self._damaged(err) from err
 
     def close(self) -> None:
         """Let go of the file."""

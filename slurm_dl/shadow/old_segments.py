@@ -1,0 +1,101 @@
+"""Files of shadow mode as versions before wrote them: read once into the ledger, then removed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from slurm_dl.ledger.noted import (
+    UNSEEN,
+    MinuteTotals,
+    Noted,
+    PlannedHandover,
+    PlannedVictim,
+    ShadowJob,
+)
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.logging_setup import logger
+
+DIRECTORY: Final = "shadow"
+_FILE = re.compile(r"[0-9]{12}\.jsonl|wishes\.jsonl")
+_MOST_BYTES = 64 << 20
+_KINDS: Final[dict[str, type]] = {
+    "job": ShadowJob, "wish": PlannedHandover, "looks": MinuteTotals
+}  # fmt: skip
+_ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {w: TypeAdapter(k) for w, k in _KINDS.items()}
+
+
+def import_segments(state_dir: Path, ledger: Ledger) -> None:
+    """Take what is in *state_dir* of a version before; what cannot be read is left out and logged.
+
+    Raises:
+        StoreError: The ledger cannot be written; nothing is removed then.
+    """
+    directory = state_dir / DIRECTORY
+    if not directory.is_dir():
+        return
+    rows: dict[object, Noted] = {}
+    bad = 0
+    for row in _rows(directory):
+        match row:
+            case None:
+                bad += 1
+            case ShadowJob(job_id=key, how=how):
+                # One that was gone after a restart may have been seen to end before it.
+                if how != "V" or key not in rows:
+                    rows[key] = row
+            case MinuteTotals(from_s=from_s):
+                rows["minute", from_s] = row
+            case PlannedHandover(key=key):
+                rows[key] = _joined(rows.get(key, row), row)
+    ledger.note(tuple(rows.values()))
+    shutil.rmtree(directory, ignore_errors=True)
+    logger().info("files of shadow mode are in the ledger now", rows=len(rows), unreadable=bad)
+
+
+def _rows(directory: Path) -> Iterator[Noted | None]:
+    """One for each line of each file, the open planned hand-overs last; None for a damaged line."""
+    for path in sorted(p for p in directory.iterdir() if _FILE.fullmatch(p.name)):
+        with path.open("rb") as file:
+            for line in filter(None, file.read(_MOST_BYTES).split(b"\n")):
+                if not line.startswith(b'["open"'):
+                    yield row_of(line)
+
+
+def row_of(line: bytes) -> Noted | None:
+    """The row that a *line* is: a JSON array of a word and the fields in their order."""
+    try:
+        word, *values = json.loads(line)
+        kind = _KINDS[word]
+        if kind is PlannedHandover:
+            values[7] = [_named(PlannedVictim, victim) for victim in values[7]]
+        row: Noted = _ADAPTERS[word].validate_python(_named(kind, values))
+    except (LookupError, RecursionError, TypeError, ValueError):
+        return None
+    return row
+
+
+def _named(kind: type, values: list[object]) -> dict[str, object]:
+    return dict(zip((field.name for field in fields(kind)), values, strict=False))
+
+
+def _joined(before: Noted, row: PlannedHandover) -> PlannedHandover:
+    """Two lines of one planned hand-over; one that a look missed was begun anew and goes on."""
+    if not isinstance(before, PlannedHandover):
+        return row
+    is_back = before.end in {"gone", UNSEEN} and row.begin_s > before.last_s
+    ended = row if is_back or row.end or not before.end else before
+    return replace(
+        before,
+        last_s=max(before.last_s, row.last_s),
+        others=max(before.others, row.others),
+        end=ended.end,
+        started_s=ended.started_s,
+    )
