@@ -30,8 +30,8 @@ from slurm_dl.engine.explain.promise_reasons import state_of
 from slurm_dl.forecast.calibration import ForecastScore
 from slurm_dl.model.breaker import BREAKERS, Fate
 from slurm_dl.model.handover import Purpose
-from slurm_dl.model.jobs import COMPLETED, NOT_HELD, PENDING, Bool
-from slurm_dl.model.plan import Action, Plan, TripBreaker
+from slurm_dl.model.jobs import COMPLETED, F64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.plan import Action, TripBreaker
 from slurm_dl.model.promise import CAUSES, promises_in, totals_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.slurm.tool_runner import OPTIONAL_TOOLS, TOOLS
@@ -83,11 +83,6 @@ class Moment:
         """What it saw."""
         return self.cycle.snapshot
 
-    @property
-    def plan(self) -> Plan:
-        """What it planned."""
-        return self.cycle.plan
-
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -118,20 +113,8 @@ class Metric:
     @property
     def kind(self) -> str:
         """``gauge``, ``counter``, ``histogram`` or ``info``."""
-        if self.short in {*BUCKETS, "info"}:
-            return "histogram" if self.buckets else "info"
-        return "counter" if self.short.endswith("_total") else "gauge"
-
-    @property
-    def buckets(self) -> tuple[float, ...]:
-        """Upper ends of a histogram's buckets."""
-        return BUCKETS.get(self.short, ())
-
-    @property
-    def most_series(self) -> int:
-        """So many series it can have at one time."""
-        each = math.prod(len(values) or 1 for values in self.labels.values())
-        return each * (len(self.buckets) + 3 if self.buckets else 1)
+        named = {"info": "info", **dict.fromkeys(BUCKETS, "histogram")}
+        return named.get(self.short, "counter" if self.short.endswith("_total") else "gauge")
 
     def values(self, moment: Moment) -> Mapping[Key, Any]:
         """Label values to a number or a `Distribution`.
@@ -149,10 +132,10 @@ class Metric:
         return {key: told.get(key[0] if len(key) == 1 else key, 0) for key in keys}
 
 
-def preemption_of(now: PublishedState) -> str:
-    """Mode of preemption, in a word."""
-    section = now.config.preemption
-    return section.mode if section.enabled else "off"
+def _info(m: Moment) -> dict[Key, int]:
+    preemption = m.now.config.preemption
+    mode = preemption.mode if preemption.enabled else "off"
+    return {(slurm_dl.__version__, m.now.config.policy.order, mode): 1}
 
 
 def doing(now: PublishedState, *, audit_ok: bool, paused: bool) -> str:
@@ -181,57 +164,43 @@ def _changed(cycle: Cycle) -> int:
     return sum(not job.field for job in cycle.snapshot.seen.left_out.values())
 
 
-def _by_state(cycle: Cycle) -> dict[str, Bool]:
-    """``(n,)`` jobs in each of `JOB_STATES`."""
+def _by_state(cycle: Cycle) -> tuple[F64, dict[str, Bool]]:
+    """``(n,)`` tasks that a record stands for, and ``(n,)`` jobs in each of `JOB_STATES`."""
     jobs = cycle.snapshot.jobs
     pending = jobs.state == PENDING
     # Slurm's own order decides between those that have been held by anybody.
     could = pending & (jobs.held == NOT_HELD) & (jobs.priority > 0)
     holding = ~pending & (jobs.state < COMPLETED)
-    return {"waiting": could, "held": pending & ~could, "holding": holding}
+    # A record of a pending array stands for all its tasks that wait.
+    tasks = np.where(pending, jobs.tasks, 1).astype(np.float64)
+    return tasks, {"waiting": could, "held": pending & ~could, "holding": holding}
 
 
-def _tasks(cycle: Cycle) -> Any:  # noqa: ANN401
-    """``(n,)`` a record of a pending array stands for all its tasks that wait."""
-    jobs = cycle.snapshot.jobs
-    return np.where(jobs.state == PENDING, jobs.tasks, 1).astype(np.float64)
-
-
-def _by_tier(m: Moment, weights: Any) -> dict[Key, float]:  # noqa: ANN401 - columns
-    """Sums of ``(n,)`` *weights* by tier and state; tiers of the policy are there with nobody."""
-    told, policy = m.cycle.plan.tier, m.now.policy
+def _by_tier(m: Moment, each: F64 | float) -> dict[Key, float]:
+    """Sums over tasks of ``(n,)`` *each*, by tier and state; of all tiers that the policy has."""
+    (tasks, states), told = _by_state(m.cycle), m.cycle.plan.tier
     tier = np.where(told < 0, MOST_TIERS + 1, np.minimum(told, MOST_TIERS))
-    tiers = policy.tiers if policy is not None else 1
+    tiers = m.now.policy.tiers if m.now.policy is not None else 1
     worst = min(max(tiers - 1, int(told.max(initial=0))), MOST_TIERS)
     sums: dict[Key, float] = {}
-    for state, mask in _by_state(m.cycle).items():
-        found = np.bincount(tier[mask], weights=weights[mask], minlength=MOST_TIERS + 2)
+    for state, mask in states.items():
+        weights = (tasks * each)[mask]
+        found = np.bincount(tier[mask], weights=weights, minlength=MOST_TIERS + 2)
         for t in (*range(worst + 1), MOST_TIERS + 1):
             sums[TIERS[t], state] = float(found[t])
     return sums
 
 
 def _overtaken(cycle: Cycle) -> float:
-    rank, states = cycle.plan.rank, _by_state(cycle)
+    rank, (tasks, states) = cycle.plan.rank, _by_state(cycle)
     ranked = (rank >= 0) & (cycle.snapshot.jobs.gpus > 0)
     worst = int(rank[states["holding"] & ranked].max(initial=-1))
-    return float(_tasks(cycle)[states["waiting"] & ranked & (rank < worst)].sum())
+    return float(tasks[states["waiting"] & ranked & (rank < worst)].sum())
 
 
 def _reporting(cycle: Cycle) -> int:
     reports = cycle.snapshot.progress
-    return 0 if reports is None else int(np.sum(_by_state(cycle)["holding"] & (reports >= 0)))
-
-
-def _oldest_s(cycle: Cycle) -> float:
-    now_s = cycle.snapshot.now_s
-    opened_s = min((handover.opened_s for handover in cycle.snapshot.handovers), default=now_s)
-    return max(0.0, now_s - opened_s)
-
-
-def _restarts(cycle: Cycle) -> Counter[Key]:
-    restarts = cycle.snapshot.restarts
-    return Counter(("dlschedd" if r.handover_id else "others", str(r.fate)) for r in restarts)
+    return 0 if reports is None else int(np.sum(_by_state(cycle)[1]["holding"] & (reports >= 0)))
 
 
 def _tripped(cycle: Cycle) -> list[str]:
@@ -255,7 +224,7 @@ class _OfDaemon:
     scrape_errors_total = Metric(lambda m: m.scrape_errors)
     """Scrapes without an answer because of a bug. The log has the first of each kind."""
     info = Metric(
-        lambda m: {(slurm_dl.__version__, m.now.config.policy.order, preemption_of(m.now)): 1},
+        _info,
         {"version": (), "policy": (), "preemption": ("external", "native", "off")},
         sparse=True,
     )
@@ -349,11 +318,9 @@ class _OfCycle:
     """Jobs and nodes of the last poll that could not be read."""
     changed_jobs = Metric(lambda m: _changed(m.cycle))
     """Jobs that changed while the last poll read them; it did nothing to them."""
-    jobs = Metric(lambda m: _by_tier(m, _tasks(m.cycle)), _TIER_AND_STATE, sparse=True)
+    jobs = Metric(lambda m: _by_tier(m, 1.0), _TIER_AND_STATE, sparse=True)
     """Jobs by tier: waiting (eligible, need free resources), held, holding GPUs or nodes."""
-    job_gpus = Metric(
-        lambda m: _by_tier(m, _tasks(m.cycle) * m.snap.jobs.gpus), _TIER_AND_STATE, sparse=True
-    )
+    job_gpus = Metric(lambda m: _by_tier(m, m.snap.jobs.gpus), _TIER_AND_STATE, sparse=True)
     """GPUs that these jobs hold or request."""
     overtaken_jobs = Metric(lambda m: _overtaken(m.cycle))
     """Eligible jobs that lack free resources while a job of a worse rank holds GPUs."""
@@ -367,10 +334,15 @@ class _OfCycle:
         lambda m: Counter(handover.purpose for handover in m.snap.handovers), {"purpose": PURPOSES}
     )
     """Hand-overs under way."""
-    handover_oldest_age_seconds = Metric(lambda m: _oldest_s(m.cycle))
+    handover_oldest_age_seconds = Metric(
+        lambda m: max((0.0, *(m.snap.now_s - h.opened_s for h in m.snap.handovers)))
+    )
     """Age of the oldest hand-over under way; 0 if there is none."""
     restarts = Metric(
-        lambda m: _restarts(m.cycle), {"by": ("dlschedd", "others"), "fate": get_args(Fate)}
+        lambda m: Counter(
+            ("dlschedd" if r.handover_id else "others", str(r.fate)) for r in m.snap.restarts
+        ),
+        {"by": ("dlschedd", "others"), "fate": get_args(Fate)},
     )
     """Jobs requeued within a day, by cause, and their fate."""
     breaker_tripped = Metric(lambda m: dict.fromkeys(_tripped(m.cycle), 1), {"breaker": BREAKERS})
@@ -383,7 +355,7 @@ class _OfCycle:
     """Jobs that were not over by their promised deadlines, by cause, since the ledger began."""
     actions_left = Metric(lambda m: len(m.cycle.left))
     """Actions planned in the last cycle and not tried in it."""
-    unhonoured_jobs = Metric(lambda m: len(m.plan.unhonoured))
+    unhonoured_jobs = Metric(lambda m: len(m.cycle.plan.unhonoured))
     """Jobs with a written SiteFactor that has no effect in Slurm. It is written again."""
     steers = Metric(lambda m: sum(s.kind in ("spot", "wait") for s in m.snap.steers.values()))
     """Waiting jobs with a node constraint or a deferred begin time."""

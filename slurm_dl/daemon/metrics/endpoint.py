@@ -45,36 +45,6 @@ MISSING: Final = (
 )
 
 
-def acting(
-    board: Board, tally: MetricsTally, *, audit: Precondition, pause: Precondition
-) -> Callable[[int], Iterator[Figure]]:
-    """Gives every metric that has a value now, of a daemon that acts or is in shadow mode.
-
-    Args:
-        audit: Its audit log, as a permit.
-        pause: Its pause switch, likewise.
-
-    Returns:
-        A function of the number of scrapes that failed.
-    """
-    of_cycle = functools.lru_cache(maxsize=1)(catalogue.of_cycle)
-
-    def figures(errors: int) -> Iterator[Figure]:
-        now, audit_ok = board.current, not audit.why_not()
-        moment = Moment(
-            now=now,
-            state=catalogue.doing(now, audit_ok=audit_ok, paused=bool(pause.why_not())),
-            tally=tally,
-            scrape_errors=errors,
-            problems=frozenset(problem.check for problem in board.problems()),
-            score=forecasts_of(now.config.paths.state_dir).score,
-            now_s=time.time(),
-        )
-        return itertools.chain(catalogue.of_daemon(moment), of_cycle(now))
-
-    return figures
-
-
 class Endpoint:
     """Listens where the configuration says, or not at all.
 
@@ -89,7 +59,7 @@ class Endpoint:
     def __init__(self, config: Config, log: FilteringBoundLogger) -> None:
         self._log = log
         self._config = config
-        self._acting: Callable[[int], Iterator[Figure]] | None = None
+        self._acting: Callable[[], Iterator[Figure]] | None = None
         self._listen = ""
         self._server: MetricsServer | None = None
         self._errors = 0
@@ -117,8 +87,30 @@ class Endpoint:
     def showing(
         self, board: Board, tally: MetricsTally, *, audit: Precondition, pause: Precondition
     ) -> Iterator[None]:
-        """Show the figures of a daemon for as long as its turn lasts."""
-        self._acting = acting(board, tally, audit=audit, pause=pause)
+        """Show the figures of a daemon for as long as its turn lasts.
+
+        Args:
+            board: What its loop has published.
+            tally: What was counted.
+            audit: Its audit log, as a permit.
+            pause: Its pause switch, likewise.
+        """
+        of_cycle = functools.lru_cache(maxsize=1)(catalogue.of_cycle)
+
+        def figures() -> Iterator[Figure]:
+            now, audit_ok = board.current, not audit.why_not()
+            moment = Moment(
+                now=now,
+                state=catalogue.doing(now, audit_ok=audit_ok, paused=bool(pause.why_not())),
+                tally=tally,
+                scrape_errors=self._errors,
+                problems=frozenset(problem.check for problem in board.problems()),
+                score=forecasts_of(now.config.paths.state_dir).score,
+                now_s=time.time(),
+            )
+            return itertools.chain(catalogue.of_daemon(moment), of_cycle(now))
+
+        self._acting = figures
         try:
             yield
         finally:
@@ -140,13 +132,14 @@ class Endpoint:
             from slurm_dl.daemon.metrics.exposition import wsgi_app  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigError(MISSING) from None
-        self._server = MetricsServer(*split_address(listen), wsgi_app(self._figures, self._bug))
+        self._server = MetricsServer(*split_address(listen), wsgi_app(self.figures, self._bug))
         self._listen = listen
         self._log.info("metrics", listen=listen)
 
-    def _figures(self) -> Iterator[Figure]:
-        if (source := self._acting) is not None:
-            return source(self._errors)
+    def figures(self) -> Iterator[Figure]:
+        """Every metric that has a value now."""
+        if (acting := self._acting) is not None:
+            return acting()
         return catalogue.waiting(self._config, self._errors)
 
     def _bug(self, err: Exception) -> None:
