@@ -2,7 +2,8 @@
 
 The document, the dashboard, the alerts and their tests are held against it. Each label has a closed
 set of values: what a user writes is never a label, so the number of series is bounded by this file.
-What follows from a cycle alone is worked out once for it, however often somebody scrapes.
+What follows from a cycle is worked out once for each state that the daemon publishes, however often
+somebody scrapes.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Moment:
 
     @property
     def snap(self) -> Snapshot:
-        """What it saw."""
+        """Slurm as that cycle saw it."""
         return self.cycle.snapshot
 
 
@@ -383,18 +384,18 @@ Figure = tuple[Metric, Mapping[Key, Any]]
 
 
 def of_daemon(moment: Moment) -> Iterator[Figure]:
-    """What has a value now, but for what follows from a cycle."""
+    """Metrics that have a value now, but for those that follow from a cycle."""
     return ((m, values) for m in _OF_DAEMON if (values := m.values(moment)))
 
 
 def of_cycle(now: PublishedState) -> tuple[Figure, ...]:
-    """What follows from the last cycle; nothing before the first."""
+    """Metrics that follow from the last cycle; none before the first."""
     moment = Moment(now=now, state="")
     return () if now.cycle is None else tuple((m, m.values(moment)) for m in _OF_CYCLE)
 
 
 def waiting(config: Config, scrape_errors: int) -> Iterator[Figure]:
-    """What there is of a daemon that waits for its turn or for Slurm."""
+    """Metrics of a daemon that waits for its turn or for Slurm."""
     now = PublishedState(config=config, config_rows=(), started_s=0.0, live=False)
     state = "standby" if config.takeover.enabled else "starting"
     told = of_daemon(Moment(now=now, state=state, scrape_errors=scrape_errors))

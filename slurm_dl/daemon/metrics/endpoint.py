@@ -39,12 +39,6 @@ if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
 
-MISSING: Final = (
-    "metrics.listen: prometheus-client is not installed; install slurm-dl[metrics], "
-    "or leave metrics.listen empty"
-)
-
-
 class Endpoint:
     """Listens where the configuration says, or not at all.
 
@@ -87,14 +81,7 @@ class Endpoint:
     def showing(
         self, board: Board, tally: MetricsTally, *, audit: Precondition, pause: Precondition
     ) -> Iterator[None]:
-        """Show the figures of a daemon for as long as its turn lasts.
-
-        Args:
-            board: What its loop has published.
-            tally: What was counted.
-            audit: Its audit log, as a permit.
-            pause: Its pause switch, likewise.
-        """
+        """Show the figures of a daemon for as long as its turn lasts."""
         of_cycle = functools.lru_cache(maxsize=1)(catalogue.of_cycle)
 
         def figures() -> Iterator[Figure]:
@@ -131,7 +118,8 @@ class Endpoint:
         try:
             from slurm_dl.daemon.metrics.exposition import wsgi_app  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ConfigError(MISSING) from None
+            msg = "prometheus-client is not installed; install slurm-dl[metrics], or leave"
+            raise ConfigError(f"metrics.listen: {msg} metrics.listen empty") from None
         self._server = MetricsServer(*split_address(listen), wsgi_app(self.figures, self._bug))
         self._listen = listen
         self._log.info("metrics", listen=listen)
