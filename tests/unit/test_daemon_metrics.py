@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, get_args
@@ -97,7 +97,7 @@ def counts(tally: MetricsTally) -> dict[str, float]:
     """What was counted; of distributions the number, and with a ``/`` behind the name the sum."""
     moment = Moment(now=published(), state="acting", tally=tally)
     counted = lines((m, m.values(moment)) for m in METRICS if m.value is None)
-    found: dict[str, float] = Counter()
+    found = defaultdict[str, float](float)
     for name, _, value in (line.partition("=") for line in counted.split("; ")):
         number, _, total = value.partition("/")
         found[name] = float(number)
@@ -482,26 +482,6 @@ def queue_cycle(**more: Any) -> Cycle:  # noqa: ANN401
     return Cycle(snap, decide(snap, POLICY, SETTINGS), acting=False)
 
 
-def test_jobs_and_gpus_by_tier_and_state() -> None:
-    """Against a plain count over rows; tasks of an array count each."""
-    cycle = queue_cycle()
-    jobs, gpus = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for row, tier in zip(QUEUE, cycle.plan.tier.tolist(), strict=True):
-        waits = row.state is JobState.PENDING
-        could = row.held is Held.NO and row.priority > 0
-        state = ("waiting" if could else "held") if waits else "holding"
-        key = ("none" if tier < 0 else str(tier), state)
-        jobs[key] += row.tasks
-        gpus[key] += int(row.gpus) * row.tasks
-
-    values = shown(published(cycle))
-
-    assert {k: v for k, v in values["jobs"].items() if v} == jobs
-    assert {k: v for k, v in values["job_gpus"].items() if v} == gpus
-    # Tiers nobody is in are there as well, as many as the policy has.
-    assert {tier for tier, _ in values["jobs"]} == {"0", "1", "2", "none"}
-
-
 def test_tiers_beyond_the_last_are_one() -> None:
     """However many a policy has, the number of series is bounded; of them here 5 tasks, 2 jobs."""
     cycle = queue_cycle()
@@ -513,26 +493,6 @@ def test_tiers_beyond_the_last_are_one() -> None:
     tiers = {tier for tier, _ in values["jobs"]}
     assert tiers == set(catalogue.TIERS)
     assert sum(values["jobs"]["24+", state] for state in catalogue.JOB_STATES) == 7
-
-
-def test_overtaken_jobs_against_pairs() -> None:
-    """Who waits, could start, and has a better rank than anybody who holds GPUs."""
-    cycle = queue_cycle()
-    ranks = dict(zip([row.job_id for row in QUEUE], cycle.plan.rank.tolist(), strict=True))
-    holders = [r for r in QUEUE if r.state is JobState.RUNNING and ranks[r.job_id] >= 0]
-    overtaken = [
-        row
-        for row in QUEUE
-        if row.state is JobState.PENDING
-        and row.held is Held.NO
-        and row.priority > 0
-        and any(0 <= ranks[row.job_id] < ranks[h.job_id] for h in holders)
-    ]
-    assert overtaken
-
-    values = shown(published(cycle))
-
-    assert values["overtaken_jobs"][()] == sum(row.tasks for row in overtaken)
 
 
 @pytest.mark.parametrize(
@@ -679,6 +639,8 @@ def test_what_is_not_known_is_absent_and_what_is_0_is_there() -> None:
     cycle = {m.short for m, _ in catalogue.of_cycle(published(**KNOWN))}
     times = {f"{which}_look_timestamp_seconds" for which in ("last", "next")}
     assert late.keys() - early.keys() == cycle | times | {"config_reload_successful"}
+    # Tiers nobody is in are there as well, as many as the policy has.
+    assert {tier for tier, _ in late["jobs"]} == {"0", "1", "2", "none"}
     for metric in (m for m in METRICS if m.short in late and not m.sparse):
         assert len(late[metric.short]) == math.prod(map(len, metric.labels.values()))
 

@@ -118,8 +118,11 @@ class Endpoint:
         try:
             from slurm_dl.daemon.metrics.exposition import wsgi_app  # noqa: PLC0415 - an extra
         except ImportError:
-            msg = "prometheus-client is not installed; install slurm-dl[metrics], or leave"
-            raise ConfigError(f"metrics.listen: {msg} metrics.listen empty") from None
+            msg = (
+                "metrics.listen: prometheus-client is not installed; install slurm-dl[metrics], "
+                "or leave metrics.listen empty"
+            )
+            raise ConfigError(msg) from None
         self._server = MetricsServer(*split_address(listen), wsgi_app(self.figures, self._bug))
         self._listen = listen
         self._log.info("metrics", listen=listen)
