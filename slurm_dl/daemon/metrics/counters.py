@@ -167,10 +167,10 @@ class MetricsTally:
             return
         if isinstance(action, MarkGone):
             self._gone(snap.now_s, handover, victim, action.outcome)
-        elif victim.state is VictimState.SIGNALLED:
+        elif victim.state is VictimState.SIGNALLED and victim.signalled_s:
             acked = snap.seen.has_acknowledged(action.run)
             how = "by_itself" if action.ended else "acknowledged" if acked else "grace"
-            self._noticed(snap.now_s, victim, how)
+            self._add("checkpoint_seconds", how, by=snap.now_s - victim.signalled_s)
 
     def _gone(self, now_s: float, handover: Handover, victim: Victim, outcome: str) -> None:
         self._add("preemptions_total", handover.purpose, outcome)
@@ -183,9 +183,9 @@ class MetricsTally:
             self._add("resizes_total", way)
         if not victim.signalled_s:
             return
-        if victim.state is VictimState.SIGNALLED:
-            self._noticed(now_s, victim, "by_itself")
         notice_s = max(0.0, now_s - victim.signalled_s)
+        if victim.state is VictimState.SIGNALLED:
+            self._add("checkpoint_seconds", "by_itself", by=notice_s)
         self._add("lost_gpu_seconds_total", "notice", by=victim.gpus * notice_s)
 
     def _sized(self, booked: Sequence[Entry], entries: Sequence[Entry]) -> None:
@@ -196,10 +196,6 @@ class MetricsTally:
             if was.now is None and after.now not in (None, after.asked):
                 self._add("resizes_total", "start")
             self._add("resizes_total", "refused", by=len(after.refused - was.refused))
-
-    def _noticed(self, now_s: float, victim: Victim, ended: str) -> None:
-        if victim.signalled_s:
-            self._add("checkpoint_seconds", ended, by=now_s - victim.signalled_s)
 
     def _closed(self, now_s: float, handover: Handover, *, in_vain: bool) -> None:
         ended = "in_vain" if in_vain else "served" if handover.signalled else "withdrawn"
