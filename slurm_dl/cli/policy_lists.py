@@ -158,17 +158,17 @@ def _values(kind: Any) -> Described:  # noqa: ANN401 - a class of a site
         "on_slurm": bool(runs_on_slurm(kind)),
         "shown_by": shown_by(kind.name, about.level) if kind.name in registry.POLICIES else "",
         "module": str(kind.__module__),
-        "parameters": [
-            {
-                "name": p.name,
-                "meaning": p.meaning,
-                "default": plain(p.default),
-                "required": p.default is dataclasses.MISSING,
-                "unit": unit_of(p.name),
-            }
-            for p in parameters_of(kind)
-        ],
+        "parameters": _parameters(kind, "name", "meaning", "default", "required", "unit"),
     }
+
+
+def _parameters(kind: Any, *keys: str) -> list[Described]:  # noqa: ANN401 - a class of a site
+    told: list[Described] = []
+    for p in parameters_of(kind):
+        required = p.default is dataclasses.MISSING
+        default = {"default": plain(p.default), "required": required}
+        told.append({"name": p.name, "meaning": p.meaning, **default, "unit": unit_of(p.name)})
+    return [{key: parameter[key] for key in keys} for parameter in told]
 
 
 def _tiers(kind: Any) -> int | None:  # noqa: ANN401 - a class of a site
@@ -324,15 +324,7 @@ def _placement(name: str, kind: str, family: Any) -> Described:  # noqa: ANN401 
             "about": (found.__doc__ or "").partition("\n")[0],
             "source": str(found.source),
             "interpretation": str(found.interpretation),
-            "parameters": [
-                {
-                    "name": p.name,
-                    "default": plain(p.default),
-                    "required": p.default is dataclasses.MISSING,
-                    "meaning": p.meaning,
-                }
-                for p in parameters_of(found)
-            ],
+            "parameters": _parameters(found, "name", "default", "required", "meaning"),
             **({"strict": bool(found.strict)} if kind == "rule" else {}),
         }
     except ValueError as err:
