@@ -75,6 +75,15 @@ class StandingProblem:
     since_s: float
 
 
+WATCHED = (
+    *("configuration", "release", "partitions", "rights", "private data", "clock"),
+    *("priority plugin", "site factor", "priority weights", "priority flags", "gpus"),
+    *("preemption", "profiles", "job records", "directories", "templates"),
+)
+"""Checks of ``dlctl doctor`` that a running daemon makes: those that find errors, but for what
+each poll tells anyway (``slurm``, ``reader``, ``cycles``)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reloaded:
     """The last reload: when, epoch seconds, whether it took effect, and what was said of it."""

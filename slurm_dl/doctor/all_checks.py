@@ -13,8 +13,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
-from slurm_dl.daemon.metrics.catalogue import WATCHED
-from slurm_dl.daemon.published_state import PublishedState, Reloaded, StandingProblem
+from slurm_dl.daemon.published_state import WATCHED, PublishedState, Reloaded, StandingProblem
 from slurm_dl.doctor import (
     installation_checks,
     order_checks,

@@ -125,16 +125,19 @@ def test_a_policy_is_shown_whole(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"),
-    [("gitins", "did you mean gittins"), ("ni\x1b[2Jx", "there are ")],
+    ("listed", "name", "begins"),
+    [
+        ("policies", "gitins", "dlctl: no policy 'gitins'; did you mean gittins"),
+        ("policies", "ni\x1b[2Jx", "dlctl: no policy 'ni[2Jx'; there are afs, "),
+        ("placements", "ni\x1b[2Jx", "dlctl: no scheme or rule 'ni[2Jx'; there are best_fit, "),
+    ],
 )
-def test_a_name_that_is_not_there(command: Command, name: str, advice: str) -> None:
+def test_a_name_that_is_not_there(command: Command, listed: str, name: str, begins: str) -> None:
     """One line with the nearest names, or with all of them."""
-    said = command("ctl", "policies", "show", name)
+    said = command("ctl", listed, "show", name)
 
     assert said.returncode == 2
-    assert said.stderr.startswith("dlctl: no policy '")
-    assert advice in said.stderr
+    assert said.stderr.startswith(begins)
     assert len(said.stderr.splitlines()) == 1
     assert "\x1b" not in said.stderr
 

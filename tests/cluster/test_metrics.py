@@ -379,7 +379,7 @@ def _rules_have_data(site: Monitored) -> None:
         for series in re.findall(r"slurm_dl_[a-z_]+(?:\{[^}]*\})?", rule["query"]):
             assert site.query(series), (rule["name"], series)
     names = {s["metric"]["__name__"] for s in site.query('{__name__=~"slurm_dl_.*"}')}
-    wanted = {m.name + ("_count" if m.buckets else "") for m in METRICS}
+    wanted = {m.name + ("_count" if m.kind == "histogram" else "") for m in METRICS}
     assert wanted - names == ABSENT
     assert len(site.query('{__name__=~"slurm_dl_.*"}')) < 700
 

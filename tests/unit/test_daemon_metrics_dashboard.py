@@ -37,7 +37,7 @@ KINDS = {
     for m in METRICS
     for s in (("_bucket", "_count", "_sum") if m.kind == "histogram" else ("",))
 }
-LABELS = {label.name for metric in METRICS for label in metric.labels} | {"instance"}
+LABELS = {label for metric in METRICS for label in metric.labels} | {"instance"}
 
 EVERY_PANEL = pytest.mark.parametrize("panel", SHOWING, ids=lambda p: p["title"])
 

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from slurm_dl import __version__, logging_setup
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog
-from slurm_dl.daemon.metrics.catalogue import WATCHED
+from slurm_dl.daemon.published_state import WATCHED
 from slurm_dl.doctor import all_checks, installation_checks
 from slurm_dl.doctor.all_checks import CHECKS, ProblemWatch, examine
 from slurm_dl.doctor.site import Account, CheckResult, Severity, Site

@@ -11,9 +11,10 @@ import pytest
 from build import observed, pending, running, snapshot
 
 from slurm_dl.cli.dlqueue.columns import COLUMNS, cells
+from slurm_dl.config import Config
 from slurm_dl.daemon.enrich import Enricher
-from slurm_dl.daemon.metrics.samples import _queue
-from slurm_dl.daemon.published_state import row
+from slurm_dl.daemon.metrics.catalogue import of_cycle
+from slurm_dl.daemon.published_state import PublishedState, row
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.plan_reasons import why
@@ -38,6 +39,13 @@ def cycle_of(job: JobRow, comment: str, *, ran_s: float) -> Cycle:
     snap = Enricher(profiles={}, site=SitePriors())(snap)
     plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"})))
     return Cycle(snap, plan, acting=False)
+
+
+def reporting(cycle: Cycle) -> float:
+    """The metric of jobs that report."""
+    config = Config.model_validate({"manage": {"partitions": ["gpu"]}})
+    now = PublishedState(config=config, config_rows=(), started_s=0.0, live=True, cycle=cycle)
+    return next(float(v[()]) for m, v in of_cycle(now) if m.short == "reporting_jobs")
 
 
 @pytest.mark.parametrize(
@@ -87,14 +95,13 @@ def test_what_a_job_reports_is_shown_within_bounds(
     job = row(cycle, 0)
     cell = dict(zip([column.title for column in COLUMNS], cells(job), strict=True))
     reports = [line for line in why(cycle, POLICY, JobId(1)) if line.startswith("It reports")]
-    metrics = {value.metric.name: value.values for value in _queue(cycle, 3)}
 
     assert (cell["DONE"], cell["LEFT"]) == shown
     assert len(reports) == bool(sentence)
     assert not sentence or reports[0].startswith(sentence)
     assert (job["progress"] is None, job["left_s"] is None) == tuple(c == "-" for c in shown)
     assert json.loads(json.dumps(job, allow_nan=False)) == job
-    assert metrics["slurm_dl_reporting_jobs"] == {(): shown[0] != "-"}
+    assert {(): reporting(cycle)} == {(): shown[0] != "-"}
 
 
 def test_what_waits_keeps_its_progress_and_what_is_over_has_nothing_left() -> None:
@@ -107,8 +114,7 @@ def test_what_waits_keeps_its_progress_and_what_is_over_has_nothing_left() -> No
     assert (row(over, 0)["progress"], row(over, 0)["left_s"]) == (0.5, None)
     assert not any(line.startswith("It reports") for line in why(over, POLICY, JobId(1)))
     for cycle in (waits, over):
-        values = {value.metric.name: value.values for value in _queue(cycle, 3)}
-        assert values["slurm_dl_reporting_jobs"] == {(): 0}
+        assert reporting(cycle) == 0
 
 
 @pytest.mark.parametrize(

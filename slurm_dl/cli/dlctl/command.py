@@ -44,11 +44,11 @@ _COMMANDS = {
         "Print what a job has written, with a mark where each of its runs ended, and why.",
     ),
     "placements": (
-        "slurm_dl.cli.dlctl.policies:placements",
+        "slurm_dl.cli.policy_lists:placements",
         "List the schemes and rules of placement, and the paper each comes from.",
     ),
     "policies": (
-        "slurm_dl.cli.dlctl.policies:policies",
+        "slurm_dl.cli.policy_lists:policies",
         "List the policies: the published system each is, what is shown of it, what it needs.",
     ),
     "profile": (

@@ -33,14 +33,16 @@ _HELP = {
 
 _MODULES = {
     **{name: name for name in ("game", "generate", "history", "replay")},
-    **dict.fromkeys(("policies", "traces"), "listing"),
+    "policies": "policy_lists",
+    "traces": "listing",
 }
 """Where a command is, if not in `experiment_commands`."""
 
 
 def _place(name: str) -> str:
     module = _MODULES.get(name, "experiment_commands")
-    return f"slurm_dl.cli.dlsim.{module}:{name.replace('-', '_')}_command"
+    package = "slurm_dl.cli" if name == "policies" else "slurm_dl.cli.dlsim"
+    return f"{package}.{module}:{name.replace('-', '_')}_command"
 
 
 _COMMANDS = {name: (_place(name), text) for name, text in _HELP.items()}

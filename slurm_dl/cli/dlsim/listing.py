@@ -1,20 +1,18 @@
-"""``dlsim traces`` and ``dlsim policies``: what there is to simulate, and under what."""
+"""``dlsim traces``: what there is to simulate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlctl.policies import Described, all_policies, parameter_lines, told, wrapped
 from slurm_dl.cli.dlsim.simulation_options import format_options
-from slurm_dl.policies.policy_text import preempts_in_words
+from slurm_dl.cli.policy_lists import wrapped
 from slurm_dl.report import export
 from slurm_dl.report.number_format import duration, number
-from slurm_dl.simulation.ideal.presets import PRESETS, Preset
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import FORMATS, read_trace
 from slurm_dl.traces.summary import QUANTILES, TraceSummary, summarize
@@ -22,7 +20,6 @@ from slurm_dl.traces.summary import QUANTILES, TraceSummary, summarize
 _WIDTH: Final = 80
 _MOST_SIZES: Final = 12
 _S_PER_DAY: Final = 86_400.0
-_OF_ALL: Final = ("tick_s", "round_s", "start_s", "restart_s", "large_restart_s", "large_gpus")
 
 _FORMAT, _COLUMNS, _MODELS = format_options()
 
@@ -119,61 +116,3 @@ def summary_lines(summary: TraceSummary) -> Iterator[str]:
         yield f"  {kind.lines:,}: {kind.reason}"
         for example in kind.examples:
             yield f"    {safe(example)}"
-
-
-@click.command(name="policies")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def policies_command(*, as_json: bool) -> None:
-    """List the policies with their parameters, and the presets with what they set.
-
-    'dlctl policies show NAME' says more of a policy. Your own needs no change here: FILE.py:CLASS
-    in place of a name runs a class in a file, and a package lists its policies as entry points of
-    the group slurm_dl.policies (docs/develop/add-a-policy.md).
-
-    \b
-    Example:
-      dlsim policies
-    """  # noqa: D301 - \b is click's mark
-    policies = all_policies()
-    presets = [preset_json(name, preset) for name, preset in PRESETS.items()]
-    if as_json:
-        print_json({"policies": policies, "presets": presets})
-        return
-    for policy in policies:
-        click.echo("\n".join([*_policy_lines(policy), ""]))
-    click.echo("Presets: --preset NAME, or NAME:PRESET in --policies\n")
-    for preset in presets:
-        click.echo("\n".join([*_preset_lines(preset), ""]))
-
-
-def preset_json(name: str, preset: Preset) -> dict[str, Any]:
-    """What a preset sets, as plain values; seconds."""
-    told: dict[str, Any] = export.plain(preset)
-    del told["others"]
-    return {"name": name, **told.pop("clockwork"), **told}
-
-
-def _policy_lines(policy: Described) -> Iterator[str]:
-    if policy["error"] is not None:
-        yield from wrapped(policy["error"], _WIDTH, f"{policy['name']}: ")
-        return
-    where = "Slurm and simulator" if policy["on_slurm"] else "simulator only"
-    tiers = "?" if policy["tiers"] is None else policy["tiers"]
-    displaced = preempts_in_words(policy["preempts"], policy["tiers"])
-    head = f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
-    yield from wrapped(head, _WIDTH)
-    yield from parameter_lines(policy, _WIDTH, "  -p ")
-
-
-def _preset_lines(preset: Mapping[str, Any]) -> Iterator[str]:
-    yield from wrapped(f"{preset['name']}: {preset['about']}", _WIDTH)
-    for policy, reading in preset["readings"].items():
-        values = [f"{name} {told(value)}" for name, value in reading["parameters"].items()]
-        text = ", ".join([f"{policy}: runs {reading['policy']}", *values])
-        yield from wrapped(text, _WIDTH, "  ", "    ")
-    given = {name: preset[name] for name in _OF_ALL}
-    values = [f"{name} {told(value)}" for name, value in given.items() if value]
-    if preset["charges"] != "restart":
-        values.append(f"charges {preset['charges']}")
-    if values:
-        yield from wrapped(f"all policies: {', '.join(values)}", _WIDTH, "  ", "    ")

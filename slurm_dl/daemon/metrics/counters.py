@@ -7,22 +7,19 @@ it for them. Counting starts at 0 with the daemon.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from slurm_dl.daemon.metrics import catalogue
-from slurm_dl.daemon.metrics.catalogue import Metric
-from slurm_dl.daemon.published_state import Durations, PublishedState
-from slurm_dl.engine.cycle import AppliedAction, Cycle
+from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.handover import Handover, Victim, VictimState
-from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I64
-from slurm_dl.model.plan import Book, CloseHandover, MarkGone, Requeue
+from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue
 from slurm_dl.model.size_history import NO_HISTORY, size_histories
 from slurm_dl.model.snapshot import Snapshot
 
@@ -33,9 +30,20 @@ One count for the process, because the parts of a daemon are made anew at each r
 any thread; a call may rarely be missed.
 """
 
+BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
+    "cycle_seconds": (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+    "checkpoint_seconds": (5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
+    "handover_seconds": (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0, 7200.0),
+}
+"""Each histogram by its name to the upper ends of its buckets."""
 
 Key = tuple[str, ...]
 """Values of a metric's labels, in their order."""
+
+
+def snake(name: str) -> str:
+    """``SetSteer`` as ``set_steer``, as the audit log has it."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,98 +71,74 @@ class _Look:
     Attributes:
         now_s: When it was, epoch seconds.
         job_id: ``(n,)`` ids.
-        attained_gpu_s: ``(n,)`` GPU-seconds over all runs.
-        gpus: ``(n,)`` GPUs held or asked for.
-        counted_s: ``(n,)`` nothing after this was booked yet, epoch seconds. That is this look;
-            but what a run that completes received before its end is booked once that is known.
+        columns: ``(3, n)`` GPU-seconds attained over all runs; GPUs held or asked for; and nothing
+            after this was booked yet, epoch seconds. That is this look; but what a run that
+            completes received before its end is booked once that is known.
     """
 
     now_s: float
     job_id: I64
-    attained_gpu_s: F64
-    gpus: F64
-    counted_s: F64
+    columns: F64
 
     @classmethod
     def of(cls, snap: Snapshot, before: _Look | None) -> _Look:
         """The look that *snap* is of, after *before*."""
-        jobs, attained = snap.jobs, snap.memory.attained_gpu_s
+        jobs, attained, now_s = snap.jobs, snap.memory.attained_gpu_s, snap.now_s
         completing = jobs.state == COMPLETING
         rows = np.flatnonzero(snap.managed_jobs & ((attained > 0) | completing))
         rows = rows[np.argsort(jobs.job_id[rows])]
-        ids, now_s = jobs.job_id[rows], snap.now_s
-        counted = np.full(len(rows), now_s)
+        ids = jobs.job_id[rows]
+        counted_s = np.full(len(rows), now_s)
         if before is not None:
-            _, _, counted_s = before.beside(ids)
-            counted = np.where(completing[rows], counted_s, now_s)
-        return cls(
-            now_s=now_s,
-            job_id=ids,
-            attained_gpu_s=attained[rows],
-            gpus=snap.seen.weighted_gpus()[rows],
-            counted_s=counted,
-        )
+            counted_s = np.where(completing[rows], before.beside(ids)[2], now_s)
+        columns = np.array((attained[rows], snap.seen.weighted_gpus()[rows], counted_s))
+        return cls(now_s=now_s, job_id=ids, columns=columns)
 
-    def beside(self, ids: I64) -> tuple[F64, F64, F64]:
-        """Attained service, GPUs and time counted to of *ids*; of those not here 0, 0, `now_s`."""
-        out = np.zeros(len(ids)), np.zeros(len(ids)), np.full(len(ids), self.now_s)
+    def beside(self, ids: I64) -> F64:
+        """``(3, m)`` columns of *ids*; of those not here 0, 0, `now_s`."""
+        out = np.zeros((3, len(ids)))
+        out[2] = self.now_s
         if len(self.job_id):
             at = np.minimum(np.searchsorted(self.job_id, ids), len(self.job_id) - 1)
             same = self.job_id[at] == ids
-            for into, column in zip(
-                out, (self.attained_gpu_s, self.gpus, self.counted_s), strict=True
-            ):
-                into[same] = column[at[same]]
+            out[:, same] = self.columns[:, at[same]]
         return out
 
     def served_since(self, before: _Look) -> float:
         """GPU-seconds that all jobs together have received since *before*."""
         attained, gpus, counted_s = before.beside(self.job_id)
-        most = np.maximum(gpus, self.gpus) * np.maximum(self.now_s - counted_s, 0.0)
+        most = np.maximum(gpus, self.columns[1]) * np.maximum(self.now_s - counted_s, 0.0)
         # Less than before: the ledger was lost, or a job id is used anew.
-        return float(np.clip(self.attained_gpu_s - attained, 0.0, most).sum())
+        return float(np.clip(self.columns[0] - attained, 0.0, most).sum())
 
 
 class MetricsTally:
-    """Counts what cycles bring; a `Observer`."""
+    """Counts what cycles bring, by the metrics' names; a `Observer`."""
 
     def __init__(self) -> None:
-        self._counts: dict[tuple[str, Key], float] = {}
-        self._spread: dict[tuple[str, Key], Distribution] = {}
+        self._values: dict[tuple[str, Key], Any] = {}
         self._last: _Look | None = None
 
-    def count(self, metric: Metric, *labels: str) -> float:
-        """The value of a counter."""
-        return self._counts.get((metric.name, labels), 0.0)
-
-    def distribution(self, metric: Metric, *labels: str) -> Distribution:
-        """The distribution of a histogram so far."""
-        none = Distribution((0,) * (len(metric.buckets) + 1))
-        return self._spread.get((metric.name, labels), none)
+    def value(self, name: str, *labels: str) -> Any:  # noqa: ANN401 - by the kind of the metric
+        """The value of a counter, or the `Distribution` of a histogram."""
+        none = Distribution((0,) * (len(BUCKETS[name]) + 1)) if name in BUCKETS else 0.0
+        return self._values.get((name, labels), none)
 
     def on_cycle(self, now: PublishedState, /) -> None:
         """Count one cycle; what happens in it is known from its plan and its results."""
         cycle = now.cycle
         if cycle is None:
             return
-        self._time(now.durations)
+        for phase in ("observe", "decide", "apply"):
+            self._add("cycle_seconds", phase, by=getattr(now.durations, f"{phase}_ms") / 1e3)
         self._serve(cycle.snapshot)
         for done in cycle.done:
-            self._add(
-                catalogue.ACTIONS_BY_KIND,
-                catalogue.snake(type(done.action).__name__),
-                "failed" if done.error else "done",
-            )
-            if not done.error:
-                self._hand_over(cycle, done)
-
-    def _time(self, took: Durations) -> None:
-        for phase, took_ms in (
-            ("observe", took.observe_ms),
-            ("decide", took.decide_ms),
-            ("apply", took.apply_ms),
-        ):
-            self._note(catalogue.CYCLE, took_ms / 1e3, phase)
+            kind = snake(type(done.action).__name__)
+            self._add("actions_by_kind_total", kind, "failed" if done.error else "done")
+            if isinstance(done.action, Book) and not done.error:
+                self._sized(cycle.snapshot.booked, done.action.entries)
+            elif not done.error:
+                self._hand_over(cycle.snapshot, done.action)
 
     def _serve(self, snap: Snapshot) -> None:
         """Add what managed jobs have received since the last cycle.
@@ -165,44 +149,44 @@ class MetricsTally:
         """
         before, self._last = self._last, _Look.of(snap, self._last)
         if before is not None:
-            self._add(catalogue.SERVED, by=self._last.served_since(before))
+            self._add("served_gpu_seconds_total", by=self._last.served_since(before))
 
-    def _hand_over(self, cycle: Cycle, done: AppliedAction) -> None:
-        match done.action:
-            case Requeue(handover_id=handover_id, run=run, ended=ended):
-                found = _victim(cycle, handover_id, run.job_id)
-                if found is not None and found[1].state is VictimState.SIGNALLED:
-                    acked = cycle.snapshot.seen.has_acknowledged(run)
-                    how = "by_itself" if ended else "acknowledged" if acked else "grace"
-                    self._noticed(cycle, found[1], how)
-            case MarkGone(handover_id=handover_id, job_id=job_id, outcome=outcome):
-                found = _victim(cycle, handover_id, job_id)
-                if found is not None:
-                    self._gone(cycle, *found, outcome)
-            case CloseHandover(handover_id=handover_id, fruitless=fruitless):
-                handover = _open(cycle, handover_id)
-                if handover is not None:
-                    self._closed(cycle, handover, in_vain=bool(fruitless))
-            case Book(entries=entries):
-                self._sized(cycle.snapshot.booked, entries)
-            case _:
-                pass
+    def _hand_over(self, snap: Snapshot, action: Action) -> None:
+        """Count by the hand-over as it was when the cycle began."""
+        if not isinstance(action, Requeue | MarkGone | CloseHandover):
+            return
+        of = (h for h in snap.handovers if h.handover_id == action.handover_id)
+        if (handover := next(of, None)) is None:
+            return
+        if isinstance(action, CloseHandover):
+            self._closed(snap.now_s, handover, in_vain=bool(action.fruitless))
+            return
+        job_id = action.run.job_id if isinstance(action, Requeue) else action.job_id
+        victim = next((v for v in handover.victims if v.run.job_id == job_id), None)
+        if victim is None:
+            return
+        if isinstance(action, MarkGone):
+            self._gone(snap.now_s, handover, victim, action.outcome)
+        elif victim.state is VictimState.SIGNALLED and victim.signalled_s:
+            acked = snap.seen.has_acknowledged(action.run)
+            how = "by_itself" if action.ended else "acknowledged" if acked else "grace"
+            self._add("checkpoint_seconds", how, by=snap.now_s - victim.signalled_s)
 
-    def _gone(self, cycle: Cycle, handover: Handover, victim: Victim, outcome: str) -> None:
-        self._add(catalogue.PREEMPTIONS, handover.purpose, outcome)
+    def _gone(self, now_s: float, handover: Handover, victim: Victim, outcome: str) -> None:
+        self._add("preemptions_total", handover.purpose, outcome)
         if outcome == "refused" or victim.state is VictimState.CHOSEN:
             return  # It kept its GPUs, or gave them up before it was told to.
-        self._add(catalogue.PREEMPTED_GPUS, handover.purpose, by=victim.gives_gpus)
+        self._add("preempted_gpus_total", handover.purpose, by=victim.gives_gpus)
         if victim.then is not None and outcome == "requeued":
             alone = len(handover.victims) == 1
             way = "shrink" if handover.beneficiaries else "grow" if alone else "transfer"
-            self._add(catalogue.RESIZES_ALL, way)
+            self._add("resizes_total", way)
         if not victim.signalled_s:
             return
+        notice_s = max(0.0, now_s - victim.signalled_s)
         if victim.state is VictimState.SIGNALLED:
-            self._noticed(cycle, victim, "by_itself")
-        notice_s = max(0.0, cycle.snapshot.now_s - victim.signalled_s)
-        self._add(catalogue.LOST, "notice", by=victim.gpus * notice_s)
+            self._add("checkpoint_seconds", "by_itself", by=notice_s)
+        self._add("lost_gpu_seconds_total", "notice", by=victim.gpus * notice_s)
 
     def _sized(self, booked: Sequence[Entry], entries: Sequence[Entry]) -> None:
         """Count first starts in another size than asked for, and sizes that Slurm refused."""
@@ -210,42 +194,20 @@ class MetricsTally:
         for job_id, after in size_histories(entries).items():
             was = before.get(job_id, NO_HISTORY)
             if was.now is None and after.now not in (None, after.asked):
-                self._add(catalogue.RESIZES_ALL, "start")
-            self._add(catalogue.RESIZES_ALL, "refused", by=len(after.refused - was.refused))
+                self._add("resizes_total", "start")
+            self._add("resizes_total", "refused", by=len(after.refused - was.refused))
 
-    def _noticed(self, cycle: Cycle, victim: Victim, ended: str) -> None:
-        if victim.signalled_s:
-            waited_s = cycle.snapshot.now_s - victim.signalled_s
-            self._note(catalogue.CHECKPOINT, waited_s, ended)
-
-    def _closed(self, cycle: Cycle, handover: Handover, *, in_vain: bool) -> None:
-        now_s = cycle.snapshot.now_s
+    def _closed(self, now_s: float, handover: Handover, *, in_vain: bool) -> None:
         ended = "in_vain" if in_vain else "served" if handover.signalled else "withdrawn"
-        self._note(catalogue.HANDOVER, now_s - handover.opened_s, ended)
+        self._add("handover_seconds", ended, by=now_s - handover.opened_s)
         idle_gpu_s = sum(
             victim.gpus * max(0.0, now_s - victim.gone_s)
             for victim in handover.victims
             if victim.gone_s and victim.outcome != "refused"
         )
-        self._add(catalogue.LOST, "idle", by=idle_gpu_s)
+        self._add("lost_gpu_seconds_total", "idle", by=idle_gpu_s)
 
-    def _add(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
-        self._counts[metric.name, labels] = self.count(metric, *labels) + by
-
-    def _note(self, metric: Metric, value: float, *labels: str) -> None:
-        before = self.distribution(metric, *labels)
-        self._spread[metric.name, labels] = before.after(value, metric.buckets)
-
-
-def _open(cycle: Cycle, handover_id: HandoverId) -> Handover | None:
-    """A hand-over as it was when the cycle began."""
-    return next((h for h in cycle.snapshot.handovers if h.handover_id == handover_id), None)
-
-
-def _victim(cycle: Cycle, handover_id: HandoverId, job_id: JobId) -> tuple[Handover, Victim] | None:
-    handover = _open(cycle, handover_id)
-    if handover is None:
-        return None
-    found: Iterator[Victim] = (v for v in handover.victims if v.run.job_id == job_id)
-    victim = next(found, None)
-    return None if victim is None else (handover, victim)
+    def _add(self, name: str, *labels: str, by: float = 1.0) -> None:
+        before = self.value(name, *labels)
+        after = before.after(by, BUCKETS[name]) if name in BUCKETS else before + by
+        self._values[name, labels] = after

@@ -10,12 +10,14 @@ host. Of a request `MOST_BYTES` are read.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import itertools
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
@@ -26,26 +28,15 @@ from structlog.typing import FilteringBoundLogger
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import split_address
 from slurm_dl.daemon.forecast_service import forecasts_of_daemon
-from slurm_dl.daemon.metrics import catalogue, counters
+from slurm_dl.daemon.metrics import catalogue
+from slurm_dl.daemon.metrics.catalogue import Figure, Moment
 from slurm_dl.daemon.metrics.counters import MetricsTally
-from slurm_dl.daemon.metrics.samples import (
-    ActingDaemonMetrics,
-    MetricValue,
-    WaitingDaemonMetrics,
-    one,
-)
 from slurm_dl.daemon.preconditions import Precondition
 from slurm_dl.daemon.published_state import Board
 from slurm_dl.model.errors import ConfigError
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
-
-
-MISSING: Final = (
-    "metrics.listen: prometheus-client is not installed; install slurm-dl[metrics], "
-    "or leave metrics.listen empty"
-)
 
 
 class Endpoint:
@@ -61,8 +52,8 @@ class Endpoint:
 
     def __init__(self, config: Config, log: FilteringBoundLogger) -> None:
         self._log = log
-        self._waiting = WaitingDaemonMetrics.under(config)
-        self._source: ActingDaemonMetrics | WaitingDaemonMetrics = self._waiting
+        self._config = config
+        self._acting: Callable[[], Iterator[Figure]] | None = None
         self._listen = ""
         self._server: MetricsServer | None = None
         self._errors = 0
@@ -75,7 +66,7 @@ class Endpoint:
         Where that cannot be done it goes on where it was, with a warning: figures are no reason
         to refuse a configuration that a running daemon was given.
         """
-        self._waiting = WaitingDaemonMetrics.under(config)
+        self._config = config
         if config.metrics.listen == self._listen:
             return
         before = self._listen
@@ -91,19 +82,26 @@ class Endpoint:
         self, board: Board, tally: MetricsTally, *, audit: Precondition, pause: Precondition
     ) -> Iterator[None]:
         """Show the figures of a daemon for as long as its turn lasts."""
-        self._source = ActingDaemonMetrics(
-            board=board,
-            tally=tally,
-            audit=audit,
-            pause=pause,
-            commands=counters.COMMANDS_RUN,
-            score=lambda: forecasts_of_daemon().score,
-            now=time.time,
-        )
+        of_cycle = functools.lru_cache(maxsize=1)(catalogue.of_cycle)
+
+        def figures() -> Iterator[Figure]:
+            now, audit_ok = board.current, not audit.why_not()
+            moment = Moment(
+                now=now,
+                state=catalogue.doing(now, audit_ok=audit_ok, paused=bool(pause.why_not())),
+                tally=tally,
+                scrape_errors=self._errors,
+                problems=frozenset(problem.check for problem in board.problems()),
+                score=forecasts_of_daemon().score,
+                now_s=time.time(),
+            )
+            return itertools.chain(catalogue.of_daemon(moment), of_cycle(now))
+
+        self._acting = figures
         try:
             yield
         finally:
-            self._source = self._waiting
+            self._acting = None
 
     def close(self) -> None:
         """Stop listening."""
@@ -120,14 +118,20 @@ class Endpoint:
         try:
             from slurm_dl.daemon.metrics.exposition import wsgi_app  # noqa: PLC0415 - an extra
         except ImportError:
-            raise ConfigError(MISSING) from None
-        self._server = MetricsServer(*split_address(listen), wsgi_app(self._figures, self._bug))
+            msg = (
+                "metrics.listen: prometheus-client is not installed; install slurm-dl[metrics], "
+                "or leave metrics.listen empty"
+            )
+            raise ConfigError(msg) from None
+        self._server = MetricsServer(*split_address(listen), wsgi_app(self.figures, self._bug))
         self._listen = listen
         self._log.info("metrics", listen=listen)
 
-    def _figures(self) -> Iterator[MetricValue]:
-        yield one(catalogue.SCRAPE_ERRORS, self._errors)
-        yield from self._source.figures()
+    def figures(self) -> Iterator[Figure]:
+        """Every metric that has a value now."""
+        if (acting := self._acting) is not None:
+            return acting()
+        return catalogue.waiting(self._config, self._errors)
 
     def _bug(self, err: Exception) -> None:
         """Count it; the log has the first of each kind, or there would be one for each scrape."""

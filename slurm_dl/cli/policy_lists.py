@@ -1,7 +1,4 @@
-"""Policies as plain values and as text, for ``dlctl`` and ``dlsim``.
-
-Commands: ``dlctl policies``, and ``dlctl placements`` for the schemes and rules of placement.
-"""
+"""Lists of what can be chosen: ``dlctl policies`` and ``placements``, and ``dlsim policies``."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import click
@@ -21,7 +18,7 @@ from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON
 from slurm_dl.config.parameters import POLICY, RULE, SCHEME, parameters_of
 from slurm_dl.error_text import written
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import Json
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import policy_file, registry
 from slurm_dl.policies.policy_text import (
@@ -32,16 +29,48 @@ from slurm_dl.policies.policy_text import (
     unit_of,
 )
 from slurm_dl.policies.registry import runs_on_slurm
+from slurm_dl.report import export
 from slurm_dl.report.terminal_table import Column, show
+from slurm_dl.simulation.ideal.presets import PRESETS, Preset
 from slurm_dl.text import safe
 
 _MOST_VALUES: Final = 8
 _LONGEST: Final = 10_000
 _TITLE: Final = 12
+_OF_ALL: Final = ("tick_s", "round_s", "start_s", "restart_s", "large_restart_s", "large_gpus")
+_SIMULATED_WIDTH: Final = 80
 _OF_ABOUT: Final = ("row", "level", "fallback", "formula", "starves", "idles")
 
 Described = dict[str, Any]
 """A policy as plain values; see `described`."""
+
+
+def _list(
+    ctx: click.Context,
+    known: Callable[[], list[Described]],
+    columns: Sequence[Column],
+    cells: Callable[[Described], list[str]],
+    *,
+    as_json: bool,
+) -> None:
+    if ctx.invoked_subcommand is not None:
+        return
+    if as_json:
+        print_json(known())
+    else:
+        show(columns, [cells(one) for one in known()])
+
+
+def _show(
+    found: Described, lines: Callable[[Described, int], Iterator[str]], *, as_json: bool
+) -> None:
+    if as_json:
+        print_json(found)
+        return
+    # 0, for a pipe: each fact on one line, however long.
+    width = max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0
+    for line in lines(found, width):
+        click.echo(line)
 
 
 def _completions(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -63,21 +92,12 @@ def policies(ctx: click.Context, *, as_json: bool) -> None:
       dlctl policies --json
       dlctl policies show discrete_las
     """  # noqa: D301 - \b is click's mark
-    if ctx.invoked_subcommand is not None:
-        return
-    found = all_policies()
-    if as_json:
-        print_json(found)
-        return
     columns = (
-        Column(title="NAME"),
-        Column(title="ROW"),
-        Column(title="LEVEL", short="LV"),
-        Column(title="RUNS"),
-        Column(title="NEEDS", least=10, folds=True),
+        *(Column(title="NAME"), Column(title="ROW"), Column(title="LEVEL", short="LV")),
+        *(Column(title="RUNS"), Column(title="NEEDS", least=10, folds=True)),
         Column(title="RULE", least=16, folds=True),
     )
-    show(columns, [_cells(p) for p in found])
+    _list(ctx, all_policies, columns, _cells, as_json=as_json)
 
 
 @policies.command("show")
@@ -95,12 +115,7 @@ def show_(name: str, *, as_json: bool) -> None:
         POLICY.usable(name)
     elif name not in registry.names():
         raise ConfigError(_unknown(name, registry.names()))
-    found = described(name)
-    if as_json:
-        print_json(found)
-        return
-    for line in lines(found, _width()):
-        click.echo(line)
+    _show(described(name), _lines, as_json=as_json)
 
 
 def _unknown(name: str, names: tuple[str, ...]) -> str:
@@ -143,17 +158,17 @@ def _values(kind: Any) -> Described:  # noqa: ANN401 - a class of a site
         "on_slurm": bool(runs_on_slurm(kind)),
         "shown_by": shown_by(kind.name, about.level) if kind.name in registry.POLICIES else "",
         "module": str(kind.__module__),
-        "parameters": [
-            {
-                "name": p.name,
-                "meaning": p.meaning,
-                "default": plain(p.default),
-                "required": p.default is dataclasses.MISSING,
-                "unit": unit_of(p.name),
-            }
-            for p in parameters_of(kind)
-        ],
+        "parameters": _parameters(kind, "name", "meaning", "default", "required", "unit"),
     }
+
+
+def _parameters(kind: Any, *keys: str) -> list[Described]:  # noqa: ANN401 - a class of a site
+    told: list[Described] = []
+    for p in parameters_of(kind):
+        required = p.default is dataclasses.MISSING
+        default = {"default": plain(p.default), "required": required}
+        told.append({"name": p.name, "meaning": p.meaning, **default, "unit": unit_of(p.name)})
+    return [{key: parameter[key] for key in keys} for parameter in told]
 
 
 def _tiers(kind: Any) -> int | None:  # noqa: ANN401 - a class of a site
@@ -189,12 +204,7 @@ def _cells(policy: Described) -> list[str]:
     return [policy["name"], *(cell or "-" for cell in cells), rule]
 
 
-def lines(policy: Described, width: int) -> Iterator[str]:
-    """All of a policy for people.
-
-    Args:
-        width: Characters of a line; 0: each fact on one line, however long.
-    """
+def _lines(policy: Described, width: int) -> Iterator[str]:
     if policy["error"] is not None:
         yield from wrapped(f"{policy['name']} cannot be used: {policy['error']}", width)
         return
@@ -207,7 +217,7 @@ def lines(policy: Described, width: int) -> Iterator[str]:
         yield "No parameters."
         return
     yield "Parameters:"
-    yield from parameter_lines(policy, width, "  ")
+    yield from _parameter_lines(policy, width, "  ")
 
 
 def _facts(policy: Described) -> dict[str, str]:
@@ -233,20 +243,15 @@ def _facts(policy: Described) -> dict[str, str]:
     return {title: text for title, text in facts.items() if text}
 
 
-def parameter_lines(policy: Described, width: int, indent: str) -> Iterator[str]:
-    """Each parameter with its default, unit and meaning.
-
-    Args:
-        indent: Before the name of each.
-    """
+def _parameter_lines(policy: Described, width: int, indent: str) -> Iterator[str]:
     for p in policy["parameters"]:
-        unit = f", {p['unit']}" if p["unit"] else ""
-        default = "required" if p["required"] else f"default {told(p['default'])}"
+        unit = f", {p['unit']}" if p.get("unit") else ""
+        default = "required" if p["required"] else f"default {_told(p['default'])}"
         text = f"{p['name']} ({default}{unit}): {p['meaning']}"
         yield from wrapped(text, width, indent, " " * max(4, len(indent)))
 
 
-def told(value: object) -> str:
+def _told(value: object) -> str:
     """A value as it would be typed after ``-p KEY=``."""
     if isinstance(value, list) and len(value) > _MOST_VALUES:
         return f"a table of {len(value)} values"
@@ -263,11 +268,6 @@ def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> list[st
     )
 
 
-def _width() -> int:
-    """Characters of a line on the terminal; 0 for a pipe."""
-    return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0
-
-
 @click.group(invoke_without_command=True)
 @AS_JSON
 @click.pass_context
@@ -282,14 +282,8 @@ def placements(ctx: click.Context, *, as_json: bool) -> None:
       dlctl placements
       dlctl placements show best_fit
     """  # noqa: D301 - \b is click's mark
-    if ctx.invoked_subcommand is not None:
-        return
-    found = list(_all())
-    if as_json:
-        print_json(found)
-        return
     columns = (Column(title="NAME"), Column(title="KIND"), Column(title="SOURCE", least=20))
-    show(columns, [[str(p["name"]), str(p["kind"]), str(p["source"])] for p in found])
+    _list(ctx, _all, columns, lambda p: [p["name"], p["kind"], p["source"]], as_json=as_json)
 
 
 @placements.command("show")
@@ -302,76 +296,107 @@ def show_placement(name: str, *, as_json: bool) -> None:
     Example:
       dlctl placements show best_fit
     """  # noqa: D301 - \b is click's mark
-    found = [p for p in _all() if p["name"] == name]
-    if not found:
-        known = ", ".join(dict.fromkeys(str(p["name"]) for p in _all()))
-        msg = f"no scheme or rule {safe(name, 60)!r}; there are {known}"
+    known = _all()
+    found = next((p for p in known if p["name"] == name), None)
+    if found is None:
+        names = ", ".join(dict.fromkeys(p["name"] for p in known))
+        msg = f"no scheme or rule {safe(name, 60)!r}; there are {names}"
         raise ConfigError(msg)
-    if as_json:
-        print_json(found[0])
-        return
-    for line in _lines(found[0]):
-        click.echo(safe(line, 1000))
+    _show(found, _placement_lines, as_json=as_json)
 
 
-def _all() -> Iterator[JsonObject]:
+def _all() -> list[Described]:
     """Each scheme and rule as plain values; what cannot be loaded says so in place of its source.
 
     Schemes first, each kind by name.
     """
-    for kind, family in (("scheme", SCHEME), ("rule", RULE)):
-        for name in family.names():
-            try:
-                family.check(name)
-                yield _object(name, kind, family.find(name))
-            except ValueError as err:
-                yield {
-                    "name": name,
-                    "kind": kind,
-                    "source": f"cannot be used: {err}",
-                    "interpretation": "",
-                    "parameters": [],
-                }
+    families = (("scheme", SCHEME), ("rule", RULE))
+    return [_placement(name, kind, of) for kind, of in families for name in of.names()]
 
 
-def _object(name: str, kind: str, found: Any) -> JsonObject:  # noqa: ANN401 - a class of a site
-    parameters: list[Json] = [
-        {
-            "name": p.name,
-            "default": plain(p.default),
-            "required": p.default is dataclasses.MISSING,
-            "meaning": p.meaning,
+def _placement(name: str, kind: str, family: Any) -> Described:  # noqa: ANN401 - of either kind
+    named = {"name": name, "kind": kind}
+    try:
+        family.check(name)
+        found = family.find(name)
+        return {
+            **named,
+            "about": (found.__doc__ or "").partition("\n")[0],
+            "source": str(found.source),
+            "interpretation": str(found.interpretation),
+            "parameters": _parameters(found, "name", "default", "required", "meaning"),
+            **({"strict": bool(found.strict)} if kind == "rule" else {}),
         }
-        for p in parameters_of(found)
-    ]
-    about = (found.__doc__ or "").partition("\n")[0]
-    strict = {"strict": bool(found.strict)} if kind == "rule" else {}
-    return {
-        "name": name,
-        "kind": kind,
-        "about": about,
-        "source": str(found.source),
-        "interpretation": str(found.interpretation),
-        "parameters": parameters,
-        **strict,
-    }
+    except ValueError as err:
+        source = f"cannot be used: {err}"
+        return {**named, "source": source, "interpretation": "", "parameters": []}
 
 
-def _lines(found: JsonObject) -> Iterator[str]:
-    yield f"{found['name']} ({found['kind']}{_strictness(found)}): {found.get('about', '')}"
-    yield f"Source: {found['source']}"
+_STRICT: Final = {True: ", never broken", False: ", broken where nothing else fits", None: ""}
+
+
+def _placement_lines(found: Described, _: int) -> Iterator[str]:
+    kind = f"{found['kind']}{_STRICT[found.get('strict')]}"
+    yield from wrapped(f"{found['name']} ({kind}): {found.get('about', '')}", 0)
+    yield from wrapped(f"Source: {found['source']}", 0)
     if found["interpretation"]:
-        yield f"Interpretation: {found['interpretation']}"
-    parameters = found["parameters"]
-    assert isinstance(parameters, list)  # noqa: S101 - narrows the type
-    yield "Parameters:" if parameters else "No parameters."
-    for p in parameters:
-        assert isinstance(p, dict)  # noqa: S101 - narrows the type
-        default = "required" if p["required"] else f"default {written(p['default'])}"
-        yield f"  {p['name']} ({default}): {p['meaning']}"
+        yield from wrapped(f"Interpretation: {found['interpretation']}", 0)
+    yield "Parameters:" if found["parameters"] else "No parameters."
+    yield from _parameter_lines(found, 0, "  ")
 
 
-def _strictness(found: JsonObject) -> str:
-    if "strict" not in found:
-        return ""
-    return ", never broken" if found["strict"] else ", broken where nothing else fits"
+@click.command(name="policies")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def policies_command(*, as_json: bool) -> None:
+    """List the policies with their parameters, and the presets with what they set.
+
+    'dlctl policies show NAME' says more of a policy. Your own needs no change here: FILE.py:CLASS
+    in place of a name runs a class in a file, and a package lists its policies as entry points of
+    the group slurm_dl.policies (docs/develop/add-a-policy.md).
+
+    \b
+    Example:
+      dlsim policies
+    """  # noqa: D301 - \b is click's mark
+    policies = all_policies()
+    presets = [_preset_json(name, preset) for name, preset in PRESETS.items()]
+    if as_json:
+        print_json({"policies": policies, "presets": presets})
+        return
+    for policy in policies:
+        click.echo("\n".join([*_simulated_lines(policy), ""]))
+    click.echo("Presets: --preset NAME, or NAME:PRESET in --policies\n")
+    for preset in presets:
+        click.echo("\n".join([*_preset_lines(preset), ""]))
+
+
+def _preset_json(name: str, preset: Preset) -> Described:
+    told: Described = export.plain(preset)
+    del told["others"]
+    return {"name": name, **told.pop("clockwork"), **told}
+
+
+def _simulated_lines(policy: Described) -> Iterator[str]:
+    if policy["error"] is not None:
+        yield from wrapped(policy["error"], _SIMULATED_WIDTH, f"{policy['name']}: ")
+        return
+    where = "Slurm and simulator" if policy["on_slurm"] else "simulator only"
+    tiers = "?" if policy["tiers"] is None else policy["tiers"]
+    displaced = preempts_in_words(policy["preempts"], policy["tiers"])
+    head = f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
+    yield from wrapped(head, _SIMULATED_WIDTH)
+    yield from _parameter_lines(policy, _SIMULATED_WIDTH, "  -p ")
+
+
+def _preset_lines(preset: Described) -> Iterator[str]:
+    yield from wrapped(f"{preset['name']}: {preset['about']}", _SIMULATED_WIDTH)
+    for policy, reading in preset["readings"].items():
+        values = [f"{name} {_told(value)}" for name, value in reading["parameters"].items()]
+        text = ", ".join([f"{policy}: runs {reading['policy']}", *values])
+        yield from wrapped(text, _SIMULATED_WIDTH, "  ", "    ")
+    given = {name: preset[name] for name in _OF_ALL}
+    values = [f"{name} {_told(value)}" for name, value in given.items() if value]
+    if preset["charges"] != "restart":
+        values.append(f"charges {preset['charges']}")
+    if values:
+        yield from wrapped(f"all policies: {', '.join(values)}", _SIMULATED_WIDTH, "  ", "    ")
