@@ -33,37 +33,29 @@ class ClientConfig:
     Attributes:
         server: ``HOST:PORT`` of each daemon, asked in this order; empty: the one on this host;
             ``ssh:HOST``: commands that ask it run on that host, by ssh.
-        socket: Unix socket of the daemon on this host.
-        munge_socket: Socket of munged; empty: the usual one.
         daemon_user: Account of the daemon, whose answers over TCP are believed, as root's are.
-        qos: QOS of the jobs that may be preempted; empty if the site names none.
-        native: Slurm itself preempts inside it.
         max_grace_s: A job that asks for a longer grace is not preempted, seconds; inf if not known.
-        partitions: Partitions whose jobs dlschedd looks after.
         locality_wait_s: How long a job waits for few switches, seconds; 0 if the site's scheme of
             placement knows no such wait.
         skew_threshold: From which skew on a model's jobs wait for them.
         settle_s: How long new jobs are put off so that they are placed before Slurm starts them,
             seconds; 0 where nobody steers them.
-        sizes_settle_s: Likewise jobs of several sizes; 0 where nobody chooses among them.
-        profile_dir: Directory of the site's own profiles.
-        trouble: Why the file, or a line of it, is not used; empty if all is.
     """
 
     server: tuple[str, ...] = ()
-    socket: str = f"/run/slurm_dl/{SOCKET_NAME}"
-    munge_socket: str = ""
+    socket: str = f"/run/slurm_dl/{SOCKET_NAME}"  # Unix socket of the daemon on this host
+    munge_socket: str = ""  # Socket of munged; empty: the usual one
     daemon_user: str = "slurm_dl"
-    qos: str = ""
-    native: bool = False
+    qos: str = ""  # QOS of the jobs that may be preempted; empty if the site names none
+    native: bool = False  # Slurm itself preempts inside it
     max_grace_s: float = math.inf
-    partitions: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()  # Partitions whose jobs dlschedd looks after
     locality_wait_s: float = 0.0
     skew_threshold: float = 0.4  # As `slurm_dl.placement.consolidate` has it.
     settle_s: float = 0.0
-    sizes_settle_s: float = 0.0
-    profile_dir: str = "/etc/slurm_dl/profiles"
-    trouble: str = ""
+    sizes_settle_s: float = 0.0  # As settle_s, for jobs of several sizes; 0: none chooses a size
+    profile_dir: str = "/etc/slurm_dl/profiles"  # Directory of the site's own profiles
+    trouble: str = ""  # Why the file, or a line of it, is not used; empty if all is
 
     def text(self) -> str:
         """The file, without what is as usual."""

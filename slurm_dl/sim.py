@@ -51,13 +51,12 @@ class Simulation:
     """One trace under one policy.
 
     Attributes:
-        label: The policy and its scheme.
         figures: Those of ``dlsim run --json``, by its keys; seconds, GPU-seconds and shares. None
             where a figure does not exist.
         jobs: Columns of ``dlsim run --jobs-csv``, a value for each job; NaN where there is none.
     """
 
-    label: str
+    label: str  # The policy and its scheme
     figures: Figures
     jobs: Mapping[str, list[Any]]
 

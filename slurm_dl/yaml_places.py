@@ -59,12 +59,11 @@ class Document:
     """What was written, where, and what is wrong with it so far.
 
     Attributes:
-        value: The plain value: None for an empty text.
         places: Place of each key and list item, by its path from the root.
         problems: Mistakes that did not keep the rest from being read.
     """
 
-    value: object = None
+    value: object = None  # The plain value: None for an empty text
     places: dict[Loc, SourcePlace] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 

@@ -50,24 +50,17 @@ class AuditLine:
     """One thing that was done, tried or asked for.
 
     Attributes:
-        actor: `DAEMON`, or ``user NAME (uid)``.
-        action: What, in snake case: ``signal``, ``requeue``, ``pause``.
-        job: The job it was done to; None for things about no single job.
-        reason: Why, for a person.
-        result: `OK`, or the error.
-        handover: The hand-over it was a step of.
         details: What else there is to know about this kind of action.
-        at_s: When, epoch seconds.
     """
 
-    actor: str
-    action: str
-    job: int | None = None
-    reason: str = ""
-    result: str = OK
-    handover: int | None = None
+    actor: str  # `DAEMON`, or ``user NAME (uid)``
+    action: str  # What, in snake case: ``signal``, ``requeue``, ``pause``
+    job: int | None = None  # The job it was done to; None for things about no single job
+    reason: str = ""  # Why, for a person
+    result: str = OK  # `OK`, or the error
+    handover: int | None = None  # The hand-over it was a step of
     details: Mapping[str, Json] = field(default_factory=dict)
-    at_s: float = field(default_factory=time.time)
+    at_s: float = field(default_factory=time.time)  # When, epoch seconds
 
     def as_json(self) -> JsonObject:
         """The line as it stands in the file."""

@@ -107,24 +107,17 @@ class ControllerHealthShown:
     """slurmctld's clock and how slow it is.
 
     Attributes:
-        clock: Whose time decisions are made in, as a clause.
-        ahead_s: How far that is ahead of this host's clock, seconds.
-        distrust: Why nothing is signalled or requeued now; empty if it may be.
         distrust_until_s: Until when, epoch seconds by this host's clock; 0 if that is over.
-        jumps: How often slurmctld's clock has jumped since the start.
-        slow: Why it looks less often than configured; empty if it does not.
-        slowed: By what factor.
-        writes_held: Why the order is not written now; empty if it may be.
     """
 
-    clock: str = "this host's clock"
-    ahead_s: float = 0.0
-    distrust: str = ""
+    clock: str = "this host's clock"  # Whose time decisions are made in, as a clause
+    ahead_s: float = 0.0  # How far that is ahead of this host's clock, seconds
+    distrust: str = ""  # Why nothing is signalled or requeued now; empty if it may be
     distrust_until_s: float = 0.0
-    jumps: int = 0
-    slow: str = ""
-    slowed: float = 1.0
-    writes_held: str = ""
+    jumps: int = 0  # How often slurmctld's clock has jumped since the start
+    slow: str = ""  # Why it looks less often than configured; empty if it does not
+    slowed: float = 1.0  # By what factor
+    writes_held: str = ""  # Why the order is not written now; empty if it may be
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -132,51 +125,35 @@ class PublishedState:
     """The daemon as others may see it.
 
     Attributes:
-        config: The configuration in force.
-        config_rows: Its values with their origins.
-        started_s: When the daemon started, epoch seconds.
-        live: False: it only looks (shadow mode).
-        cycle: The last cycle that came to its end; None before the first.
-        resets: Breakers that were reset since then.
-        policy: The policy of that cycle.
-        cycles: How many there were.
         seen_s: When the last cycle ended by this machine's clock, epoch seconds; 0 before.
-        durations: Of the last cycle.
         idle: What forbade it to act when its last poll began, beside the audit log and a pause.
-        looks_left: Cycles that will only look: after the start, after the cluster was lost.
-        failures: Polls in a row that the cluster did not answer.
-        next_poll_s: When the next poll is due, epoch seconds.
-        trouble: The last error of a poll or a cycle.
         bugs, bugs_in_a_row: Exceptions nobody expected, since the start and since the last cycle
             that came to its end.
-        reloaded: The last reload.
-        reader: What reads the queue; None before the first cycle.
-        slurm: What of slurm.conf was read last; None before the first cycle.
         controller_health: slurmctld's clock and how slow it is, as of the last poll.
         done, failed: Actions applied and refused since the start.
         steers_ended: Steers that are over since the start, by how they ended; see `ForgetSteer`.
     """
 
-    config: Config
-    config_rows: tuple[ConfigValue, ...]
-    started_s: float
-    live: bool
-    cycle: Cycle | None = None
-    resets: tuple[Breaker, ...] = ()
-    policy: Policy | None = None
-    cycles: int = 0
+    config: Config  # The configuration in force
+    config_rows: tuple[ConfigValue, ...]  # Its values with their origins
+    started_s: float  # When the daemon started, epoch seconds
+    live: bool  # False: it only looks (shadow mode)
+    cycle: Cycle | None = None  # The last cycle that came to its end; None before the first
+    resets: tuple[Breaker, ...] = ()  # Breakers that were reset since then
+    policy: Policy | None = None  # The policy of that cycle
+    cycles: int = 0  # How many there were
     seen_s: float = 0.0
-    durations: Durations = field(default_factory=Durations)
+    durations: Durations = field(default_factory=Durations)  # Of the last cycle
     idle: str = ""
-    looks_left: int = 0
-    failures: int = 0
-    next_poll_s: float = 0.0
-    trouble: Trouble | None = None
+    looks_left: int = 0  # Cycles that will only look: after the start, after the cluster was lost
+    failures: int = 0  # Polls in a row that the cluster did not answer
+    next_poll_s: float = 0.0  # When the next poll is due, epoch seconds
+    trouble: Trouble | None = None  # The last error of a poll or a cycle
     bugs: int = 0
     bugs_in_a_row: int = 0
-    reloaded: Reloaded | None = None
-    reader: ReaderChoice | None = None
-    slurm: SiteConfig | None = None
+    reloaded: Reloaded | None = None  # The last reload
+    reader: ReaderChoice | None = None  # What reads the queue; None before the first cycle
+    slurm: SiteConfig | None = None  # What of slurm.conf was read last; None before the first cycle
     controller_health: ControllerHealthShown = field(default_factory=ControllerHealthShown)
     done: int = 0
     failed: int = 0

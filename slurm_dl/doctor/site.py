@@ -76,14 +76,12 @@ class ControllerReply:
 
     Attributes:
         as_of_s: The controller's clock when it answered, epoch seconds; None if it does not say.
-        before_s: Epoch seconds before the question.
-        after_s: After the answer.
     """
 
     controller: ControllerConfig
     as_of_s: float | None
-    before_s: float
-    after_s: float
+    before_s: float  # Epoch seconds before the question
+    after_s: float  # After the answer
 
 
 class Site:

@@ -68,7 +68,6 @@ class Cycle:
     """One cycle, whole: what was seen, decided and done.
 
     Attributes:
-        acting: Whether the plan was applied at all.
         done: Actions tried, in order; those left over are derived again next time.
         left: Actions not tried: out of budget or of time, behind one that failed, or refused
             before and not yet to be tried again.
@@ -77,7 +76,7 @@ class Cycle:
 
     snapshot: Snapshot
     plan: Plan
-    acting: bool
+    acting: bool  # Whether the plan was applied at all
     done: tuple[AppliedAction, ...] = ()
     left: tuple[Action, ...] = ()
     settings: Settings | None = None
@@ -293,19 +292,17 @@ class Carry:
     """State kept from cycle to cycle, beside the ledger; lost with the process.
 
     Attributes:
-        refusals: Writes that failed.
         under_way: Signals that have not been answered for.
         undone: SiteFactors that Slurm has undone, and priorities that were set by hand.
         gate: Whether the last cycle waited for the end of a backfill pass.
-        room_for: Jobs for which there was room.
         asked: Jobs that were asked about before a hand-over was to begin.
     """
 
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: Refusals = field(default_factory=Refusals)  # Writes that failed
     under_way: _SignalsUnderWay = field(default_factory=_SignalsUnderWay)
     undone: UndoneWrites = field(default_factory=UndoneWrites)
     gate: PassGate = field(default_factory=PassGate)
-    room_for: frozenset[JobId] = frozenset()
+    room_for: frozenset[JobId] = frozenset()  # Jobs for which there was room
     asked: set[JobId] = field(default_factory=set)
 
 

@@ -165,20 +165,15 @@ class Target:
     """The jobs that should hold GPUs now.
 
     Attributes:
-        intent: The policy's order and ranks, and the jobs that should hold GPUs.
         line: The waiting jobs in the order in which Slurm is to serve them; native mode has none.
-        served: Rows of the managed live jobs as they are served, best first.
-        victims: Who may be displaced, after guarantees and leases.
-        may_displace: ``(n,)`` bool, jobs for which others may be displaced.
-        types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
-    intent: Intent
+    intent: Intent  # The policy's order and ranks, and the jobs that should hold GPUs
     line: WaitingLine
-    served: Rows
-    victims: Victims
-    may_displace: Bool
-    types: EligibleNodes
+    served: Rows  # Rows of the managed live jobs as they are served, best first
+    victims: Victims  # Who may be displaced, after guarantees and leases
+    may_displace: Bool  # ``(n,)`` bool, jobs for which others may be displaced
+    types: EligibleNodes  # Nodes of the type of GPUs that the policy chose for a job
 
 
 def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:

@@ -48,9 +48,6 @@ class Intent:
     """A policy's wishes for one snapshot.
 
     Attributes:
-        order: What the policy said.
-        ranked: Rows of the managed live jobs, best first.
-        target: Rows of the jobs that should hold GPUs, gangs whole or not at all.
         kind: ``(n,)`` type of GPUs that each job in the target should hold, -1 for the others;
             None where types were not told apart.
         overdue: Rows of jobs that are served before all others, see `_overdue_jobs`.
@@ -59,9 +56,9 @@ class Intent:
             or `AS_ASKED`; None: `AS_ASKED` for all.
     """
 
-    order: Order
-    ranked: Rows
-    target: Rows
+    order: Order  # What the policy said
+    ranked: Rows  # Rows of the managed live jobs, best first
+    target: Rows  # Rows of the jobs that should hold GPUs, gangs whole or not at all
     kind: I16 | None = None
     overdue: Rows = field(default_factory=lambda: NOBODY)
     back: HeldBack = NOBODY_HELD_BACK

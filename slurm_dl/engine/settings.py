@@ -19,12 +19,7 @@ class Preemption:
     """Limits on preemption.
 
     Attributes:
-        enabled: False: nothing new is begun; what was begun is brought to its end.
         beneficiaries: For which waiting jobs others are preempted; see `eligibility.displacers`.
-        min_quantum_s: A run is left alone for this long, seconds.
-        cooldown_s: A job is left alone for this long after a preemption, seconds.
-        max_preemptions: Most preemptions of one job in its life; 0 allows none.
-        max_grace_s: A job whose contract asks for more is not preempted, seconds.
         handover_timeout_s: A hand-over that has signalled no job is given up after this. Its
             reservation lapses after this, the longest grace and `start_margin_s`; seconds.
         start_margin_s: Time Slurm gets to start the beneficiaries once all GPUs are free, seconds.
@@ -38,23 +33,17 @@ class Preemption:
             has never run, seconds; see `eligibility.displacers`.
         commitment: Whether GPU time that nobody can take back counts as service; see
             `engine.preemption.commitment`.
-        exempt_accounts: Accounts of whose jobs it does not count.
         broken_contract_s: The jobs of a user who took a running job out of its contract count as
             jobs without one for this long, seconds.
-        max_handovers: Most hand-overs under way at once.
-        max_victims: Most victims of one hand-over.
-        max_beneficiaries: Most beneficiaries of one hand-over.
-        max_gpus_per_hour: Most GPUs taken back in any hour; 0 is no limit.
-        most_gpus: Most GPUs that one hand-over may take back; `decide` sets it.
         because: Why nothing new is begun while it is not *enabled*.
     """
 
-    enabled: bool = True
+    enabled: bool = True  # False: nothing new is begun; what was begun is brought to its end
     beneficiaries: Literal["opted_in", "all"] = "opted_in"
-    min_quantum_s: float = 900.0
-    cooldown_s: float = 900.0
-    max_preemptions: int = 5
-    max_grace_s: float = 600.0
+    min_quantum_s: float = 900.0  # A run is left alone for this long, seconds
+    cooldown_s: float = 900.0  # A job is left alone for this long after a preemption, seconds
+    max_preemptions: int = 5  # Most preemptions of one job in its life; 0 allows none
+    max_grace_s: float = 600.0  # A job whose contract asks for more is not preempted, seconds
     handover_timeout_s: float = 900.0
     start_margin_s: float = 120.0
     limit_reserve_s: float = 600.0
@@ -62,13 +51,13 @@ class Preemption:
     unsaved_share: float = 0.0
     beneficiary_delay_s: float = 0.0
     commitment: Literal["counted", "ignored"] = "counted"
-    exempt_accounts: tuple[str, ...] = ()
+    exempt_accounts: tuple[str, ...] = ()  # Accounts of whose jobs it does not count
     broken_contract_s: float = 604_800.0
-    max_handovers: int = 4
-    max_victims: int = 64
-    max_beneficiaries: int = 32
-    max_gpus_per_hour: float = 0.0
-    most_gpus: float = math.inf
+    max_handovers: int = 4  # Most hand-overs under way at once
+    max_victims: int = 64  # Most victims of one hand-over
+    max_beneficiaries: int = 32  # Most beneficiaries of one hand-over
+    max_gpus_per_hour: float = 0.0  # Most GPUs taken back in any hour; 0 is no limit
+    most_gpus: float = math.inf  # Most GPUs that one hand-over may take back; `decide` sets it
     because: str = "preemption is switched off"
 
 
@@ -77,24 +66,20 @@ class Breakers:
     """Limits at which all preemption stops for a while; see `engine.circuit_breakers`.
 
     Attributes:
-        gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.
         cluster_share: More than this share of the managed GPUs taken back within an hour; 0 is no
             breaker. Above 1: the same GPUs several times.
-        cluster_least: The bound of `cluster_share` is at least so many GPUs.
         failed_share: More than this share of the preempted jobs did not come back, 0 to 1; 0 is no
             breaker.
-        failed_least: Only once it is known of this many jobs whether they came back.
         failed_window_s: What became known longer ago than this does not count, seconds.
-        rearms: A breaker re-arms by itself once its window has passed since it tripped.
     """
 
-    gpus_per_hour: float = 0.0
+    gpus_per_hour: float = 0.0  # More GPUs than this taken back within an hour; 0 is no breaker
     cluster_share: float = 0.0
-    cluster_least: float = 0.0
+    cluster_least: float = 0.0  # The bound of `cluster_share` is at least so many GPUs
     failed_share: float = 0.0
-    failed_least: int = 4
+    failed_least: int = 4  # Only once it is known of this many jobs whether they came back
     failed_window_s: float = 14_400.0
-    rearms: bool = True
+    rearms: bool = True  # A breaker re-arms by itself once its window has passed since it tripped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,16 +87,13 @@ class Defragment:
     """Moves of running jobs that join free GPUs, under all limits of `Preemption`.
 
     Attributes:
-        enabled: Move jobs so that a waiting gang fits.
-        after_s: Only for a job that has waited this long, seconds.
-        max_moves: Most jobs that are moved at a time.
         free_nodes: Nodes that are to be free as a whole; while no job waits for room, jobs are
             moved together to get there, one node at a time. 0: nobody is moved for that.
     """
 
-    enabled: bool = False
-    after_s: float = 300.0
-    max_moves: int = 8
+    enabled: bool = False  # Move jobs so that a waiting gang fits
+    after_s: float = 300.0  # Only for a job that has waited this long, seconds
+    max_moves: int = 8  # Most jobs that are moved at a time
     free_nodes: int = 0
 
 
@@ -144,11 +126,10 @@ class Overdue:
         after_s: A job that has waited longer than this is served before others, seconds; 0: never.
         pass_s: Once the first waiting job has waited longer than this, others may not move its
             planned start, seconds; 0: they always may. See `engine.pass_bound`.
-        share: Share of a pool's GPUs that such jobs may have together, 0 to 1.
     """
 
     after_s: float = 604_800.0
-    share: float = 0.25
+    share: float = 0.25  # Share of a pool's GPUs that such jobs may have together, 0 to 1
     pass_s: float = 3600.0
 
 
@@ -175,16 +156,14 @@ class Resizing:
     Attributes:
         expand: Under policies that choose no sizes, too: each gets its least size in their order,
             and what is left over goes to the jobs that gain most by it.
-        steadiness: See `engine.sized_target.steady`.
         max_per_day: Most changes of a job's size within a day after which it may still grow; 0: any
             number.
-        cooldown_s: A job does not grow for this long after its size changed, seconds.
     """
 
     expand: bool = False
-    steadiness: float = 0.0
+    steadiness: float = 0.0  # See `engine.sized_target.steady`
     max_per_day: int = 0
-    cooldown_s: float = 0.0
+    cooldown_s: float = 0.0  # A job does not grow for this long after its size changed, seconds
 
 
 AS_SUBMITTED = Resizing()
@@ -196,8 +175,6 @@ class Placement:
     """Where waiting jobs should go, and whether they are made to.
 
     Attributes:
-        scheme: Chooses nodes; None: that is left to Slurm.
-        rules: Where jobs may not, or had better not be.
         steer: Keep pending jobs from other nodes than the chosen ones. False: only say so.
         trim: Cut the CPUs and memory of pending jobs whose owners allow it where that makes them
             fit.
@@ -206,8 +183,6 @@ class Placement:
         defer_s: How far a job that is not to start anywhere is put off at first, seconds; more
             than the time between two looks.
         settle_s: A job that was submitted with a begin time this far ahead is placed meanwhile.
-        window: Waiting jobs of each partition, best first, that are placed.
-        profiles: Models' profiles by name.
         pack: Of the jobs that ask for shares of a GPU, put two on one device where their profiles
             say that they get on with each other, and keep all others apart.
         gpu_mem_mb: Memory of a GPU by its type, MB; nobody is packed on types that are not there.
@@ -215,15 +190,15 @@ class Placement:
             is no bound.
     """
 
-    scheme: Scheme | None = None
-    rules: tuple[Rule, ...] = ()
+    scheme: Scheme | None = None  # Chooses nodes; None: that is left to Slurm
+    rules: tuple[Rule, ...] = ()  # Where jobs may not, or had better not be
     steer: bool = False
     trim: bool = False
     steer_for_s: float = 600.0
     defer_s: float = 120.0
     settle_s: float = 0.0
-    window: int = 200
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    window: int = 200  # Waiting jobs of each partition, best first, that are placed
+    profiles: Mapping[str, Profile] = field(default_factory=dict)  # Models' profiles by name
     pack: bool = False
     gpu_mem_mb: Mapping[str, float] = field(default_factory=dict)
     max_host_slowdown: float | None = None
@@ -234,36 +209,26 @@ class Settings:
     """Everything a decision depends on besides the snapshot and the policy.
 
     Attributes:
-        partitions: The partitions that are ours to order.
         band_width: SiteFactor between two places of the waiting line, or, in native mode, between
             two tiers; above what other priority factors can add up to.
         window: Pending jobs of each partition, best first, whose SiteFactor is kept up to date.
-        preemption: Limits on taking GPUs back.
-        mode: Who takes them back.
-        placement: Where waiting jobs should go.
-        defragment: When running jobs are moved together.
-        breakers: When to stop taking GPUs back altogether.
-        overdue: When a job has waited for so long that it comes first.
-        deadlines: Bounds on the deadlines of jobs; None: none counts.
-        resizing: Sizes of elastic jobs.
         equals: Who decides between jobs that the policy does not tell apart otherwise than by the
             time since which they could start: that time, or the site's own priority weights.
-        hold: Whether jobs that the policy bars are put off.
         lease_window: Share of a lease, from its begin, in which what the lease before kept may
             still change hands; a daemon needs some looks for that.
     """
 
-    partitions: frozenset[str]
+    partitions: frozenset[str]  # The partitions that are ours to order
     band_width: int = 10_000_000
     window: int = 1000
-    preemption: Preemption = Preemption()
-    mode: Annotated[Mode, OneOf()] = External()
-    placement: Placement = Placement()
-    defragment: Defragment = Defragment()
-    breakers: Breakers = Breakers()
-    overdue: Overdue = Overdue()
-    deadlines: Deadlines | None = Deadlines()
-    resizing: Resizing = AS_SUBMITTED
+    preemption: Preemption = Preemption()  # Limits on taking GPUs back
+    mode: Annotated[Mode, OneOf()] = External()  # Who takes them back
+    placement: Placement = Placement()  # Where waiting jobs should go
+    defragment: Defragment = Defragment()  # When running jobs are moved together
+    breakers: Breakers = Breakers()  # When to stop taking GPUs back altogether
+    overdue: Overdue = Overdue()  # When a job has waited for so long that it comes first
+    deadlines: Deadlines | None = Deadlines()  # Bounds on the deadlines of jobs; None: none counts
+    resizing: Resizing = AS_SUBMITTED  # Sizes of elastic jobs
     equals: Literal["submission", "site"] = "submission"
-    hold: bool = True
+    hold: bool = True  # Whether jobs that the policy bars are put off
     lease_window: float = 0.25

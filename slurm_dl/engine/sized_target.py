@@ -27,11 +27,10 @@ class Movable:
 
     Attributes:
         giving: Rows of jobs that are pinned, and give back what is above their least size.
-        may_grow: ``(n,)`` bool, jobs that may grow now; None: all.
     """
 
     giving: Rows = field(default_factory=lambda: NOBODY)
-    may_grow: Bool | None = None
+    may_grow: Bool | None = None  # ``(n,)`` bool, jobs that may grow now; None: all
 
 
 AS_RANKED = Movable()

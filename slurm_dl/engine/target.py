@@ -34,12 +34,11 @@ class PartitionPool:
 
     Attributes:
         partitions: Their indices in `Observed.partitions`; None: all there are.
-        nodes: ``(m,)`` bool, their nodes; None: all there are.
         jobs: ``(n,)`` bool, jobs that run, or may start, in one of them; None: all managed jobs.
     """
 
     partitions: frozenset[int] | None = None
-    nodes: Bool | None = None
+    nodes: Bool | None = None  # ``(m,)`` bool, their nodes; None: all there are
     jobs: Bool | None = None
 
     def usable(self, snap: Snapshot) -> Bool:

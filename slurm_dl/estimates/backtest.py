@@ -31,17 +31,13 @@ class PredictorScore:
     """How good one way to predict was.
 
     Attributes:
-        predictor: Its name.
-        jobs: Jobs that it said something of.
-        median_error: Median of abs(predicted - true) / true.
-        p90_error: Its 90th percentile.
         rank_correlation: Spearman's, between predicted and true; NaN if either is the same for all.
     """
 
-    predictor: str
-    jobs: int
-    median_error: float
-    p90_error: float
+    predictor: str  # Its name
+    jobs: int  # Jobs that it said something of
+    median_error: float  # Median of abs(predicted - true) / true
+    p90_error: float  # Its 90th percentile
     rank_correlation: float
 
 

@@ -52,11 +52,10 @@ class SitePriors:
 
     Attributes:
         gpu_speed: Relative speed by GPU type, above 0; 1 for a type that is not named.
-        serial_share: Share of the work on one GPU that no further GPU shortens, 0 to 1.
     """
 
     gpu_speed: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    serial_share: float = 0.05
+    serial_share: float = 0.05  # Share of the work on one GPU that no further GPU shortens, 0 to 1
 
     def __post_init__(self) -> None:
         for kind, speed in self.gpu_speed.items():
@@ -196,11 +195,10 @@ class Rates:
 
     Attributes:
         rates: ``(n, t)`` relative to a type of which the site says nothing, or that is known best.
-        origin: ``(n,)`` int8, an `Origin`, the least trustworthy of each job's.
     """
 
     rates: F64
-    origin: I8
+    origin: I8  # ``(n,)`` int8, an `Origin`, the least trustworthy of each job's
 
 
 def rates_of_jobs(

@@ -72,20 +72,15 @@ class ForecastQuestion:
     """What is asked about a snapshot.
 
     Attributes:
-        jobs: Ids of jobs in it.
         wanted: Jobs that nobody has submitted; each is looked at alone.
-        runs: Forward runs, at least 1.
-        horizon_s: How far ahead they go, seconds.
-        blur_s: How exact an instant can be at all: ranges are so much wider to each side.
-        seed: Of the run times that are drawn.
     """
 
-    jobs: tuple[JobId, ...] = ()
+    jobs: tuple[JobId, ...] = ()  # Ids of jobs in it
     wanted: tuple[HypotheticalJob, ...] = ()
-    runs: int = 40
-    horizon_s: float = 7 * 86400.0
-    blur_s: float = 0.0
-    seed: int = 0
+    runs: int = 40  # Forward runs, at least 1
+    horizon_s: float = 7 * 86400.0  # How far ahead they go, seconds
+    blur_s: float = 0.0  # How exact an instant can be at all: ranges are so much wider to each side
+    seed: int = 0  # Of the run times that are drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,41 +50,31 @@ class DlrunOptions(NamedTuple):
     """How to run the command.
 
     Attributes:
-        command: The user's command and its arguments; empty only if *env* is set.
-        launcher: One of `LAUNCHERS`.
-        signum: The checkpoint signal.
-        forward: What to send to the command: a signal; 0 for none; None to find out.
-        grace_s: Time the job has between the signal and the requeue.
-        ack_wait_s: After the acknowledgement, how long to wait until somebody requeues.
-        run_dir: The job's directory, absolute.
         rate_every_s: Tell the scheduler this often how fast the job is; None: never.
         saved_every_s: Tell the scheduler of a new checkpoint this often at most.
         start_s: A program that has been running for so long, and has loaded no library since, is
             past its start: if it has no handler now, it is taken to get none.
         stops_with: Statuses that, like 75, mean "saved, run me again" from a command that was
             asked to save.
-        never_requeue: Statuses that are final whatever else there is.
         script_lead_s: COMMAND is a batch script that was written for sbatch, and Slurm sends the
             signal so long before the time limit; None: it is no such script.
-        hold: What follows the training in a shell's script must not run after a save.
-        env: Print the variables that a run begins with, and run nothing.
     """
 
-    command: tuple[str, ...]
-    launcher: str
-    signum: int
-    forward: int | None
-    grace_s: float
-    ack_wait_s: float
-    run_dir: Path
+    command: tuple[str, ...]  # The user's command and its arguments; empty only if *env* is set
+    launcher: str  # One of `LAUNCHERS`
+    signum: int  # The checkpoint signal
+    forward: int | None  # What to send to the command: a signal; 0 for none; None to find out
+    grace_s: float  # Time the job has between the signal and the requeue
+    ack_wait_s: float  # After the acknowledgement, how long to wait until somebody requeues
+    run_dir: Path  # The job's directory, absolute
     rate_every_s: float | None = None
     saved_every_s: float = DEFAULT_EVERY_S
     start_s: float | None = None
     stops_with: frozenset[int] = frozenset()
-    never_requeue: frozenset[int] = frozenset()
+    never_requeue: frozenset[int] = frozenset()  # Statuses that are final whatever else there is
     script_lead_s: float | None = None
-    hold: bool = True
-    env: bool = False
+    hold: bool = True  # What follows the training in a shell's script must not run after a save
+    env: bool = False  # Print the variables that a run begins with, and run nothing
 
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptions:

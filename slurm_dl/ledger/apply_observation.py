@@ -66,15 +66,12 @@ class AppliedObservation:
     """Changes of the ledger by one observation.
 
     Attributes:
-        service: The new columns.
-        changed: ``(k,)`` bool, rows that differ from before by more than being seen again.
-        ended: Runs that are over.
         forgotten: Ids of jobs that were dropped, and that nothing has to know any more.
     """
 
-    service: AttainedService
-    changed: Bool
-    ended: tuple[EndedRun, ...]
+    service: AttainedService  # The new columns
+    changed: Bool  # ``(k,)`` bool, rows that differ from before by more than being seen again
+    ended: tuple[EndedRun, ...]  # Runs that are over
     forgotten: tuple[int, ...]
 
 

@@ -33,63 +33,41 @@ class AttainedService:
     """The ledger's columns, k rows sorted by job id.
 
     Attributes:
-        job_id: ``(k,)`` ids, strictly increasing.
-        first_submit_s: ``(k,)`` submit time before any requeue, epoch seconds.
-        restarts: ``(k,)`` restart count when last seen.
-        run_start_s: ``(k,)`` start of the run under way, epoch seconds; 0 if none.
-        counted_to_s: ``(k,)`` the run under way is accounted for up to here, epoch seconds.
-        run_gpus: ``(k,)`` GPUs it held when last seen.
-        run_gpu_s: ``(k,)`` GPU-seconds of the run under way so far.
-        attained_gpu_s: ``(k,)`` GPU-seconds over all runs, the one under way included.
-        ran_s: ``(k,)`` seconds over all runs, the one under way included.
-        forgiven_gpu_s: ``(k,)`` see `Remembered`.
-        forgiven_ran_s: ``(k,)`` see `Remembered`.
-        first_run_s: ``(k,)`` see `Remembered`.
-        waiting_since_s: ``(k,)`` see `Remembered`.
         queued_s: ``(k,)`` see `Remembered`; 0 while something else than room keeps a job from its
             first run.
-        preemptions: ``(k,)`` see `Remembered`.
-        last_preempted_s: ``(k,)`` see `Remembered`.
         last_answer: ``(k,)`` when we last preempted it: 1 it acknowledged, -1 it did not; 0 if we
             never did, or nobody wrote it down.
-        fruitless: ``(k,)`` see `Remembered`.
-        last_fruitless_s: ``(k,)`` see `Remembered`.
-        site_factor: ``(k,)`` see `Remembered`.
         run_terms: ``(k,)`` the `Contract.terms` that hold for the run under way; of a waiting job
             those of its comment. 0 without a contract, or if Slurm could not requeue it then.
-        run_grace_s: ``(k,)`` grace of that contract, seconds.
-        run_until: ``(k,)`` the `Claim.until` of that run; 0 if it has none.
-        last_seen_s: ``(k,)`` when Slurm last listed it, epoch seconds.
-        over: ``(k,)`` bool, it has finished.
         incomplete: ``(k,)`` bool, it ran unseen: it has had at least what is counted here. Set
             until accounting tells the rest.
     """
 
-    job_id: I64
-    first_submit_s: F64
-    restarts: I32
-    run_start_s: F64
-    counted_to_s: F64
-    run_gpus: F64
-    run_gpu_s: F64
-    attained_gpu_s: F64
-    ran_s: F64
-    forgiven_gpu_s: F64
-    forgiven_ran_s: F64
-    first_run_s: F64
-    waiting_since_s: F64
+    job_id: I64  # ``(k,)`` ids, strictly increasing
+    first_submit_s: F64  # ``(k,)`` submit time before any requeue, epoch seconds
+    restarts: I32  # ``(k,)`` restart count when last seen
+    run_start_s: F64  # ``(k,)`` start of the run under way, epoch seconds; 0 if none
+    counted_to_s: F64  # ``(k,)`` the run under way is accounted for up to here, epoch seconds
+    run_gpus: F64  # ``(k,)`` GPUs it held when last seen
+    run_gpu_s: F64  # ``(k,)`` GPU-seconds of the run under way so far
+    attained_gpu_s: F64  # ``(k,)`` GPU-seconds over all runs, the one under way included
+    ran_s: F64  # ``(k,)`` seconds over all runs, the one under way included
+    forgiven_gpu_s: F64  # ``(k,)`` see `Remembered`
+    forgiven_ran_s: F64  # ``(k,)`` see `Remembered`
+    first_run_s: F64  # ``(k,)`` see `Remembered`
+    waiting_since_s: F64  # ``(k,)`` see `Remembered`
     queued_s: F64
-    preemptions: I32
-    last_preempted_s: F64
+    preemptions: I32  # ``(k,)`` see `Remembered`
+    last_preempted_s: F64  # ``(k,)`` see `Remembered`
     last_answer: I32
-    fruitless: I32
-    last_fruitless_s: F64
-    site_factor: I64
+    fruitless: I32  # ``(k,)`` see `Remembered`
+    last_fruitless_s: F64  # ``(k,)`` see `Remembered`
+    site_factor: I64  # ``(k,)`` see `Remembered`
     run_terms: I32
-    run_grace_s: F64
-    run_until: F64
-    last_seen_s: F64
-    over: Bool
+    run_grace_s: F64  # ``(k,)`` grace of that contract, seconds
+    run_until: F64  # ``(k,)`` the `Claim.until` of that run; 0 if it has none
+    last_seen_s: F64  # ``(k,)`` when Slurm last listed it, epoch seconds
+    over: Bool  # ``(k,)`` bool, it has finished
     incomplete: Bool
 
     def __len__(self) -> int:

@@ -33,26 +33,10 @@ class JobEnding:
     """One job that is over; texts are cut at `LONGEST_TEXT`.
 
     Attributes:
-        job_id: Id of its record.
         label, name, user, account, qos, reason, nodes: See `JobText`.
-        ending: Slurm's word for how it ended; empty if it was not told.
-        uid: Its owner.
-        partition: Name of its partition; empty if it named several.
-        state: How it ended, in ours.
-        tasks: Jobs in the record.
-        n_nodes: Nodes it held or asked for.
-        gpus: GPUs it held or asked for.
-        restarts: Slurm's restart count.
-        start_s: Start of its last run, epoch seconds; 0 if it never started.
-        end_s: Its end, epoch seconds; 0 if Slurm did not tell.
-        seen_s: When it was first seen over, epoch seconds.
-        preemptible: It declared a preemption contract.
-        submit_s: First submission, epoch seconds; 0 if nobody wrote it down, as below.
-        first_run_s: First start, epoch seconds; 0 if it never started.
-        ran_s: Seconds over all its runs.
     """
 
-    job_id: JobId
+    job_id: JobId  # Id of its record
     label: str
     name: str = ""
     user: str = ""
@@ -60,21 +44,21 @@ class JobEnding:
     qos: str = ""
     reason: str = ""
     nodes: str = ""
-    ending: str = ""
-    uid: int
-    partition: str = ""
-    state: JobState
-    tasks: int = 1
-    n_nodes: int = 1
-    gpus: float = 0.0
-    restarts: int = 0
-    start_s: float = 0.0
-    end_s: float = 0.0
-    seen_s: float
-    preemptible: bool = False
-    submit_s: float = 0.0
-    first_run_s: float = 0.0
-    ran_s: float = 0.0
+    ending: str = ""  # Slurm's word for how it ended; empty if it was not told
+    uid: int  # Its owner
+    partition: str = ""  # Name of its partition; empty if it named several
+    state: JobState  # How it ended, in ours
+    tasks: int = 1  # Jobs in the record
+    n_nodes: int = 1  # Nodes it held or asked for
+    gpus: float = 0.0  # GPUs it held or asked for
+    restarts: int = 0  # Slurm's restart count
+    start_s: float = 0.0  # Start of its last run, epoch seconds; 0 if it never started
+    end_s: float = 0.0  # Its end, epoch seconds; 0 if Slurm did not tell
+    seen_s: float  # When it was first seen over, epoch seconds
+    preemptible: bool = False  # It declared a preemption contract
+    submit_s: float = 0.0  # First submission, epoch seconds; 0 if nobody wrote it down, as below
+    first_run_s: float = 0.0  # First start, epoch seconds; 0 if it never started
+    ran_s: float = 0.0  # Seconds over all its runs
 
     @property
     def how(self) -> str:

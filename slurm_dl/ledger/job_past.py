@@ -16,28 +16,19 @@ class GaveWay:
     """One time that a job gave its GPUs back.
 
     Attributes:
-        at_s: When its run was seen gone, epoch seconds.
-        notice_s: From the signal until then, seconds; 0 if nobody knows.
-        gpus: GPUs it gave.
-        handover_id: The hand-over it was for.
         purpose: What that was for; None if it is not known any more, and with it the rest.
-        beneficiaries: Jobs the GPUs went to.
-        signal: What was sent.
-        ended: See `Victim.ended`.
-        held: GPUs it held; 0 if it is not known any more.
-        then: See `Victim.then`.
     """
 
-    at_s: float
-    notice_s: float
-    gpus: float
-    handover_id: HandoverId
+    at_s: float  # When its run was seen gone, epoch seconds
+    notice_s: float  # From the signal until then, seconds; 0 if nobody knows
+    gpus: float  # GPUs it gave
+    handover_id: HandoverId  # The hand-over it was for
     purpose: Purpose | None = None
-    beneficiaries: tuple[JobId, ...] = ()
-    signal: str = ""
-    ended: int = 0
-    held: float = 0.0
-    then: Shape | None = None
+    beneficiaries: tuple[JobId, ...] = ()  # Jobs the GPUs went to
+    signal: str = ""  # What was sent
+    ended: int = 0  # See `Victim.ended`
+    held: float = 0.0  # GPUs it held; 0 if it is not known any more
+    then: Shape | None = None  # See `Victim.then`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,27 +36,17 @@ class PastJob:
     """The ledger's record of one job.
 
     Attributes:
-        job_id: The job.
-        attained_gpu_s: GPU-seconds over all its runs.
-        ran_s: Seconds over all its runs.
-        first_submit_s: First submit time, epoch seconds; 0 if it is not known any more.
         last_seen_s: When Slurm last listed it, epoch seconds; 0 if that is not known any more.
-        preemptions: How often it was preempted.
-        incomplete: It ran unseen: it has received at least that much.
-        runs: Runs that are over, oldest first.
-        gave_way: Each time it gave way, oldest first.
-        uids: Whose it was, as far as anybody wrote that down.
-        ending: How it ended; None if nobody saw that, or it is not over.
     """
 
-    job_id: JobId
-    attained_gpu_s: float
-    ran_s: float
-    first_submit_s: float = 0.0
+    job_id: JobId  # The job
+    attained_gpu_s: float  # GPU-seconds over all its runs
+    ran_s: float  # Seconds over all its runs
+    first_submit_s: float = 0.0  # First submit time, epoch seconds; 0 if it is not known any more
     last_seen_s: float = 0.0
-    preemptions: int = 0
-    incomplete: bool = False
-    runs: tuple[EndedRun, ...] = ()
-    gave_way: tuple[GaveWay, ...] = ()
-    uids: frozenset[int] = frozenset()
-    ending: JobEnding | None = None
+    preemptions: int = 0  # How often it was preempted
+    incomplete: bool = False  # It ran unseen: it has received at least that much
+    runs: tuple[EndedRun, ...] = ()  # Runs that are over, oldest first
+    gave_way: tuple[GaveWay, ...] = ()  # Each time it gave way, oldest first
+    uids: frozenset[int] = frozenset()  # Whose it was, as far as anybody wrote that down
+    ending: JobEnding | None = None  # How it ended; None if nobody saw that, or it is not over

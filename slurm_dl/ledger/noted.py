@@ -53,37 +53,29 @@ class PlannedHandover:
     """A hand-over that would have begun; one for one wait of the job that it is for.
 
     Attributes:
-        key: What makes it the same one at the next look, and after a restart.
-        purpose: As in `Handover`.
-        lead: The best beneficiary; 0 if there is none.
         lead_uid, lead_account, lead_gpus: Whose it is, and GPUs of one task.
-        beneficiaries: All of them as they were first, `MOST_VICTIMS` at most.
-        victims: As they were first, `MOST_VICTIMS` at most.
-        gpus: GPUs of all victims.
-        why: The engine's reason.
         begin_s, last_s: First and last look that had it in its plan, epoch seconds.
         others: How often a look wanted other victims than the look before that had it; one too
             few after a restart of the daemon.
         end: Empty while it is not over; ``started``, ``gone`` (without a start), ``over`` (there
             is no lead, and no victim is left), or `UNSEEN`.
-        started_s: When the lead started in reality, epoch seconds; 0 if it has not.
     """
 
-    key: str
-    purpose: str
-    lead: int
+    key: str  # What makes it the same one at the next look, and after a restart
+    purpose: str  # As in `Handover`
+    lead: int  # The best beneficiary; 0 if there is none
     lead_uid: int
     lead_account: str
     lead_gpus: float
-    beneficiaries: tuple[int, ...]
-    victims: tuple[PlannedVictim, ...]
-    gpus: float
-    why: str
+    beneficiaries: tuple[int, ...]  # All of them as they were first, `MOST_VICTIMS` at most
+    victims: tuple[PlannedVictim, ...]  # As they were first, `MOST_VICTIMS` at most
+    gpus: float  # GPUs of all victims
+    why: str  # The engine's reason
     begin_s: float
     last_s: float
     others: int = 0
     end: str = ""
-    started_s: float = 0.0
+    started_s: float = 0.0  # When the lead started in reality, epoch seconds; 0 if it has not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,37 +84,28 @@ class MinuteTotals:
 
     Attributes:
         from_s, to_s: First and last look, epoch seconds.
-        looks: How many.
-        missed: Planned hand-overs and rows that could not be kept, since the last.
-        policy: What ordered the queue.
-        mode: Who was to take GPUs back: ``external``, ``native``, or ``off``.
         gpus, held: GPUs that were up in managed partitions, and of those held, at the last look.
         waiting: Waiting jobs of managed partitions, tasks of arrays one by one; mean over looks.
-        compared: Looks with at least two jobs that could start.
-        first_other: Of those, looks where another job would be first than in Slurm's order.
         others: Of the first jobs, share that would not be there in Slurm's order; mean over
             *compared*.
-        wishes: Most hand-overs in one plan.
-        tripped: Looks in which a circuit breaker would have tripped.
-        shape: Nodes that were up, as (nodes, GPUs of each, type).
         never_ran: Waiting jobs that have never run, tasks of arrays one by one, at the last look.
     """
 
     from_s: float
     to_s: float
-    looks: int
-    missed: int
-    policy: str
-    mode: str
+    looks: int  # How many
+    missed: int  # Planned hand-overs and rows that could not be kept, since the last
+    policy: str  # What ordered the queue
+    mode: str  # Who was to take GPUs back: ``external``, ``native``, or ``off``
     gpus: float
     held: float
     waiting: float
-    compared: int
-    first_other: int
+    compared: int  # Looks with at least two jobs that could start
+    first_other: int  # Of those, looks where another job would be first than in Slurm's order
     others: float
-    wishes: int
-    tripped: int
-    shape: tuple[tuple[int, int, str], ...]
+    wishes: int  # Most hand-overs in one plan
+    tripped: int  # Looks in which a circuit breaker would have tripped
+    shape: tuple[tuple[int, int, str], ...]  # Nodes that were up, as (nodes, GPUs of each, type)
     never_ran: int = 0
 
 

@@ -39,31 +39,23 @@ class ReportedRun:
     """One record of accounting: a run, a part of one, or a wait that led to none.
 
     Attributes:
-        submit_s: Submission or requeue that led to it, epoch seconds.
         eligible_s: From when on it was free to start, epoch seconds; 0 if that is not known.
-        start_s: Epoch seconds; 0 if it never started.
-        end_s: Epoch seconds; 0 if it is not over.
         elapsed_s: Seconds from start to end, or to when accounting was asked, without those in
             which it was suspended.
-        suspended_s: Seconds in which it was suspended.
-        gpus: GPUs it held; None where accounting does not record them.
-        is_suspended: It is suspended now.
-        is_part: The run goes on, resized, in the record after this one.
-        is_requeued: It ended because the job was put back into the queue, by whomever.
     """
 
     job_id: int
     uid: int
-    submit_s: float
-    start_s: float
-    end_s: float
+    submit_s: float  # Submission or requeue that led to it, epoch seconds
+    start_s: float  # Epoch seconds; 0 if it never started
+    end_s: float  # Epoch seconds; 0 if it is not over
     elapsed_s: float
     eligible_s: float = 0.0
-    suspended_s: float = 0.0
-    gpus: float | None = None
-    is_suspended: bool = False
-    is_part: bool = False
-    is_requeued: bool = False
+    suspended_s: float = 0.0  # Seconds in which it was suspended
+    gpus: float | None = None  # GPUs it held; None where accounting does not record them
+    is_suspended: bool = False  # It is suspended now
+    is_part: bool = False  # The run goes on, resized, in the record after this one
+    is_requeued: bool = False  # It ended because the job was put back into the queue, by whomever
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,16 +63,14 @@ class Rebuilt:
     """New rows of the jobs that accounting was asked about.
 
     Attributes:
-        service: Their rows as they are now to be, in order of job id.
-        ended: Their runs that are over.
         gpus_unknown: Jobs whose GPUs accounting does not record; they were counted with those they
             ask for now.
         short: Jobs of which accounting has fewer runs than Slurm has restarts. They have had at
             least what their row says, and stay incomplete.
     """
 
-    service: AttainedService
-    ended: tuple[EndedRun, ...]
+    service: AttainedService  # Their rows as they are now to be, in order of job id
+    ended: tuple[EndedRun, ...]  # Their runs that are over
     gpus_unknown: frozenset[int]
     short: frozenset[int]
 

@@ -44,38 +44,27 @@ class StoreChange:
     """A change that a store writes as a whole or not at all.
 
     Attributes:
-        jobs: Jobs to insert or replace.
-        ended: Runs that are over.
-        forgotten: Ids of jobs to drop.
-        endings: Jobs that are over as of this look.
         over_before_s: Drop jobs that are over and were seen last before this, epoch seconds, and
             what is remembered of jobs that are gone by then; None drops nothing.
         handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
-        taken: GPUs that were taken back.
-        steers: Steers to insert or replace.
-        let_go: Ids of jobs whose steers are over.
-        restarts: What became of jobs that were put back, to insert or replace.
-        breakers: Breakers to insert or replace.
-        booked: Entries of the book to insert or replace, and to strike out.
-        noted: Rows that are kept for others, to insert or replace.
         cut_to_s: Before all else, set later instants of what the store alone remembers to this,
             epoch seconds: GPUs that were taken, and jobs that are over and how they ended.
         distrust_until_s: Until when the clock is not believed; None leaves that as it is.
     """
 
-    jobs: AttainedService | None = None
-    ended: Sequence[EndedRun] = ()
-    forgotten: Sequence[int] = ()
-    endings: Sequence[JobEnding] = ()
+    jobs: AttainedService | None = None  # Jobs to insert or replace
+    ended: Sequence[EndedRun] = ()  # Runs that are over
+    forgotten: Sequence[int] = ()  # Ids of jobs to drop
+    endings: Sequence[JobEnding] = ()  # Jobs that are over as of this look
     over_before_s: float | None = None
     handovers: Sequence[tuple[Handover, str]] = ()
-    taken: Sequence[Taken] = ()
-    steers: Sequence[Steer] = ()
-    let_go: Sequence[int] = ()
-    restarts: Sequence[Restart] = ()
-    breakers: Sequence[Breaker] = ()
-    booked: Sequence[Entry] = ()
-    noted: Sequence[Noted] = ()
+    taken: Sequence[Taken] = ()  # GPUs that were taken back
+    steers: Sequence[Steer] = ()  # Steers to insert or replace
+    let_go: Sequence[int] = ()  # Ids of jobs whose steers are over
+    restarts: Sequence[Restart] = ()  # What became of jobs that were put back, to insert or replace
+    breakers: Sequence[Breaker] = ()  # Breakers to insert or replace
+    booked: Sequence[Entry] = ()  # Entries of the book to insert or replace, and to strike out
+    noted: Sequence[Noted] = ()  # Rows that are kept for others, to insert or replace
     cut_to_s: float | None = None
     distrust_until_s: float | None = None
 

@@ -31,22 +31,18 @@ class Breaker:
     """Where one breaker stands.
 
     Attributes:
-        tripped_s: When it tripped, epoch seconds; 0 while it has not.
-        why: What it saw then, in numbers; it names no job. Empty while it has not tripped.
-        jobs: The jobs it tripped because of, if it is about jobs.
         reset_s: When it was reset or re-armed last, epoch seconds; 0 if never. What was before
             counts no more.
-        reset_by: Who reset it; empty if it re-armed by itself.
         counts_from: First hand-over whose GPUs count: those begun before the reset do not.
         rearm_s: Time from the trip until it re-arms by itself, seconds; 0: only a reset ends it.
     """
 
     name: BreakerName
-    tripped_s: float = 0.0
-    why: str = ""
-    jobs: tuple[JobId, ...] = ()
+    tripped_s: float = 0.0  # When it tripped, epoch seconds; 0 while it has not
+    why: str = ""  # What it saw then, in numbers; it names no job. Empty while it has not tripped.
+    jobs: tuple[JobId, ...] = ()  # The jobs it tripped because of, if it is about jobs
     reset_s: float = 0.0
-    reset_by: str = ""
+    reset_by: str = ""  # Who reset it; empty if it re-armed by itself
     counts_from: HandoverId = NOT_OURS
     rearm_s: float = 0.0
 
@@ -85,22 +81,15 @@ class Restart:
     """One run of a job that opted in and was put back into the queue, and what came after it.
 
     Attributes:
-        restarts: Restart count of the run that was ended.
-        gpus: GPUs that run held.
-        requeued_s: When it was seen to be back in the queue, epoch seconds.
         handover_id: The hand-over that put it back, or `NOT_OURS`: Slurm or the job itself did.
-        restarted_s: Start of the next run, epoch seconds; 0 while it has not started.
-        fate: What became of it.
-        settled_s: When that was seen, epoch seconds; 0 while it is open.
-        uid: Whose job it is, or `OWNER_UNKNOWN`.
     """
 
     job_id: JobId
-    restarts: int
-    gpus: float
-    requeued_s: float
+    restarts: int  # Restart count of the run that was ended
+    gpus: float  # GPUs that run held
+    requeued_s: float  # When it was seen to be back in the queue, epoch seconds
     handover_id: HandoverId = NOT_OURS
-    restarted_s: float = 0.0
-    fate: Fate = "open"
-    settled_s: float = 0.0
-    uid: int = OWNER_UNKNOWN
+    restarted_s: float = 0.0  # Start of the next run, epoch seconds; 0 while it has not started
+    fate: Fate = "open"  # What became of it
+    settled_s: float = 0.0  # When that was seen, epoch seconds; 0 while it is open
+    uid: int = OWNER_UNKNOWN  # Whose job it is, or `OWNER_UNKNOWN`

@@ -86,16 +86,11 @@ class Claim:
     """Everything slurm_dl knows of a job from its metadata, validated and clamped.
 
     Attributes:
-        contract: The preemption contract; None if the job did not opt in.
         most_nodes: It may lie on any number of nodes up to this, its GPUs split evenly; None if on
             as many as it asks for.
         cpus_per_gpu: CPUs for each of its GPUs, where Slurm does not tell while it waits.
-        mem_mb_per_gpu: Memory likewise, MB.
         least_cpus: CPUs on each of its nodes that it can be cut to while it waits; None if to none.
-        least_mem_mb: Memory likewise, MB.
-        rate: Steps a second it last reported; None if it reported none.
         progress: Share of its work it last reported as done, 0 to 1; None if it reported none.
-        model: Name of a model profile the admin owns; None if not given or unknown.
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
@@ -116,20 +111,18 @@ class Claim:
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
         asked: That of *sizes* which it was submitted with; None: the first of them.
-        batch: Its global batch in another size.
-        sizes_unreadable: It names sizes that are not understood, so that it has none.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
 
-    contract: Contract | None = None
-    model: str | None = None
+    contract: Contract | None = None  # The preemption contract; None if the job did not opt in
+    model: str | None = None  # Name of a model profile the admin owns; None if not given or unknown
     most_nodes: int | None = None
     cpus_per_gpu: int | None = None
-    mem_mb_per_gpu: int | None = None
+    mem_mb_per_gpu: int | None = None  # Memory likewise, MB
     least_cpus: int | None = None
-    least_mem_mb: int | None = None
-    rate: float | None = None
+    least_mem_mb: int | None = None  # Memory likewise, MB
+    rate: float | None = None  # Steps a second it last reported; None if it reported none
     progress: float | None = None
     acked_run: int | None = None
     unhandled_run: int | None = None
@@ -143,8 +136,8 @@ class Claim:
     bid: int | None = None
     sizes: tuple[Shape, ...] = ()
     asked: Shape | None = None
-    batch: Batch = "fixed"
-    sizes_unreadable: bool = False
+    batch: Batch = "fixed"  # Its global batch in another size
+    sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False
 
 

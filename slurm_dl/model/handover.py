@@ -42,30 +42,23 @@ class Victim:
     """One job that gives its GPUs back.
 
     Attributes:
-        run: The run that was chosen; any other run of the same job is not touched.
-        gpus: GPUs it held then.
-        contract: Its contract as it was when chosen.
-        state: See `VictimState`.
-        signalled_s: When the signal was sent, epoch seconds; 0 before.
-        gone_s: When it was seen gone, epoch seconds; 0 before.
         outcome: Why it is gone, in one word (``requeued``, ``finished``, ``left``, ``refused``);
             empty before.
         ended: Exit status of its run, as a shell has it, if that failed after the signal and was
             requeued for it; else 0.
-        tries: How often that requeue was tried since it last succeeded as a whole.
         then: Its size afterwards, which room is kept for; None: it leaves, or keeps its size.
         gives: GPUs that it has fewer afterwards, weighted as *gpus*; None: all of them.
     """
 
-    run: Run
-    gpus: float
-    contract: Contract
-    state: VictimState = VictimState.CHOSEN
-    signalled_s: float = 0.0
-    gone_s: float = 0.0
+    run: Run  # The run that was chosen; any other run of the same job is not touched
+    gpus: float  # GPUs it held then
+    contract: Contract  # Its contract as it was when chosen
+    state: VictimState = VictimState.CHOSEN  # See `VictimState`
+    signalled_s: float = 0.0  # When the signal was sent, epoch seconds; 0 before
+    gone_s: float = 0.0  # When it was seen gone, epoch seconds; 0 before
     outcome: str = ""
     ended: int = 0
-    tries: int = 0
+    tries: int = 0  # How often that requeue was tried since it last succeeded as a whole
     then: Shape | None = None
     gives: float | None = None
 
@@ -95,8 +88,6 @@ class Handover:
     """One set of victims, taken as a whole or not at all, and the jobs they make startable.
 
     Attributes:
-        handover_id: Its number, also in the reservation's name.
-        opened_s: When it was decided, epoch seconds.
         beneficiaries: Pending jobs the freed GPUs are for, best first; there are some where it is
             to preempt.
         victims: The jobs that give way; not empty. Where it is not to preempt they are to run on
@@ -104,21 +95,18 @@ class Handover:
         nodes: Names of the nodes the beneficiaries are to start on, and of those that moved jobs
             go to: they are sealed. None if whole nodes are freed or two jobs are parted.
         seats: Names of the nodes that moved jobs are to go to; none where nobody is moved.
-        attached: Jobs whose ReservationName has been set.
-        purpose: What it is for.
         apart: Names of the models that are not to share a GPU again, sorted; one name if they are
             the same. Empty where nobody is parted.
-        seal: State of the reservation.
     """
 
-    handover_id: HandoverId
-    opened_s: float
+    handover_id: HandoverId  # Its number, also in the reservation's name
+    opened_s: float  # When it was decided, epoch seconds
     beneficiaries: tuple[JobId, ...]
     victims: tuple[Victim, ...]
     nodes: tuple[str, ...]
-    attached: tuple[JobId, ...] = ()
-    seal: Seal = Seal.WANTED
-    purpose: Purpose = "preempt"
+    attached: tuple[JobId, ...] = ()  # Jobs whose ReservationName has been set
+    seal: Seal = Seal.WANTED  # State of the reservation
+    purpose: Purpose = "preempt"  # What it is for
     seats: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
 

@@ -57,17 +57,13 @@ class Runs:
     """Every run of every job, k rows in the order in which the runs ended.
 
     Attributes:
-        job: ``(k,)`` int32, row in `Records`.
-        start_s: ``(k,)`` seconds.
-        end_s: ``(k,)`` seconds.
-        gpus: ``(k,)`` GPUs held.
         nodes: On which nodes; None where nobody noted it, or GPUs were only counted.
     """
 
-    job: I32
-    start_s: F64
-    end_s: F64
-    gpus: F64
+    job: I32  # ``(k,)`` int32, row in `Records`
+    start_s: F64  # ``(k,)`` seconds
+    end_s: F64  # ``(k,)`` seconds
+    gpus: F64  # ``(k,)`` GPUs held
     nodes: RunNodes | None = None
 
     def __post_init__(self) -> None:
@@ -110,37 +106,24 @@ class Records:
     A job that did not finish has ``end_s`` NaN; one that never started has ``start_s`` NaN.
 
     Attributes:
-        job_id: Ids as people know them.
-        user: ``(n,)`` int32, index into `users`.
-        users: Names.
-        gpus: ``(n,)`` GPUs each holds while it runs.
-        submit_s: ``(n,)`` first submission, seconds.
-        start_s: ``(n,)`` first start, seconds.
-        end_s: ``(n,)`` end of the last run, seconds.
-        alone_s: ``(n,)`` how long it would take alone on the cluster, seconds; NaN if unknown.
-        service_gpu_s: ``(n,)`` GPU-seconds held over all runs.
         lost_gpu_s: By cause, ``(n,)`` GPU-seconds of the service that were no progress: say
             ``restart`` (start and restore), ``redone`` (work done again), ``stopping``.
-        preemptions: ``(n,)`` int32, how often it was stopped before it was done.
-        promotions: ``(n,)`` int32, how often its service was forgiven.
-        success: ``(n,)`` bool, it finished, and with success.
-        runs: All runs; empty where they are not known.
     """
 
-    job_id: tuple[str, ...]
-    user: I32
-    users: tuple[str, ...]
-    gpus: F64
-    submit_s: F64
-    start_s: F64
-    end_s: F64
-    alone_s: F64
-    service_gpu_s: F64
+    job_id: tuple[str, ...]  # Ids as people know them
+    user: I32  # ``(n,)`` int32, index into `users`
+    users: tuple[str, ...]  # Names
+    gpus: F64  # ``(n,)`` GPUs each holds while it runs
+    submit_s: F64  # ``(n,)`` first submission, seconds
+    start_s: F64  # ``(n,)`` first start, seconds
+    end_s: F64  # ``(n,)`` end of the last run, seconds
+    alone_s: F64  # ``(n,)`` how long it would take alone on the cluster, seconds; NaN if unknown
+    service_gpu_s: F64  # ``(n,)`` GPU-seconds held over all runs
     lost_gpu_s: dict[str, F64] = field(default_factory=dict)
-    preemptions: I32
-    promotions: I32
-    success: Bool
-    runs: Runs = field(default_factory=Runs.empty)
+    preemptions: I32  # ``(n,)`` int32, how often it was stopped before it was done
+    promotions: I32  # ``(n,)`` int32, how often its service was forgiven
+    success: Bool  # ``(n,)`` bool, it finished, and with success
+    runs: Runs = field(default_factory=Runs.empty)  # All runs; empty where they are not known
 
     def __post_init__(self) -> None:
         columns = {

@@ -83,47 +83,30 @@ class Jobs:
     """Every job Slurm reports, as columns of length n.
 
     Attributes:
-        job_id: ``(n,)`` int64, Slurm's id of the record.
-        state: ``(n,)`` int8, a `JobState`.
-        held: ``(n,)`` int8, a `Held`; of a job that is not pending only ``BY_HAND`` says anything.
         partition: ``(n,)`` int16, index into `Observed.partitions`; -1 if it names an unknown one.
             Of several the first, see `Observed.also_in`.
-        uid: ``(n,)`` int64, the owner.
-        tasks: ``(n,)`` int32, jobs in this record: 1, or the pending tasks of an array.
-        n_nodes: ``(n,)`` int32, nodes held or asked for, at least 1.
-        gpus: ``(n,)`` float64, GPUs held or asked for in all; shards count as their fraction.
-        gpu_type: ``(n,)`` int16, index into `Observed.gpu_types`; -1 for any.
-        cpus: ``(n,)`` int32, CPUs held or asked for in all.
         mem_mb: ``(n,)`` int64, memory held or asked for in all, MB; 0 when Slurm does not track it.
-        submit_s: ``(n,)`` float64, Slurm's submit time, epoch seconds; a requeue overwrites it.
-        start_s: ``(n,)`` float64, start of the present run, epoch seconds; 0 if not started.
-        end_s: ``(n,)`` float64, end of a finished run; for a running one its limit; 0 if unknown.
-        limit_s: ``(n,)`` float64, time limit, seconds; inf if none.
-        restarts: ``(n,)`` int32, Slurm's restart count.
-        priority: ``(n,)`` int64, Slurm's job priority; 0 is held.
-        requeueable: ``(n,)`` bool, batch job whose Requeue flag is set and no het job.
-        exclusive: ``(n,)`` bool, it wants its nodes for itself (``--exclusive``).
     """
 
-    job_id: I64
-    state: I8
-    held: I8
+    job_id: I64  # ``(n,)`` int64, Slurm's id of the record
+    state: I8  # ``(n,)`` int8, a `JobState`
+    held: I8  # ``(n,)`` int8, a `Held`; of a job that is not pending only ``BY_HAND`` says anything
     partition: I16
-    uid: I64
-    tasks: I32
-    n_nodes: I32
-    gpus: F64
-    gpu_type: I16
-    cpus: I32
+    uid: I64  # ``(n,)`` int64, the owner
+    tasks: I32  # ``(n,)`` int32, jobs in this record: 1, or the pending tasks of an array
+    n_nodes: I32  # ``(n,)`` int32, nodes held or asked for, at least 1
+    gpus: F64  # ``(n,)`` float64, GPUs held or asked for in all; shards count as their fraction
+    gpu_type: I16  # ``(n,)`` int16, index into `Observed.gpu_types`; -1 for any
+    cpus: I32  # ``(n,)`` int32, CPUs held or asked for in all
     mem_mb: I64
-    submit_s: F64
-    start_s: F64
-    end_s: F64
-    limit_s: F64
-    restarts: I32
-    priority: I64
-    requeueable: Bool
-    exclusive: Bool
+    submit_s: F64  # ``(n,)`` float64, Slurm's submit time, epoch seconds; a requeue overwrites it
+    start_s: F64  # ``(n,)`` float64, start of the present run, epoch seconds; 0 if not started
+    end_s: F64  # ``(n,)`` float64, end of a finished run; for a running one its limit; 0 if unknown
+    limit_s: F64  # ``(n,)`` float64, time limit, seconds; inf if none
+    restarts: I32  # ``(n,)`` int32, Slurm's restart count
+    priority: I64  # ``(n,)`` int64, Slurm's job priority; 0 is held
+    requeueable: Bool  # ``(n,)`` bool, batch job whose Requeue flag is set and no het job
+    exclusive: Bool  # ``(n,)`` bool, it wants its nodes for itself (``--exclusive``)
 
     def __post_init__(self) -> None:
         lengths = {name: len(getattr(self, name)) for name in _DTYPES}

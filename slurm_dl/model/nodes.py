@@ -16,25 +16,19 @@ class Nodes:
     """Every node Slurm reports, as columns of length m.
 
     Attributes:
-        name: Node names.
-        up: ``(m,)`` bool, jobs may start there (not down, drained, failing, reserved for boot).
-        gpus: ``(m,)`` float64, GPUs of the node.
         gpu_type: ``(m,)`` int16, index into `Observed.gpu_types`; -1 if it has none. Of a node with
             GPUs of several types the one of which it has most.
-        cpus: ``(m,)`` int32, CPUs of the node.
-        mem_mb: ``(m,)`` int64, memory of the node, MB.
-        leaf: ``(m,)`` int16, leaf switch or block; all 0 where no topology is configured.
         by_type: ``(t, m)`` float64, GPUs of each of the `Observed.gpu_types` on each node; None
             where no node has GPUs of several types.
     """
 
-    name: tuple[str, ...]
-    up: Bool
-    gpus: F64
+    name: tuple[str, ...]  # Node names
+    up: Bool  # ``(m,)`` bool, jobs may start there (not down, drained, failing, reserved for boot)
+    gpus: F64  # ``(m,)`` float64, GPUs of the node
     gpu_type: I16
-    cpus: I32
-    mem_mb: I64
-    leaf: I16
+    cpus: I32  # ``(m,)`` int32, CPUs of the node
+    mem_mb: I64  # ``(m,)`` int64, memory of the node, MB
+    leaf: I16  # ``(m,)`` int16, leaf switch or block; all 0 where no topology is configured
     by_type: F64 | None = None
 
     def __post_init__(self) -> None:
@@ -84,20 +78,15 @@ class Allocations:
     """Who holds what where: one row for each (job, node) pair of the jobs that hold nodes.
 
     Attributes:
-        job: ``(k,)`` int32, row in `Jobs`, ascending.
-        node: ``(k,)`` int32, row in `Nodes`.
-        gpus: ``(k,)`` float64, GPUs of the job on the node.
-        cpus: ``(k,)`` int32, CPUs of the job on the node.
-        mem_mb: ``(k,)`` int64, memory of the job on the node, MB.
         by_type: ``(t, k)`` float64, GPUs of each type of the job on the node; None where no node
             has GPUs of several types.
     """
 
-    job: I32
-    node: I32
-    gpus: F64
-    cpus: I32
-    mem_mb: I64
+    job: I32  # ``(k,)`` int32, row in `Jobs`, ascending
+    node: I32  # ``(k,)`` int32, row in `Nodes`
+    gpus: F64  # ``(k,)`` float64, GPUs of the job on the node
+    cpus: I32  # ``(k,)`` int32, CPUs of the job on the node
+    mem_mb: I64  # ``(k,)`` int64, memory of the job on the node, MB
     by_type: F64 | None = None
 
     def __post_init__(self) -> None:

@@ -14,13 +14,11 @@ class OtherGres:
     """What jobs ask of GRES that are no GPUs.
 
     Attributes:
-        names: ``nvme``, or ``nvme:fast`` for one type; those that some job asks for.
-        total: ``(g, m)`` units of each on each node.
         asked: ``(g,)`` units that a pending or running job takes of each of its nodes, by job id.
     """
 
-    names: tuple[str, ...]
-    total: F64
+    names: tuple[str, ...]  # ``nvme``, or ``nvme:fast`` for one type; those that some job asks for
+    total: F64  # ``(g, m)`` units of each on each node
     asked: Mapping[JobId, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

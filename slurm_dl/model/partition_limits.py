@@ -10,21 +10,16 @@ class PartitionLimits:
     """What a partition asks of its jobs.
 
     Attributes:
-        starts: It starts jobs: it is neither DOWN nor INACTIVE.
-        max_time_s: Longest time limit, seconds; inf if there is none.
-        min_nodes: Fewest nodes of a job.
-        max_nodes: Most nodes of a job; inf if there is no limit.
         max_cpus_per_node: CPUs that its jobs may hold of a node; inf if there is no limit.
-        is_open: It shuts out no group, account or QOS.
         tier: Its PriorityTier: Slurm serves the higher one first, whatever the jobs' priority.
     """
 
-    starts: bool = True
-    max_time_s: float = float("inf")
-    min_nodes: int = 0
-    max_nodes: float = float("inf")
+    starts: bool = True  # It starts jobs: it is neither DOWN nor INACTIVE
+    max_time_s: float = float("inf")  # Longest time limit, seconds; inf if there is none
+    min_nodes: int = 0  # Fewest nodes of a job
+    max_nodes: float = float("inf")  # Most nodes of a job; inf if there is no limit
     max_cpus_per_node: float = float("inf")
-    is_open: bool = True
+    is_open: bool = True  # It shuts out no group, account or QOS
     tier: int = 1
 
     def takes(self, n_nodes: int, limit_s: float) -> bool:

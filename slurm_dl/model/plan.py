@@ -219,18 +219,12 @@ class Trim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reshape:
-    """Give a pending job another size; the whole request is written, whatever Slurm shows.
-
-    Attributes:
-        shape: Nodes, and GPUs on each.
-        cpus: CPUs on each node; 0 leaves them as they are.
-        mem_mb: Memory on each node, MB; 0 leaves it as it is.
-    """
+    """Give a pending job another size; the whole request is written, whatever Slurm shows."""
 
     job_id: JobId
-    shape: Shape
-    cpus: int
-    mem_mb: int
+    shape: Shape  # Nodes, and GPUs on each
+    cpus: int  # CPUs on each node; 0 leaves them as they are
+    mem_mb: int  # Memory on each node, MB; 0 leaves it as it is
     why: str
     handover_id: HandoverId | None = None
 
@@ -292,30 +286,24 @@ class Plan:
     """Everything one cycle decided.
 
     Attributes:
-        tier: ``(n,)`` int16, the queue of each job, 0 is best; -1 if it is not managed.
         rank: ``(n,)`` int32, place in the order over all managed live jobs, 0 is first; -1 if none.
-        key: ``(n,)`` float64, the policy's key inside the tier.
         share: ``(n, t)`` the share of time each job deserves on each GPU type, 0 for those that are
             not managed; None if the policy gives no shares.
-        lease_s: Length of the leases that jobs have, seconds; 0 if none.
-        target: Job ids that would hold GPUs if the policy alone decided.
-        actions: What to do, in this order.
-        held: Jobs that are put off because the policy bars them.
         sizes: Sizes that elastic jobs of the target should have.
         notes: Why something was not done, by job; for ``why``.
         unhonoured: Jobs whose SiteFactor was written and is not in their priority.
         wake_at_s: Earliest instant at which the plan changes by itself, epoch seconds; inf if none.
     """
 
-    tier: I16
+    tier: I16  # ``(n,)`` int16, the queue of each job, 0 is best; -1 if it is not managed
     rank: I32
-    key: F64
-    target: frozenset[JobId]
-    actions: tuple[Annotated[Action, OneOf()], ...]
+    key: F64  # ``(n,)`` float64, the policy's key inside the tier
+    target: frozenset[JobId]  # Job ids that would hold GPUs if the policy alone decided
+    actions: tuple[Annotated[Action, OneOf()], ...]  # What to do, in this order
     notes: Mapping[JobId, str] = field(default_factory=dict)
     unhonoured: tuple[JobId, ...] = ()
     wake_at_s: float = float("inf")
     share: F64 | None = None
-    lease_s: float = 0.0
-    held: frozenset[JobId] = frozenset()
+    lease_s: float = 0.0  # Length of the leases that jobs have, seconds; 0 if none
+    held: frozenset[JobId] = frozenset()  # Jobs that are put off because the policy bars them
     sizes: Mapping[JobId, Shape] = field(default_factory=dict)

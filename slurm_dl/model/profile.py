@@ -41,23 +41,17 @@ class Speed:
     """How fast the model trains in one shape.
 
     Attributes:
-        shape: Nodes and GPUs on each.
-        gpu_type: GPUs it was measured on; empty for any.
-        steps_per_s: Iterations a second of the whole job, above 0.
         observations: Runs it counts for when later ones are joined with it; 0 if it was not
             measured here.
-        spread: How far those runs lie from it / it; None if unknown.
-        batch: Samples of one GPU in one step; None if unknown.
-        origin: Where it is from.
     """
 
-    shape: Shape
-    steps_per_s: _Positive
-    gpu_type: _GpuType = ""
+    shape: Shape  # Nodes and GPUs on each
+    steps_per_s: _Positive  # Iterations a second of the whole job, above 0
+    gpu_type: _GpuType = ""  # GPUs it was measured on; empty for any
     observations: _Count = 0
-    spread: _NotNegative | None = None
-    batch: _Batch | None = None
-    origin: Origin = "declared"
+    spread: _NotNegative | None = None  # How far those runs lie from it / it; None if unknown
+    batch: _Batch | None = None  # Samples of one GPU in one step; None if unknown
+    origin: Origin = "declared"  # Where it is from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +78,16 @@ class Load:
     """What one GPU of the job puts on its surroundings.
 
     Attributes:
-        gpu_util: Share of the time its kernels run, 0 to 1; None if unknown.
-        gpu_mem_mb: Most GPU memory at any time, MB; None if unknown.
         gpu_mem_kept_mb: Of that what stays between iterations (weights, optimiser state), MB; None
             if unknown.
         network_mb_s: Traffic with other nodes when it spans several, MB a second; None if unknown.
-        pcie_mb_s: Traffic over PCIe, MB a second; None if unknown.
     """
 
-    gpu_util: _Share | None = None
-    gpu_mem_mb: _NotNegative | None = None
+    gpu_util: _Share | None = None  # Share of the time its kernels run, 0 to 1; None if unknown
+    gpu_mem_mb: _NotNegative | None = None  # Most GPU memory at any time, MB; None if unknown
     gpu_mem_kept_mb: _NotNegative | None = None
     network_mb_s: _NotNegative | None = None
-    pcie_mb_s: _NotNegative | None = None
+    pcie_mb_s: _NotNegative | None = None  # Traffic over PCIe, MB a second; None if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +104,10 @@ class Profile:
     """One model.
 
     Attributes:
-        name: As jobs name it.
         aliases: Other names of the same model, such as traces use.
-        source: Where the figures are from.
         parameters: Number of parameters; None if unknown.
         skew: Largest tensor / sum of all; None if unknown.
-        label: How much it slows down a neighbour; None: it is never packed.
         batch: Least and most samples of one GPU in one step; None if unknown.
-        load: What one GPU of it loads.
-        checkpoint: What saving costs.
         beside: Its speed beside another model on the same GPU relative to being alone, by that
             model's name.
         host: Speeds by CPUs and memory; empty if unknown.
@@ -132,15 +118,15 @@ class Profile:
             if unknown.
     """
 
-    name: _Name
+    name: _Name  # As jobs name it
     aliases: Annotated[tuple[_Alias, ...], Bound(max_length=100)] = ()
-    source: Annotated[str, Bound(max_length=4000)] = ""
+    source: Annotated[str, Bound(max_length=4000)] = ""  # Where the figures are from
     parameters: Annotated[int, Bound(ge=1, le=10**15)] | None = None
     skew: Annotated[float, Bound(gt=0, le=1)] | None = None
-    label: Label | None = None
+    label: Label | None = None  # How much it slows down a neighbour; None: it is never packed
     batch: tuple[_Batch, _Batch] | None = None
-    load: Load = Load()
-    checkpoint: CheckpointCost = CheckpointCost()
+    load: Load = Load()  # What one GPU of it loads
+    checkpoint: CheckpointCost = CheckpointCost()  # What saving costs
     beside: Annotated[
         Mapping[_Name, Annotated[float, Bound(ge=0, le=2)]], Bound(max_length=1000)
     ] = field(default_factory=dict)

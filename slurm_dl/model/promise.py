@@ -93,17 +93,14 @@ class NodeGroup:
     """Nodes that can be promised to some jobs.
 
     Attributes:
-        nodes: ``(m,)`` bool, those that are up, or are reserved now and come back.
-        kind: The type of GPUs that counts, an index into `Observed.gpu_types`; -1: all.
         each: GPUs that its jobs need together on each node; what is left over of a node is not
             counted.
-        is_short: Some nodes that would belong to it are down.
     """
 
-    nodes: Bool
-    kind: int
+    nodes: Bool  # ``(m,)`` bool, those that are up, or are reserved now and come back
+    kind: int  # The type of GPUs that counts, an index into `Observed.gpu_types`; -1: all
     each: float = 1.0
-    is_short: bool = False
+    is_short: bool = False  # Some nodes that would belong to it are down
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,37 +116,26 @@ class PromiseTerms:
     """All that a decision has to know before it promises anything.
 
     Attributes:
-        groups: The g groups of nodes.
-        group: ``(n,)`` int64, the group each job with a deadline could run in; -1: none.
-        meets: ``(n, g)`` bool, whether each job could run on a node of each group, or does.
-        places: Where shares are counted.
         refused: The reason why a job is promised nothing, by row.
         owners: The account of each job, by row; of those without one nothing.
         returns_s: ``(n,)`` seconds until GPUs of each running job can be taken back; inf: only its
             end gives them back.
-        holds_s: ``(n,)`` seconds for which each waiting job would keep its GPUs once it started.
-        is_preempting: False: no GPUs are taken back now.
-        share: Share of a place's GPUs that may be promised together at any time.
-        account_share: Share of one account, and of one user.
-        lead_s: GPUs are taken back this long before they are needed, seconds.
-        estimate: The run time that promises rest on.
-        most_per_hour: GPUs that may be taken back within an hour.
     """
 
-    groups: tuple[NodeGroup, ...]
-    group: I64
-    meets: Bool
-    places: tuple[SharePlace, ...]
+    groups: tuple[NodeGroup, ...]  # The g groups of nodes
+    group: I64  # ``(n,)`` int64, the group each job with a deadline could run in; -1: none
+    meets: Bool  # ``(n, g)`` bool, whether each job could run on a node of each group, or does
+    places: tuple[SharePlace, ...]  # Where shares are counted
     refused: Mapping[int, str] = field(default_factory=dict)
     owners: Mapping[int, str] = field(default_factory=dict)
     returns_s: F64
-    holds_s: F64
-    is_preempting: bool = True
-    share: float = 1.0
-    account_share: float = 1.0
-    lead_s: float = 0.0
-    estimate: Estimate = "history"
-    most_per_hour: float = float("inf")
+    holds_s: F64  # ``(n,)`` seconds for which each waiting job would keep its GPUs once it started
+    is_preempting: bool = True  # False: no GPUs are taken back now
+    share: float = 1.0  # Share of a place's GPUs that may be promised together at any time
+    account_share: float = 1.0  # Share of one account, and of one user
+    lead_s: float = 0.0  # GPUs are taken back this long before they are needed, seconds
+    estimate: Estimate = "history"  # The run time that promises rest on
+    most_per_hour: float = float("inf")  # GPUs that may be taken back within an hour
 
 
 def promises_in(booked: Iterable[Entry]) -> dict[JobId, Promise]:

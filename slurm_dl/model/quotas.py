@@ -14,17 +14,14 @@ class Quotas:
     """The limits that waiting jobs count in.
 
     Attributes:
-        names: Each in words, such as ``QOS games: MaxTRESPU gres/gpu=8``.
-        most: ``(q,)`` units that jobs may hold.
-        used: ``(q,)`` units that running jobs hold.
         counts: Quotas that a pending or running job counts in, as indices, and its units.
         one_at_a_time: Quotas for limits that are not known: each is one hand-over at a time. What
             Slurm starts without one does not count.
     """
 
-    names: tuple[str, ...]
-    most: F64
-    used: F64
+    names: tuple[str, ...]  # Each in words, such as ``QOS games: MaxTRESPU gres/gpu=8``
+    most: F64  # ``(q,)`` units that jobs may hold
+    used: F64  # ``(q,)`` units that running jobs hold
     counts: Mapping[JobId, tuple[tuple[int, float], ...]]
     one_at_a_time: frozenset[int] = frozenset()
 

@@ -19,18 +19,14 @@ class SharedGpu:
     """One device that is handed out in shares at the moment.
 
     Attributes:
-        node: Row in `Nodes`.
-        index: Slurm's index of the device on its node.
-        jobs: The jobs with shares of it, ascending; at least one.
-        shares: What part of the device each of them has, above 0.
         first: All devices before it on the node are known to be taken: of those with room Slurm
             takes this one (22.05.8; see docs/use/sharing.md).
     """
 
-    node: int
-    index: int
-    jobs: tuple[JobId, ...]
-    shares: tuple[float, ...]
+    node: int  # Row in `Nodes`
+    index: int  # Slurm's index of the device on its node
+    jobs: tuple[JobId, ...]  # The jobs with shares of it, ascending; at least one
+    shares: tuple[float, ...]  # What part of the device each of them has, above 0
     first: bool = False
 
     def __post_init__(self) -> None:

@@ -46,26 +46,20 @@ class SizeHistory:
     Attributes:
         asked: Size that it was submitted with, as its record showed before we wrote another; None
             if that was not noted.
-        now: Size of the run under way, or of the last one; None before the first.
-        since: `Spent` in all when *now* began.
-        spent: Of each earlier size.
         written: Size that was last written while it waited; None once it has started.
-        written_s: When that was decided, epoch seconds.
         doubtful: It once started in another size about when one was written: maybe just before.
-        refused: Sizes that Slurm did not give it.
-        requeues: How often we have requeued it for another size.
         resized_s: When it began to run in another size than before, within a day, epoch seconds.
     """
 
     asked: Shape | None = None
-    now: Shape | None = None
-    since: Spent = NOTHING
-    spent: Mapping[Shape, Spent] = field(default_factory=dict)
+    now: Shape | None = None  # Size of the run under way, or of the last one; None before the first
+    since: Spent = NOTHING  # `Spent` in all when *now* began
+    spent: Mapping[Shape, Spent] = field(default_factory=dict)  # Of each earlier size
     written: Shape | None = None
-    written_s: float = 0.0
+    written_s: float = 0.0  # When that was decided, epoch seconds
     doubtful: bool = False
-    refused: frozenset[Shape] = frozenset()
-    requeues: int = 0
+    refused: frozenset[Shape] = frozenset()  # Sizes that Slurm did not give it
+    requeues: int = 0  # How often we have requeued it for another size
     resized_s: tuple[float, ...] = ()
 
     def begun(self, shape: Shape, at: Spent) -> SizeHistory:

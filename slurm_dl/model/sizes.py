@@ -26,25 +26,18 @@ class Sizes:
     """k sizes of e elastic jobs; those of one job stand together, fewest GPUs first.
 
     Attributes:
-        row: ``(e,)`` rows of the elastic jobs, increasing.
-        first: ``(e + 1,)`` index of the first size of each, and k.
-        gpus: ``(k,)`` GPUs in all.
-        nodes: ``(k,)`` nodes, with the same number of GPUs on each.
-        gpu_type: ``(k,)`` type, an index into `Observed.gpu_types`; -1: any.
         rate: ``(k,)`` speed, above 0; 1 is that of the size asked for. `Snapshot.left_s` divided by
             it is the time left in that size, seconds.
-        origin: ``(k,)`` int8, an `Origin`: where *rate* is from.
-        asked: ``(e,)`` index of the size that each was submitted with.
     """
 
-    row: I64
-    first: I64
-    gpus: F64
-    nodes: I32
-    gpu_type: I16
+    row: I64  # ``(e,)`` rows of the elastic jobs, increasing
+    first: I64  # ``(e + 1,)`` index of the first size of each, and k
+    gpus: F64  # ``(k,)`` GPUs in all
+    nodes: I32  # ``(k,)`` nodes, with the same number of GPUs on each
+    gpu_type: I16  # ``(k,)`` type, an index into `Observed.gpu_types`; -1: any
     rate: F64
-    origin: I8
-    asked: I64
+    origin: I8  # ``(k,)`` int8, an `Origin`: where *rate* is from
+    asked: I64  # ``(e,)`` index of the size that each was submitted with
 
     def fits(self, *, n: int, types: int) -> bool:
         """True if they are those of n jobs on so many GPU types, and their parts fit each other."""

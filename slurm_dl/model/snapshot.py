@@ -78,14 +78,12 @@ class LeftOut:
     It has no row in `Jobs`, so nothing is done to it or for it; the ledger keeps what it knows.
 
     Attributes:
-        uid: Its owner; -1 if that could not be read either.
-        label: Slurm's way of naming it, as far as it could be read.
         field: What Slurm says of it that is not understood, in squeue's words; empty if its record
             changed while it was read.
     """
 
-    uid: int
-    label: str
+    uid: int  # Its owner; -1 if that could not be read either
+    label: str  # Slurm's way of naming it, as far as it could be read
     field: str = ""
 
 
@@ -94,15 +92,8 @@ class Observed:
     """The cluster at one instant, as the cluster tells it.
 
     Attributes:
-        now_s: The instant, epoch seconds; every age is counted from it.
-        jobs: Every job that Slurm still lists, finished ones too while they are listed.
-        nodes: Every node.
-        held: Who holds what where.
-        partitions: Partition names; `Jobs.partition` indexes them.
-        gpu_types: GPU type names; `Jobs.gpu_type` and `Nodes.gpu_type` index them.
         weights: What a GPU counts as in service and limits, by the name of its type; of types that
             are not here 1.
-        node_in: ``(p, m)`` bool, node is in partition.
         claims: Metadata of the jobs that have any.
         also_in: Further partitions, as indices, of pending jobs that name several;
             `Jobs.partition` has the first.
@@ -121,7 +112,6 @@ class Observed:
             of them, epoch seconds, by job id; 0 if there is none of them any more.
         barred: Running jobs that their account or QOS would not let start again, as far as they
             were asked about.
-        requeue_hold_s: How long Slurm keeps a requeued job back, seconds.
         excluded: ``(m,)`` bool by job id, the nodes that stand in a pending job's ``ExcNodeList``,
             whoever put them there; only jobs that exclude any.
         begins: When pending jobs that have a begin time may start, epoch seconds, by job id; of
@@ -130,7 +120,6 @@ class Observed:
             that is later than *now_s*.
         eligible: From when on pending and running jobs could or can start, epoch seconds, by job
             id, as Slurm tells it; only jobs of which that is later than their submission.
-        texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
         blocked: Reservations of others, as they were last read; they are read with the nodes.
@@ -147,14 +136,14 @@ class Observed:
         unreadable: Records that were left out: of those jobs, of nodes, and without a readable id.
     """
 
-    now_s: float
-    jobs: Jobs
-    nodes: Nodes
-    held: Allocations
-    partitions: tuple[str, ...]
-    gpu_types: tuple[str, ...]
+    now_s: float  # The instant, epoch seconds; every age is counted from it
+    jobs: Jobs  # Every job that Slurm still lists, finished ones too while they are listed
+    nodes: Nodes  # Every node
+    held: Allocations  # Who holds what where
+    partitions: tuple[str, ...]  # Partition names; `Jobs.partition` indexes them
+    gpu_types: tuple[str, ...]  # GPU type names; `Jobs.gpu_type` and `Nodes.gpu_type` index them
     weights: Mapping[str, float] = field(default_factory=dict)
-    node_in: Bool
+    node_in: Bool  # ``(p, m)`` bool, node is in partition
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
     also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     choices: Annotated[Mapping[JobId, Bool], SharedMasks()] = field(default_factory=dict)
@@ -166,11 +155,11 @@ class Observed:
     limits: tuple[PartitionLimits | None, ...] = ()
     reserved_until: Mapping[JobId, float] = field(default_factory=dict)
     barred: frozenset[JobId] = frozenset()
-    requeue_hold_s: float = DEFAULT_HOLD_S
+    requeue_hold_s: float = DEFAULT_HOLD_S  # How long Slurm keeps a requeued job back, seconds
     begins: Mapping[JobId, float] = field(default_factory=dict)
     planned: Mapping[JobId, float] = field(default_factory=dict)
     eligible: Mapping[JobId, float] = field(default_factory=dict)
-    texts: Mapping[JobId, JobText] = field(default_factory=dict)
+    texts: Mapping[JobId, JobText] = field(default_factory=dict)  # Words for people, by job id
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
     blocked: tuple[Blocked, ...] = ()
@@ -233,9 +222,6 @@ class Snapshot:
     """All that a decision may depend on.
 
     Attributes:
-        seen: What the cluster says.
-        memory: What the ledger says, row by row.
-        managed: ``(p,)`` bool, which partitions are ours to order.
         left_s: ``(n,)`` seconds each job is still expected to run on GPUs of a type
             whose rate is 1, as many as it asks for; inf where nothing is known.
         left_from: ``(n,)`` int8, an `Origin`: where *left_s* is from; None: its time limit.
@@ -250,8 +236,6 @@ class Snapshot:
             nodes.
         credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
             given so far, less those it ran there; None: no share was ever given.
-        sizes: The sizes of elastic jobs; None: no job is elastic.
-        past: Jobs that are over, the last of them.
         booked: What policies had written down, sorted by kind and key; see `booking`.
         terms: What a policy must know before it promises anything; `decide` sets it. None: the
             terms of an ideal cluster.
@@ -261,24 +245,21 @@ class Snapshot:
             `engine.preemption.commitment`. None: that does not count.
         answers: Of jobs that we have preempted, whether each acknowledged when we last did, by job
             id; some may be missing.
-        handovers: Hand-overs that are not closed yet.
         steers: What jobs are kept from by us, by job id; of those that have started too.
         trimmed: Jobs whose CPUs or memory we have cut since we began to look.
         rewrite: Jobs whose SiteFactor Slurm has undone and that is to be written again now.
         lost_pairs: Names of models that were slower together on a GPU than taking turns, one name
             where both are the same; sorted.
         next_handover_id: Number for the next one.
-        preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
-        taken: GPUs that were taken back, at least those of the last hour.
         broken: Jobs whose run began with a contract, and that Slurm may not requeue any more.
         restarts: What became of jobs that were put back into the queue, of a day.
         breakers: The circuit breakers that have tripped or were reset, as they were written down;
             see `Breaker.at`. The others never did.
     """
 
-    seen: Observed
-    memory: Remembered
-    managed: Bool
+    seen: Observed  # What the cluster says
+    memory: Remembered  # What the ledger says, row by row
+    managed: Bool  # ``(p,)`` bool, which partitions are ours to order
     left_s: F64
     left_from: I8 | None = None
     progress: F64 | None = None
@@ -287,21 +268,21 @@ class Snapshot:
     rates_from: I8 | None = None
     on_type: I16 | None = None
     credit_s: F64 | None = None
-    sizes: Sizes | None = None
-    past: Past = NO_PAST
+    sizes: Sizes | None = None  # The sizes of elastic jobs; None: no job is elastic
+    past: Past = NO_PAST  # Jobs that are over, the last of them
     booked: tuple[Entry, ...] = ()
     terms: PromiseTerms | None = None
     setup_s: F64 | None = None
     committed_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)
-    handovers: tuple[Handover, ...] = ()
+    handovers: tuple[Handover, ...] = ()  # Hand-overs that are not closed yet
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
     trimmed: frozenset[JobId] = frozenset()
     rewrite: frozenset[JobId] = frozenset()
     lost_pairs: tuple[tuple[str, ...], ...] = ()
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
-    preempted_gpus_last_hour: float = 0.0
-    taken: tuple[Taken, ...] = ()
+    preempted_gpus_last_hour: float = 0.0  # GPUs taken back in the last hour, for the limit on it
+    taken: tuple[Taken, ...] = ()  # GPUs that were taken back, at least those of the last hour
     broken: frozenset[JobId] = frozenset()
     restarts: tuple[Restart, ...] = ()
     breakers: tuple[Breaker, ...] = ()

@@ -17,31 +17,26 @@ class Steer:
     """What one job is kept from.
 
     Attributes:
-        avoid: Names of the nodes we keep it from, sorted.
         kind: ``spot`` where it could start at once on what is left to it, ``wait`` where it is to
             wait, ``over`` where it is let go until it has started: its time ran out, or Slurm would
             not have it so; ``started`` where it runs: Slurm changes no list of a running job, and
             keeps it over a requeue.
-        own: Names of the nodes its owner excluded before we came, sorted.
         left: Names of the nodes we kept it from before, sorted. They may still stand there, if this
             could not be written, and with the tasks of an array that started before.
-        since_s: When it was first steered in this wait, epoch seconds.
-        until_s: When it is to be let go, epoch seconds.
         not_before_s: Slurm is not to start it anywhere before, epoch seconds; 0 if it may. It is
             put off only from one look to the next, so that it starts by itself if nobody looks.
-        why: Where it should rather go.
         expected_start_s: When it was expected to start then, epoch seconds; None if nobody said.
     """
 
     job_id: JobId
     kind: Literal["spot", "wait", "over", "started"]
-    avoid: tuple[str, ...]
-    own: tuple[str, ...] = ()
+    avoid: tuple[str, ...]  # Names of the nodes we keep it from, sorted
+    own: tuple[str, ...] = ()  # Names of the nodes its owner excluded before we came, sorted
     left: tuple[str, ...] = ()
-    since_s: float
-    until_s: float
+    since_s: float  # When it was first steered in this wait, epoch seconds
+    until_s: float  # When it is to be let go, epoch seconds
     not_before_s: float = 0.0
-    why: str
+    why: str  # Where it should rather go
     expected_start_s: float | None = None
 
     @property

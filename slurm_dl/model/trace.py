@@ -42,47 +42,34 @@ class Trace:
     the file. Times are those of the file, in seconds; their zero is whatever the file's is.
 
     Attributes:
-        name: What reports call it: the file's name without its ending.
-        format: The format it was read as, or ``generated``.
-        job_id: Ids as in the file; unique.
-        submit_s: ``(n,)`` submission, seconds, not decreasing.
-        duration_s: ``(n,)`` seconds of running on its GPUs that the job needs, above 0.
-        gpus: ``(n,)`` GPUs it runs on, all of them or none; above 0.
-        user: ``(n,)`` int32, index into `users`.
-        model: ``(n,)`` int32, index into `models`; -1 if the trace does not say.
-        ending: ``(n,)`` int8, an `Ending`.
         account: ``(n,)`` int32, index into `accounts`, -1 for a job without; None if the trace
             tells none of any job.
         batch: ``(n,)`` samples of a step of all its GPUs; None if the trace does not say.
         due_s: ``(n,)`` deadline, seconds, inf for a job without; None if the trace tells none of
             any job.
         users: Names of users, or of virtual clusters where the trace knows no users.
-        models: Names of models.
-        accounts: Names of accounts, or of virtual clusters.
         measured: The folder of the measured models that its durations are from; empty: they are
             those of the file.
-        bad: Lines that were left out.
-        sha256: Of the file that it was read from, in hexadecimal; empty if it was made.
     """
 
-    name: str
-    format: str
-    job_id: tuple[str, ...]
-    submit_s: F64
-    duration_s: F64
-    gpus: F64
-    user: I32
-    model: I32
-    ending: I8
+    name: str  # What reports call it: the file's name without its ending
+    format: str  # The format it was read as, or ``generated``
+    job_id: tuple[str, ...]  # Ids as in the file; unique
+    submit_s: F64  # ``(n,)`` submission, seconds, not decreasing
+    duration_s: F64  # ``(n,)`` seconds of running on its GPUs that the job needs, above 0
+    gpus: F64  # ``(n,)`` GPUs it runs on, all of them or none; above 0
+    user: I32  # ``(n,)`` int32, index into `users`
+    model: I32  # ``(n,)`` int32, index into `models`; -1 if the trace does not say
+    ending: I8  # ``(n,)`` int8, an `Ending`
     account: I32 | None = None
     batch: I32 | None = None
     due_s: F64 | None = None
     users: tuple[str, ...] = ("",)
-    models: tuple[str, ...] = ()
-    accounts: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # Names of models
+    accounts: tuple[str, ...] = ()  # Names of accounts, or of virtual clusters
     measured: str = ""
-    bad: tuple[BadLine, ...] = field(default=())
-    sha256: str = ""
+    bad: tuple[BadLine, ...] = field(default=())  # Lines that were left out
+    sha256: str = ""  # Of the file that it was read from, in hexadecimal; empty if it was made
 
     def __post_init__(self) -> None:
         columns = {

@@ -51,13 +51,11 @@ class Difference(NamedTuple):
     """One thing in which two plans differ.
 
     Attributes:
-        what: The job or the action it is about; empty for the plan as a whole.
-        field: The field of the plan, or of the action.
         recorded, now: Its values; empty where there is none.
     """
 
-    what: str
-    field: str
+    what: str  # The job or the action it is about; empty for the plan as a whole
+    field: str  # The field of the plan, or of the action
     recorded: str
     now: str
 
@@ -134,12 +132,11 @@ class ReplayPolicy:
     """The policy to decide with: what was recorded, but for what the user says.
 
     Attributes:
-        policy: Name of another policy; None: the recorded one.
         values: Parameters given by hand; the others are as recorded, or the policy's own defaults
             if it is another policy.
     """
 
-    policy: str | None
+    policy: str | None  # Name of another policy; None: the recorded one
     values: Mapping[str, object]
 
     @classmethod

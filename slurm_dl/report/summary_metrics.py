@@ -180,49 +180,31 @@ class Summary:
     """One workload, or one group of its jobs, in numbers; a figure over no job is NaN.
 
     Attributes:
-        jobs: Jobs in all.
-        finished: Of those, how many came to an end, whichever.
-        completed: Of those, how many ended with success.
-        jct_s: Job completion time, from first submission to the last end, seconds.
-        queue_s: JCT less the time running: all its waiting, seconds.
-        wait_s: From first submission to first start, seconds.
-        slowdown: JCT / time alone on the cluster; of the jobs for which that is known.
-        bounded_slowdown: max(1, JCT / max(time alone, 10 s)); of the same jobs.
-        rho: Finish-time fairness, see `finish_time_fairness`; of the same jobs.
-        unfair_frac: Share of them with a rho above 1.05.
-        jain: Jain's index over users, see `jain`; NaN where there is at most one.
-        makespan_s: From the first submission to the last end of a job or a run, seconds.
-        utilisation_frac: GPU-seconds of service / (GPUs x makespan of the whole workload).
         steady_utilisation_frac: The same without filling and draining: of the time between the
             first and the last submission of the whole workload the first tenth is left out;
             GPU-seconds that runs held in the rest / (GPUs x the rest). NaN if no time passes
             between them, or if the runs are not known.
-        service_gpu_s: GPU-seconds held, all jobs and runs.
-        lost_gpu_s: Of those, GPU-seconds that were no progress.
-        lost_by_cause_gpu_s: The same by cause.
-        preemptions: How often a job was stopped before it was done.
-        promotions: How often a job's service was forgiven.
     """
 
-    jobs: int
-    finished: int
-    completed: int
-    jct_s: Spread
-    queue_s: Spread
-    wait_s: Spread
-    slowdown: Spread
-    bounded_slowdown: Spread
-    rho: Spread
-    unfair_frac: float
-    jain: float
-    makespan_s: float
-    utilisation_frac: float
+    jobs: int  # Jobs in all
+    finished: int  # Of those, how many came to an end, whichever
+    completed: int  # Of those, how many ended with success
+    jct_s: Spread  # Job completion time, from first submission to the last end, seconds
+    queue_s: Spread  # JCT less the time running: all its waiting, seconds
+    wait_s: Spread  # From first submission to first start, seconds
+    slowdown: Spread  # JCT / time alone on the cluster; of the jobs for which that is known
+    bounded_slowdown: Spread  # max(1, JCT / max(time alone, 10 s)); of the same jobs
+    rho: Spread  # Finish-time fairness, see `finish_time_fairness`; of the same jobs
+    unfair_frac: float  # Share of them with a rho above 1.05
+    jain: float  # Jain's index over users, see `jain`; NaN where there is at most one
+    makespan_s: float  # From the first submission to the last end of a job or a run, seconds
+    utilisation_frac: float  # GPU-seconds of service / (GPUs x makespan of the whole workload)
     steady_utilisation_frac: float
-    service_gpu_s: float
-    lost_gpu_s: float
-    lost_by_cause_gpu_s: Mapping[str, float]
-    preemptions: int
-    promotions: int
+    service_gpu_s: float  # GPU-seconds held, all jobs and runs
+    lost_gpu_s: float  # Of those, GPU-seconds that were no progress
+    lost_by_cause_gpu_s: Mapping[str, float]  # The same by cause
+    preemptions: int  # How often a job was stopped before it was done
+    promotions: int  # How often a job's service was forgiven
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

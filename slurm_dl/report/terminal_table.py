@@ -30,20 +30,15 @@ class Column:
     """One column.
 
     Attributes:
-        title: Its heading.
-        short: Its heading where there is little room.
-        right: Numbers stand to the right.
-        least: Narrowest it may be made, characters; None if it must not be cut.
         folds: Where there is too little room it goes on in the next line, and is not cut.
-        may_go: It is left out where the narrowest table has no room for it.
     """
 
-    title: str
-    short: str = ""
-    right: bool = False
-    least: int | None = None
+    title: str  # Its heading
+    short: str = ""  # Its heading where there is little room
+    right: bool = False  # Numbers stand to the right
+    least: int | None = None  # Narrowest it may be made, characters; None if it must not be cut
     folds: bool = False
-    may_go: bool = False
+    may_go: bool = False  # It is left out where the narrowest table has no room for it
 
 
 def show(

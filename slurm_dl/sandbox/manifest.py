@@ -183,16 +183,13 @@ class Record:
     """What is fixed for a sandbox's life.
 
     Attributes:
-        spec: What was asked for.
-        first_port: slurmctld's port; the slurmds' follow.
         sandbox_id: Random; part of the cluster's name.
-        format: Of this file.
     """
 
-    spec: SandboxSpec
-    first_port: int
+    spec: SandboxSpec  # What was asked for
+    first_port: int  # slurmctld's port; the slurmds' follow
     sandbox_id: str = field(default_factory=lambda: secrets.token_hex(4))
-    format: int = _FORMAT
+    format: int = _FORMAT  # Of this file
 
     @property
     def cluster(self) -> str:

@@ -81,24 +81,18 @@ class SandboxNodes:
     """Nodes of one kind.
 
     Attributes:
-        nodes: How many nodes.
-        gpus: Fake GPUs of each node; 0 for nodes without.
-        gpu_type: Slurm's type of these GPUs.
-        cpus: CPUs Slurm believes each node has.
-        mem_mb: Memory Slurm believes each node has, MiB.
-        shards: ``gres/shard`` of each node, the same number for each of its GPUs; 0 for none.
         gres: Other GRES of each node, counted, such as ``nvme:2`` or ``fpga:a:1``, and GPUs of
             further types, such as ``gpu:h100:2``.
         options: Further ``Key=Value`` of slurm.conf's node line, such as ``TmpDisk=4000``; they
             replace the sandbox's own.
     """
 
-    nodes: int = 4
-    gpus: int = 4
-    gpu_type: str = "a100"
-    cpus: int = 16
-    mem_mb: int = 64_000
-    shards: int = 0
+    nodes: int = 4  # How many nodes
+    gpus: int = 4  # Fake GPUs of each node; 0 for nodes without
+    gpu_type: str = "a100"  # Slurm's type of these GPUs
+    cpus: int = 16  # CPUs Slurm believes each node has
+    mem_mb: int = 64_000  # Memory Slurm believes each node has, MiB
+    shards: int = 0  # ``gres/shard`` of each node, the same number for each of its GPUs; 0 for none
     gres: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
 
@@ -136,13 +130,11 @@ class PartitionSpec:
     """One partition.
 
     Attributes:
-        name: Its name.
-        nodes: ``ALL`` or a host list such as ``n[1-2]``.
         options: Further ``Key=Value`` of slurm.conf's partition line, such as ``MaxTime=60``.
     """
 
-    name: str
-    nodes: str = "ALL"
+    name: str  # Its name
+    nodes: str = "ALL"  # ``ALL`` or a host list such as ``n[1-2]``
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -168,9 +160,6 @@ class SandboxSpec:
         nodes_per_leaf: Nodes of one leaf switch, all of one group; 0 for no topology. With blocks:
             nodes of one block.
         topology: What the nodes stand in; ``block`` from Slurm 23.11 on.
-        cred_expire_s: Life of a credential; a requeued job is held this long + 1 s.
-        kill_wait_s: Seconds between SIGTERM and SIGKILL for a cancelled or timed-out job.
-        partitions: The first one is the default.
         start_slurmd: False for a controller alone: nodes stay in state UNKNOWN, no job ever starts.
         scheduler_parameters: Value of SchedulerParameters; empty for Slurm's defaults.
         slurm_conf_extra: Further ``Key=Value`` lines; they replace the sandbox's own settings.
@@ -180,9 +169,9 @@ class SandboxSpec:
     groups: tuple[SandboxNodes, ...] = (SandboxNodes(),)
     nodes_per_leaf: int = 2
     topology: Literal["tree", "block"] = "tree"
-    cred_expire_s: int = 5
-    kill_wait_s: int = 5
-    partitions: tuple[PartitionSpec, ...] = (PartitionSpec("gpu"),)
+    cred_expire_s: int = 5  # Life of a credential; a requeued job is held this long + 1 s
+    kill_wait_s: int = 5  # Seconds between SIGTERM and SIGKILL for a cancelled or timed-out job
+    partitions: tuple[PartitionSpec, ...] = (PartitionSpec("gpu"),)  # The first one is the default
     start_slurmd: bool = True
     scheduler_parameters: str = LIVELY_SCHEDULER
     slurm_conf_extra: tuple[str, ...] = ()

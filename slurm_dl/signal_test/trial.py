@@ -186,19 +186,15 @@ class Trial:
     """One trial of *job*.
 
     Attributes:
-        after_s: Send the signal so long after the start; None: once it trains.
-        within_s: Longest wait until it trains, before and after the requeue.
-        start_s: Programs that have loaded nothing for so long are past their start.
-        say: Is told what is waited for.
         sleep: Waits for so many seconds; what it raises ends the trial.
     """
 
     job: Job
-    after_s: float | None
-    within_s: float
-    say: Callable[[str], None]
+    after_s: float | None  # Send the signal so long after the start; None: once it trains
+    within_s: float  # Longest wait until it trains, before and after the requeue
+    say: Callable[[str], None]  # Is told what is waited for
     sleep: Callable[[float], None] = time.sleep
-    start_s: float = START_S
+    start_s: float = START_S  # Programs that have loaded nothing for so long are past their start
 
     def run(self) -> Observations:
         """Do it; what was seen.

@@ -23,19 +23,15 @@ class ObservedProcess:
     """A process of the job shortly before the signal.
 
     Attributes:
-        name: The program's name; the user's text.
-        signal: What it does with the contract's signal.
-        others: What it catches of USR1 and USR2 beside that, without ``SIG``.
         is_first: It is the batch script's own process, the only one that gets the signal.
-        code: It changes while the program loads libraries; empty of a fork.
     """
 
     pid: int
-    name: str
-    signal: Disposition
-    others: tuple[str, ...] = ()
+    name: str  # The program's name; the user's text
+    signal: Disposition  # What it does with the contract's signal
+    others: tuple[str, ...] = ()  # What it catches of USR1 and USR2 beside that, without ``SIG``
     is_first: bool = False
-    code: str = ""
+    code: str = ""  # It changes while the program loads libraries; empty of a fork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +62,11 @@ class SavedCheckpoint:
 
     Attributes:
         recorded: Path that the job recorded as a whole checkpoint of this run; None if none.
-        step: Its step, if that was said.
         file: The newest file below a watched directory, if it is newer than all there before.
     """
 
     recorded: str | None = None
-    step: int | None = None
+    step: int | None = None  # Its step, if that was said
     file: str | None = None
 
 
@@ -89,35 +84,27 @@ class Observations:
     """All that one trial saw.
 
     Attributes:
-        ready: By what it was seen to train; empty if it did not get so far.
-        is_unsent: Nothing but dlrun takes the signal, and it was not waited any longer.
         last_step: The last step it reported before it stopped; None if it reported none.
         processes: Its processes before the signal; empty where they cannot be seen.
-        dlrun_took_it: dlrun has noted the request.
-        script_listens: The script asks slurm_dl.job whether it should stop.
         acked_s: Seconds from the signal to the acknowledgement; None if there was none.
         ended_s: Seconds from the signal to the end of the run by itself; None if it did not end.
-        end: How it ended, in words.
-        killed_by: The signal that ended it, without ``SIG``; empty if none did.
-        back: The next run; None if there was none.
-        last_words: The end of its log, if it ended too early; the user's text.
     """
 
     contract: Contract
-    ready: str = ""
-    is_unsent: bool = False
+    ready: str = ""  # By what it was seen to train; empty if it did not get so far
+    is_unsent: bool = False  # Nothing but dlrun takes the signal, and it was not waited any longer
     last_step: int | None = None
     processes: tuple[ObservedProcess, ...] = ()
-    dlrun_took_it: bool = False
-    script_listens: bool = False
+    dlrun_took_it: bool = False  # dlrun has noted the request
+    script_listens: bool = False  # The script asks slurm_dl.job whether it should stop
     acked_s: float | None = None
     ended_s: float | None = None
-    end: str = ""
-    killed_by: str = ""
+    end: str = ""  # How it ended, in words
+    killed_by: str = ""  # The signal that ended it, without ``SIG``; empty if none did
     requeued_itself: bool = False
     checkpoint: SavedCheckpoint = SavedCheckpoint()
-    back: Return | None = None
-    last_words: str = ""
+    back: Return | None = None  # The next run; None if there was none
+    last_words: str = ""  # The end of its log, if it ended too early; the user's text
 
 
 class TrialVerdict(NamedTuple):

@@ -54,7 +54,6 @@ class TraceKnowledge:
         steps_per_s: ``(N,)`` steps a second at rate 1; rates are then steps a second, and work and
             *foreseen_s* are counted in steps. None: work is counted in seconds at rate 1.
         sizes: Of each job; None for one that is not elastic. None: no job is.
-        texts: Whether jobs have their names, users and accounts.
         before: Jobs that were over before, for policies that learn; users and names are indices
             into the trace's users and models.
     """
@@ -64,7 +63,7 @@ class TraceKnowledge:
     foreseen_s: F64 | None = None
     steps_per_s: F64 | None = None
     sizes: tuple[JobSizes | None, ...] | None = None
-    texts: bool = False
+    texts: bool = False  # Whether jobs have their names, users and accounts
     before: Past = NO_PAST
 
     def sizes_of(self, rows: I64) -> Sizes | None:

@@ -29,23 +29,18 @@ class Lay:
     """How the jobs of the trace lay on nodes, as columns of length n.
 
     Attributes:
-        gpus: ``(n,)`` GPUs of each.
-        nodes: ``(n,)`` nodes it lay on, the mean over the time it worked; NaN if it never did.
-        most_nodes: ``(n,)`` int32, most nodes it ever lay on; 0 if it never ran.
-        fewest_nodes: ``(n,)`` int32, the fewest it could lie on.
         speed: ``(n,)`` its speed relative to its best place, the mean over the time it worked; NaN
             if it never did.
-        skew: ``(n,)`` its model's; NaN if unknown.
         rungs: Jobs that ever lay on more nodes than the fewest, by where their speed there is from
             (`slurm_dl.simulation.ideal.placement_speed.Rung`).
     """
 
-    gpus: F64
-    nodes: F64
-    most_nodes: I32
-    fewest_nodes: I32
+    gpus: F64  # ``(n,)`` GPUs of each
+    nodes: F64  # ``(n,)`` nodes it lay on, the mean over the time it worked; NaN if it never did
+    most_nodes: I32  # ``(n,)`` int32, most nodes it ever lay on; 0 if it never ran
+    fewest_nodes: I32  # ``(n,)`` int32, the fewest it could lie on
     speed: F64
-    skew: F64
+    skew: F64  # ``(n,)`` its model's; NaN if unknown
     rungs: Mapping[str, int]
 
     @property

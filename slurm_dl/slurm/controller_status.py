@@ -35,26 +35,18 @@ class ControllerStatus:
     """One answer of slurmctld about itself; None where it does not say.
 
     Attributes:
-        now_s: Its clock when it answered, whole epoch seconds.
-        threads: Threads that serve RPCs now; Slurm has 256 at most.
-        agent_queue: Messages to nodes that wait to be sent.
-        dbd_queue: Messages to slurmdbd that wait to be sent.
-        last_cycle_s: How long the last cycle of its main scheduler took, seconds.
         mean_cycle_s: How long they take in the mean since the last reset, seconds.
-        dumps: Times it has listed all jobs for anybody since the last reset.
-        dump_total_s: How long that took it in all, seconds.
-        backfilling: A pass of its backfill scheduler was under way.
     """
 
-    now_s: float
-    threads: int | None = None
-    agent_queue: int | None = None
-    dbd_queue: int | None = None
-    last_cycle_s: float | None = None
+    now_s: float  # Its clock when it answered, whole epoch seconds
+    threads: int | None = None  # Threads that serve RPCs now; Slurm has 256 at most
+    agent_queue: int | None = None  # Messages to nodes that wait to be sent
+    dbd_queue: int | None = None  # Messages to slurmdbd that wait to be sent
+    last_cycle_s: float | None = None  # How long the last cycle of its main scheduler took, seconds
     mean_cycle_s: float | None = None
-    dumps: int = 0
-    dump_total_s: float = 0.0
-    backfilling: bool = False
+    dumps: int = 0  # Times it has listed all jobs for anybody since the last reset
+    dump_total_s: float = 0.0  # How long that took it in all, seconds
+    backfilling: bool = False  # A pass of its backfill scheduler was under way
 
     def dump_s_since(self, before: ControllerStatus | None) -> float | None:
         """Mean seconds of one listing of all jobs since *before*; None if there was none.

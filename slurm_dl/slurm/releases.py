@@ -40,24 +40,19 @@ class Series:
     """Properties of the releases of one series.
 
     Attributes:
-        major: Year of the series.
-        minor: Its month.
         tried: The release of it that slurm_dl was run on, whole clusters of it; None: what stands
             here is taken from Slurm's documentation and change logs.
-        warn_signal: What makes Slurm send a preempted job the signal of its own ``--signal``.
-        limits_calls: It can limit the calls of each user (``SlurmctldParameters=rl_enable``).
         requeue_delay: ``SchedulerParameters=requeue_delay`` says how long a requeued job waits,
             whatever the credentials' lifetime.
-        pyslurm: Release of pyslurm on PyPI that works with it; empty: there is none.
     """
 
-    major: int
-    minor: int
+    major: int  # Year of the series
+    minor: int  # Its month
     tried: Release | None = None
-    warn_signal: Setting
-    limits_calls: bool
+    warn_signal: Setting  # What makes Slurm send a preempted job the signal of its own ``--signal``
+    limits_calls: bool  # It can limit the calls of each user (``SlurmctldParameters=rl_enable``)
     requeue_delay: bool = False
-    pyslurm: str = ""
+    pyslurm: str = ""  # Release of pyslurm on PyPI that works with it; empty: there is none
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor:02}"

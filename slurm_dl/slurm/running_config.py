@@ -78,10 +78,6 @@ class SiteConfig:
 
     Attributes:
         private: Words of PrivateData, in lower case: what ordinary users may not see of others.
-        slurm_uid: SlurmUser's uid; None if Slurm does not say.
-        accounting: There is a slurmdbd.
-        counts_gpus: Slurm accounts for GPUs, and tells of each job how many it holds.
-        enforced: Words of AccountingStorageEnforce, in lower case.
         licences: Of each licence of the cluster's own how many jobs may hold, and how many are
             held; see `read_licences`.
         requeue_hold_s: How long a requeued job waits before it may start, seconds.
@@ -92,10 +88,10 @@ class SiteConfig:
     tracks_memory: bool
     spreads_shares: bool = False
     private: frozenset[str] = frozenset()
-    slurm_uid: int | None = None
-    accounting: bool = False
-    counts_gpus: bool = False
-    enforced: frozenset[str] = frozenset()
+    slurm_uid: int | None = None  # SlurmUser's uid; None if Slurm does not say
+    accounting: bool = False  # There is a slurmdbd
+    counts_gpus: bool = False  # Slurm accounts for GPUs, and tells of each job how many it holds
+    enforced: frozenset[str] = frozenset()  # Words of AccountingStorageEnforce, in lower case
     licences: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     requeue_hold_s: float = _CRED_EXPIRE_S + 1
     unfit: str = ""

@@ -38,13 +38,12 @@ class Extras:
 
     Attributes:
         args: Further arguments of sbatch; the user's own come after them and win.
-        directives: Further ``#SBATCH`` lines.
         nccl: Settings of NCCL that its model's profile names, for the job's environment.
         told: What the daemon is told of its CPUs and memory, keys of its metadata.
     """
 
     args: tuple[str, ...] = ()
-    directives: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()  # Further ``#SBATCH`` lines
     nccl: Mapping[str, str] = field(default_factory=dict)
     told: Mapping[str, int] = field(default_factory=dict)
 

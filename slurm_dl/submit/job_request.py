@@ -76,68 +76,45 @@ class JobRequest:
     """What is to be submitted.
 
     Attributes:
-        gpus: GPUs of the whole job.
-        share: Half of one GPU is all it asks for.
-        gpu_type: Only this type; None for any.
-        nodes: Exactly so many, or the fewest of a range; None for the fewest that fit.
-        most_nodes: The most of a range; None if there is none.
         cpus: CPUs for each GPU; ``auto`` to find out, ``none`` for Slurm's own default.
-        ntasks_per_node: As asked for; None for the launcher's own number.
-        partitions: Where it may run; empty for the default partition.
-        output: Pattern of the log file.
-        time: Time limit in Slurm's words; None for the partition's own.
-        comment: The whole comment, with the job's metadata.
-        due_s: Its deadline, epoch seconds; None if it has none.
-        signal: Checkpoint signal, without ``SIG``.
-        lead_s: Seconds before the time limit at which Slurm itself sends it.
-        grace_s: Seconds that a checkpoint may take.
         stops_with: Exit statuses of a command that has saved when it was asked to, beside 75, such
             as ``0``; empty: none.
-        requeue: Slurm may put the job back into the queue.
-        run_base: Absolute directory under which each job gets its run directory.
-        template: Name of the script template.
-        dlrun: Absolute path of dlrun on the compute nodes.
-        sbatch: sbatch's options that are passed on.
-        command: What the job runs.
-        qos: QOS that dlsubmit chose for it; None: the user's or the account's own.
         sizes: It may run in any of these: GPUs in all until they are laid on nodes; empty: as it
             asks.
-        batch: Its global batch in another size.
         sweep: Of an array, whose first task's is the command above; None if it is no sweep.
-        setup: Its environment.
     """
 
-    gpus: int
-    gpu_type: str | None
-    nodes: int | None
-    most_nodes: int | None
-    ntasks_per_node: int | None
+    gpus: int  # GPUs of the whole job
+    gpu_type: str | None  # Only this type; None for any
+    nodes: int | None  # Exactly so many, or the fewest of a range; None for the fewest that fit
+    most_nodes: int | None  # The most of a range; None if there is none
+    ntasks_per_node: int | None  # As asked for; None for the launcher's own number
     launcher: Launcher
     model: str | None
     name: str
-    partitions: tuple[str, ...]
-    time: str | None
+    partitions: tuple[str, ...]  # Where it may run; empty for the default partition
+    time: str | None  # Time limit in Slurm's words; None for the partition's own
     array: str | None
-    output: str
-    comment: str
-    signal: str
-    lead_s: int
-    grace_s: float
-    requeue: bool
-    run_base: str
-    template: str
-    dlrun: str
-    sbatch: tuple[str, ...]
-    command: tuple[str, ...]
-    qos: str | None = None
+    output: str  # Pattern of the log file
+    comment: str  # The whole comment, with the job's metadata
+    signal: str  # Checkpoint signal, without ``SIG``
+    lead_s: int  # Seconds before the time limit at which Slurm itself sends it
+    grace_s: float  # Seconds that a checkpoint may take
+    requeue: bool  # Slurm may put the job back into the queue
+    run_base: str  # Absolute directory under which each job gets its run directory
+    template: str  # Name of the script template
+    dlrun: str  # Absolute path of dlrun on the compute nodes
+    sbatch: tuple[str, ...]  # sbatch's options that are passed on
+    command: tuple[str, ...]  # What the job runs
+    qos: str | None = None  # QOS that dlsubmit chose for it; None: the user's or the account's own
     stops_with: str = ""
-    share: bool = False
+    share: bool = False  # Half of one GPU is all it asks for
     cpus: int | Literal["auto", "none"] = "auto"
-    due_s: int | None = None
+    due_s: int | None = None  # Its deadline, epoch seconds; None if it has none
     sizes: tuple[int | Shape, ...] = ()
-    batch: Batch = "fixed"
+    batch: Batch = "fixed"  # Its global batch in another size
     sweep: Sweep | None = None
-    setup: JobSetup = NO_SETUP
+    setup: JobSetup = NO_SETUP  # Its environment
 
 
 def check(

@@ -38,13 +38,12 @@ class JobSetup:
             to source, each under the name of its option.
         inside: What starts a container, to stand before the command; empty for none.
         srun_options: What srun is told where srun starts the container; else empty.
-        problems: What is missing on the host of submission.
     """
 
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     inside: tuple[str, ...] = ()
     srun_options: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # What is missing on the host of submission
 
     def values(self) -> dict[str, object]:
         """Values for ``_environment.sbatch.j2``."""

@@ -42,23 +42,14 @@ _STOPS_WITH = "0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptJob:
-    """All that is submitted.
+    """All that is submitted."""
 
-    Attributes:
-        args: Arguments of sbatch, without the program.
-        script: What sbatch reads from its standard input.
-        environ: sbatch's environment.
-        notes: For the user, one line each.
-        contract: How the job may be preempted; None if it may not.
-        original: The user's script.
-    """
-
-    args: tuple[str, ...]
-    script: str
-    environ: Mapping[str, str]
-    notes: tuple[str, ...]
-    contract: Contract | None
-    original: UserScript
+    args: tuple[str, ...]  # Arguments of sbatch, without the program
+    script: str  # What sbatch reads from its standard input
+    environ: Mapping[str, str]  # sbatch's environment
+    notes: tuple[str, ...]  # For the user, one line each
+    contract: Contract | None  # How the job may be preempted; None if it may not
+    original: UserScript  # The user's script
 
     def diff(self) -> str:
         """The changes in the script as a unified diff; empty if there are none."""

@@ -51,30 +51,21 @@ class ScriptRequest:
     """All that a script's job is made of.
 
     Attributes:
-        script: The script.
-        script_args: Its arguments.
         typed: dlsubmit's options that were given, by the names of its parameters; a flag is True.
         usual: Such options that hold where neither the line nor the script says otherwise.
-        usual_sbatch: sbatch's options that do.
-        sbatch: sbatch's options on the line, ``--name`` or ``--name=value``.
-        environ: The user's environment, without what is of another job.
-        site: The site's choices.
-        dlrun: Absolute path of dlrun on the compute nodes.
-        cwd: Directory of submission.
-        sweep: The job is an array of this.
     """
 
-    script: UserScript
-    script_args: Sequence[str]
+    script: UserScript  # The script
+    script_args: Sequence[str]  # Its arguments
     typed: Mapping[str, str | bool]
     usual: Mapping[str, str | bool]
-    usual_sbatch: Sequence[str]
-    sbatch: Sequence[str]
-    environ: Mapping[str, str]
-    site: ClientConfig
-    dlrun: str
-    cwd: str
-    sweep: Sweep | None = None
+    usual_sbatch: Sequence[str]  # sbatch's options that do
+    sbatch: Sequence[str]  # sbatch's options on the line, ``--name`` or ``--name=value``
+    environ: Mapping[str, str]  # The user's environment, without what is of another job
+    site: ClientConfig  # The site's choices
+    dlrun: str  # Absolute path of dlrun on the compute nodes
+    cwd: str  # Directory of submission
+    sweep: Sweep | None = None  # The job is an array of this
     notes: list[str] = field(default_factory=list)
 
     def given(self, name: str) -> str | bool | None:

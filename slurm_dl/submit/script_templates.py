@@ -52,17 +52,13 @@ class FoundTemplate:
     """A template that was found.
 
     Attributes:
-        name: Its name, without suffix.
-        owner: Whose it is.
-        path: Where it is.
-        file: The file itself.
         hides: Paths of files of the same name in later places, with their owners.
     """
 
-    name: str
-    owner: Owner
-    path: str
-    file: Traversable
+    name: str  # Its name, without suffix
+    owner: Owner  # Whose it is
+    path: str  # Where it is
+    file: Traversable  # The file itself
     hides: tuple[tuple[Owner, str], ...]
 
     def text(self) -> str:

@@ -42,20 +42,15 @@ class UserScript:
     """A batch script.
 
     Attributes:
-        path: Its place.
-        text: The whole script; bytes that are no UTF-8 are surrogates.
-        lines: Indices of its ``#SBATCH`` lines in the text.
-        options: What these lines say, in order.
         unread: Words of these lines that are no option of sbatch known here; sbatch judges them.
-        is_het: It asks for a heterogeneous job.
     """
 
-    path: Path
-    text: str
-    lines: tuple[int, ...]
-    options: tuple[ScriptOption, ...]
+    path: Path  # Its place
+    text: str  # The whole script; bytes that are no UTF-8 are surrogates
+    lines: tuple[int, ...]  # Indices of its ``#SBATCH`` lines in the text
+    options: tuple[ScriptOption, ...]  # What these lines say, in order
     unread: tuple[str, ...]
-    is_het: bool
+    is_het: bool  # It asks for a heterogeneous job
 
     @property
     def name(self) -> str:

@@ -53,14 +53,12 @@ class Stream:
     """Jobs that never stop coming, and one that was there before nearly all of them.
 
     Attributes:
-        name: What is special about them.
-        victim: Row of that one.
         horizon_s: It must have been served at last within this time, seconds after the first job.
     """
 
-    name: str
+    name: str  # What is special about them
     trace: Trace
-    victim: int
+    victim: int  # Row of that one
     horizon_s: float
 
     def __str__(self) -> str:

@@ -35,18 +35,15 @@ class Lognormals(BaseModel):
     Attributes:
         weight: Of each component; they sum to 1.
         mu: Mean of the logarithm of the duration in seconds, by component.
-        sigma: Standard deviation of the same.
-        low_s: Shortest duration, seconds.
-        high_s: Longest duration, seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     weight: tuple[float, ...] = Field(min_length=1, max_length=MAX_COMPONENTS)
     mu: tuple[Annotated[float, Field(ge=-50, le=50)], ...]
-    sigma: tuple[Annotated[float, Field(gt=0, le=50)], ...]
-    low_s: float = Field(gt=0, le=1e10)
-    high_s: float = Field(gt=0, le=1e10)
+    sigma: tuple[Annotated[float, Field(gt=0, le=50)], ...]  # Standard deviation of the same
+    low_s: float = Field(gt=0, le=1e10)  # Shortest duration, seconds
+    high_s: float = Field(gt=0, le=1e10)  # Longest duration, seconds
 
     def model_post_init(self, _context: object) -> None:
         """Refuse what is no mixture.

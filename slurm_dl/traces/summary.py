@@ -32,30 +32,21 @@ class TraceSummary:
     """The printed summary of a trace.
 
     Attributes:
-        jobs: Jobs read.
-        gpu_hours: GPUs times hours, over all jobs.
-        span_s: Seconds from the first submission to the last.
-        mean_gpus: GPUs that are busy on average if the jobs take `span_s` together: the demand.
-        users: Different users; 0 if the trace knows none.
-        models: Different models.
-        duration_s: At `QUANTILES`, seconds.
         jobs_by_gpus: Pairs of a number of GPUs and the jobs that ask for it.
-        endings: Jobs by how they ended, in words.
-        left_out: By reason, the most lines first.
     """
 
     name: str
     format: str
-    jobs: int
-    gpu_hours: float
-    span_s: float
-    mean_gpus: float
-    users: int
-    models: int
-    duration_s: tuple[float, ...]
+    jobs: int  # Jobs read
+    gpu_hours: float  # GPUs times hours, over all jobs
+    span_s: float  # Seconds from the first submission to the last
+    mean_gpus: float  # GPUs that are busy on average if the jobs take `span_s` together: the demand
+    users: int  # Different users; 0 if the trace knows none
+    models: int  # Different models
+    duration_s: tuple[float, ...]  # At `QUANTILES`, seconds
     jobs_by_gpus: tuple[tuple[float, int], ...]
-    endings: tuple[tuple[str, int], ...]
-    left_out: tuple[LeftOutSummary, ...]
+    endings: tuple[tuple[str, int], ...]  # Jobs by how they ended, in words
+    left_out: tuple[LeftOutSummary, ...]  # By reason, the most lines first
 
     @property
     def lines_left_out(self) -> int:

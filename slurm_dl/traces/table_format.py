@@ -38,23 +38,19 @@ class Columns:
     """What the header of a format names.
 
     Attributes:
-        name: The format's name.
         columns: What is picked, in this order; each a name, or several of which the first that
             is there is taken. Case does not count.
         optional: Picked after these; an empty string where a file lacks one.
-        required: Of these, the names that have to be there all the same.
         only: Columns of which at least one is there, to tell it from formats like it; empty: any.
-        never: Columns that none of its files has.
-        delimiters: What may stand between the fields; the header tells which it is.
     """
 
-    name: str
+    name: str  # The format's name
     columns: tuple[tuple[str, ...], ...]
     optional: tuple[tuple[str, ...], ...] = ()
-    required: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()  # Of these, the names that have to be there all the same
     only: frozenset[str] = frozenset()
-    never: frozenset[str] = frozenset()
-    delimiters: str = ","
+    never: frozenset[str] = frozenset()  # Columns that none of its files has
+    delimiters: str = ","  # What may stand between the fields; the header tells which it is
 
     def header(self, line: str) -> tuple[str, list[str]]:
         """The delimiter of the header *line*, and its names in lower case."""

@@ -69,30 +69,23 @@ class Fit(_Part):
     """What a workload is like, enough to make another one like it.
 
     Attributes:
-        origin: The traces it was made from.
-        jobs: Jobs in them.
-        span_s: Seconds between first and last submission; of several traces the sum.
-        sizes: Shares of the numbers of GPUs.
-        classes: Durations, by ascending size.
         hourly: Submissions in each hour of the trace's day over their mean; 24 of them.
         interarrival_cv: Standard deviation of the gaps between submissions over their mean; 1 for
             Poisson arrivals, more for burstier ones.
         users: Shares of jobs of the most active users, 200 at most, in descending order, of the
             jobs of these. Empty if the trace knows no users.
-        mean_gpu_s_data: GPU-seconds of a job, in the data on average.
-        mean_gpu_s_fit: The same expected of the fit.
     """
 
-    origin: str
-    jobs: int = Field(gt=0)
-    span_s: float
-    sizes: tuple[Size, ...] = Field(min_length=1)
-    classes: tuple[SizeClass, ...] = Field(min_length=1)
+    origin: str  # The traces it was made from
+    jobs: int = Field(gt=0)  # Jobs in them
+    span_s: float  # Seconds between first and last submission; of several traces the sum
+    sizes: tuple[Size, ...] = Field(min_length=1)  # Shares of the numbers of GPUs
+    classes: tuple[SizeClass, ...] = Field(min_length=1)  # Durations, by ascending size
     hourly: tuple[float, ...] = Field(min_length=HOURS, max_length=HOURS)
     interarrival_cv: float
     users: tuple[float, ...]
-    mean_gpu_s_data: float
-    mean_gpu_s_fit: float
+    mean_gpu_s_data: float  # GPU-seconds of a job, in the data on average
+    mean_gpu_s_fit: float  # The same expected of the fit
 
     @model_validator(mode="after")
     def _sound(self) -> Self:

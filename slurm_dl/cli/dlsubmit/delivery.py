@@ -31,25 +31,15 @@ _LOOK_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A job for sbatch.
+    """A job for sbatch."""
 
-    Attributes:
-        args: Arguments of sbatch, without the program.
-        script: What it reads from its standard input.
-        environ: Its environment.
-        shown: Further keys of ``--json``.
-        run_base: Directory of the run directories.
-        sweep: The sweep of an array; None if there is none.
-        requeue: It is meant to be put back into the queue.
-    """
-
-    args: Sequence[str]
-    script: str
-    environ: Mapping[str, str]
-    shown: JsonObject
-    run_base: str
-    sweep: Sweep | None
-    requeue: bool
+    args: Sequence[str]  # Arguments of sbatch, without the program
+    script: str  # What it reads from its standard input
+    environ: Mapping[str, str]  # Its environment
+    shown: JsonObject  # Further keys of ``--json``
+    run_base: str  # Directory of the run directories
+    sweep: Sweep | None  # The sweep of an array; None if there is none
+    requeue: bool  # It is meant to be put back into the queue
 
 
 def deliver(ctx: click.Context, slurm: Slurm, line: CommandLine, job: Delivery) -> int:

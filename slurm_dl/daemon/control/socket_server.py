@@ -38,15 +38,11 @@ _LONGEST_PATH = 107
 
 
 class Serving(socketserver.ThreadingMixIn, socketserver.BaseServer):
-    """The part that the servers of all sockets share: a thread for each client, in bounds.
-
-    Attributes:
-        reception: Users and their connections.
-    """
+    """The part that the servers of all sockets share: a thread for each client, in bounds."""
 
     daemon_threads = True
     request_queue_size = 128
-    reception: Reception
+    reception: Reception  # Users and their connections
 
     def begin(self) -> None:
         """Serve from a thread of its own."""

@@ -42,9 +42,6 @@ class ControlContext:
 
     Attributes:
         reload: Read the configuration again on behalf of an actor; waits for the outcome.
-        wake: Begin the next cycle now.
-        past: What became of jobs.
-        recordings: Told of each cycle.
         reset_breaker: Let a breaker go on behalf of an actor; gives the breaker as it was, or
             raises `NotResetError`.
     """
@@ -53,10 +50,10 @@ class ControlContext:
     audit: AuditLog
     pause: PauseSwitch
     reload: Callable[[str], Reloaded]
-    wake: Callable[[], None]
+    wake: Callable[[], None]  # Begin the next cycle now
     reset_breaker: Callable[[BreakerName, str], Breaker] = not_here
-    past: JobHistory = field(default_factory=JobHistory)
-    recordings: LiveRecordings = field(default_factory=LiveRecordings)
+    past: JobHistory = field(default_factory=JobHistory)  # What became of jobs
+    recordings: LiveRecordings = field(default_factory=LiveRecordings)  # Told of each cycle
 
 
 _STALE_POLLS = 2

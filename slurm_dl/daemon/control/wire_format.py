@@ -65,7 +65,6 @@ class QueueRequest:
     """The jobs that pass all filters that are given; all of them, or a part in some order.
 
     Attributes:
-        user: Login names or uids.
         partition, account, qos, name: Exact names.
         state: Slurm's words for states, short or long, or ``all``; empty: all that are not over.
         node: Node names; jobs that hold any of them.
@@ -74,8 +73,6 @@ class QueueRequest:
             upper and lower case are the same.
         sort: Words of `SORTS`, each reversed by a ``-`` before it; the first one weighs most.
             Ties, and a queue without any word, go by rank.
-        offset: Jobs to leave out at the beginning.
-        limit: Most jobs to show; None: all.
         locate: Id of a job whose place is asked for; None: of no job.
 
     Raises:
@@ -85,7 +82,7 @@ class QueueRequest:
     __pydantic_config__: ClassVar = {"extra": "forbid"}
 
     request: Literal["queue"] = "queue"
-    user: _Words = ()
+    user: _Words = ()  # Login names or uids
     partition: _Words = ()
     state: Annotated[tuple[_Word, ...], Bound(max_length=100)] = ()
     node: Annotated[tuple[_Word, ...], Bound(max_length=20_000)] = ()
@@ -95,8 +92,8 @@ class QueueRequest:
     job: _Words = ()
     search: _Word = ""
     sort: Annotated[tuple[_Word, ...], Bound(max_length=len(SORTS))] = ()
-    offset: _Jobs = 0
-    limit: _Jobs | None = None
+    offset: _Jobs = 0  # Jobs to leave out at the beginning
+    limit: _Jobs | None = None  # Most jobs to show; None: all
     locate: Annotated[int, Bound(strict=True, ge=0, le=2**32)] | None = None
 
     def __post_init__(self) -> None:

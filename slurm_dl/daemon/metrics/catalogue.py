@@ -95,16 +95,13 @@ class Metric:
             counts it under its name.
         labels: Each label to all the values that it can have; none: they are the admin's, and one
             at a time.
-        sparse: Only those series are shown that `value` names.
-        short: Its name without the prefix.
-        help: What it says, for a person; one line.
     """
 
     value: Callable[[Moment], float | Mapping[Any, float] | None] | None = None
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    sparse: bool = False
-    short: str = ""
-    help: str = ""
+    sparse: bool = False  # Only those series are shown that `value` names
+    short: str = ""  # Its name without the prefix
+    help: str = ""  # What it says, for a person; one line
 
     @property
     def name(self) -> str:

@@ -69,15 +69,13 @@ class _Look:
     nothing.
 
     Attributes:
-        now_s: When it was, epoch seconds.
-        job_id: ``(n,)`` ids.
         columns: ``(3, n)`` GPU-seconds attained over all runs; GPUs held or asked for; and nothing
             after this was booked yet, epoch seconds. That is this look; but what a run that
             completes received before its end is booked once that is known.
     """
 
-    now_s: float
-    job_id: I64
+    now_s: float  # When it was, epoch seconds
+    job_id: I64  # ``(n,)`` ids
     columns: F64
 
     @classmethod

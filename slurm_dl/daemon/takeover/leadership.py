@@ -46,16 +46,13 @@ class Leadership:
 
     Attributes:
         answering: Serves a handler of requests on the control socket for as long as it lasts.
-        preconditions: What must allow the daemon to act.
-        lease: Where several daemons share the state directory, the lease on it.
-        why: How it came to it, for the audit log; empty: by being started.
         on_lost: Called from another thread when another daemon has the lease.
     """
 
     answering: Callable[[Answer], AbstractContextManager[Reception]]
-    preconditions: tuple[Precondition, ...] = ()
-    lease: Lease | None = None
-    why: str = ""
+    preconditions: tuple[Precondition, ...] = ()  # What must allow the daemon to act
+    lease: Lease | None = None  # Where several daemons share the state directory, the lease on it
+    why: str = ""  # How it came to it, for the audit log; empty: by being started
     on_lost: Callable[[], None] = field(default=lambda: None)
 
     @property

@@ -38,14 +38,12 @@ class Placed:
     """Decisions on the waiting jobs that were considered.
 
     Attributes:
-        spots: Jobs that may start now, and where.
         waits: Jobs that had better wait, and where.
-        held: Those of *waits* that the policy bars.
     """
 
-    spots: Mapping[JobId, Spot] = field(default_factory=dict)
+    spots: Mapping[JobId, Spot] = field(default_factory=dict)  # Jobs that may start now, and where
     waits: Mapping[JobId, Wait] = field(default_factory=dict)
-    held: frozenset[JobId] = frozenset()
+    held: frozenset[JobId] = frozenset()  # Those of *waits* that the policy bars
 
     def without(self, jobs: Collection[JobId]) -> Placed:
         """The same, but for *jobs*."""

@@ -72,17 +72,15 @@ class Victims:
     """The managed running jobs, and which of them may be preempted.
 
     Attributes:
-        rows: ``(r,)`` their rows in `Jobs`.
         rule: ``(r,)`` which of *reasons* protects each; 0 for those that may be preempted.
         reasons: Why a job is left alone; the first is empty, the last is that it is part of a
             hand-over already.
-        passing: Of each reason, whether it may hold no longer while the run goes on.
     """
 
-    rows: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]  # ``(r,)`` their rows in `Jobs`
     rule: npt.NDArray[np.int64]
     reasons: tuple[str, ...]
-    passing: tuple[bool, ...]
+    passing: tuple[bool, ...]  # Of each reason, whether it may hold no longer while the run goes on
 
     @property
     def may(self) -> npt.NDArray[np.int64]:

@@ -40,19 +40,15 @@ class Verdict:
     """The verdict on a hand-over: its next step, and the reason.
 
     Attributes:
-        kind: The next step.
         gone: Victims that this look shows to have ended, and how each ended.
-        left: Victims that still hold their GPUs.
-        reason: Why a hand-over is wound up.
-        in_vain: A hand-over that is wound up did not make its beneficiaries start.
         lost: Nodes of it have left service: its beneficiaries are looked after anew at once.
     """
 
-    kind: Literal["begin", "go on", "let go", "take along", "give up", "wind up"]
+    kind: Literal["begin", "go on", "let go", "take along", "give up", "wind up"]  # The next step
     gone: tuple[tuple[Victim, str], ...] = ()
-    left: tuple[Victim, ...] = ()
-    reason: str = ""
-    in_vain: bool = False
+    left: tuple[Victim, ...] = ()  # Victims that still hold their GPUs
+    reason: str = ""  # Why a hand-over is wound up
+    in_vain: bool = False  # A hand-over that is wound up did not make its beneficiaries start
     lost: bool = False
 
 

@@ -30,18 +30,9 @@ class DecisionContext:
     """The facts of one decision.
 
     Attributes:
-        needs: What the waiting jobs ask for.
-        free: Free resources; nobody may change them.
-        preempts: Whom a waiting job may displace in the order of *intent*.
-        intent: What the policy wants.
         line: The waiting jobs in the order in which Slurm is to serve them; native mode has none.
-        served: Rows of the managed live jobs as they are served, best first.
         guaranteed: ``(n,)`` bool, jobs that are guaranteed nodes; None: nothing is guaranteed.
-        candidates: The running jobs, and which of them may be preempted.
-        may_displace: ``(n,)`` bool, jobs for which others may be preempted.
         within: Nodes on which room may be made for a job, or is looked for at all.
-        higher: Where jobs of a higher PriorityTier wait; None: nowhere.
-        types: Nodes of the type of GPUs that the policy chose for a job.
         surplus: The running jobs that should be smaller; None: no job changes its size.
         movable: Rows of the jobs that may be preempted even if nobody wants back what they were
             lent.
@@ -50,18 +41,18 @@ class DecisionContext:
     """
 
     snap: Snapshot
-    needs: ResourceRequests
-    free: FreeResources
-    preempts: Preempts
-    intent: Intent
+    needs: ResourceRequests  # What the waiting jobs ask for
+    free: FreeResources  # Free resources; nobody may change them
+    preempts: Preempts  # Whom a waiting job may displace in the order of *intent*
+    intent: Intent  # What the policy wants
     line: WaitingLine
-    served: Rows
-    candidates: Victims
-    may_displace: Bool
+    served: Rows  # Rows of the managed live jobs as they are served, best first
+    candidates: Victims  # The running jobs, and which of them may be preempted
+    may_displace: Bool  # ``(n,)`` bool, jobs for which others may be preempted
     guaranteed: Bool | None = None
     within: EligibleNodes = anywhere
-    higher: HigherTiers | None = None
-    types: EligibleNodes = anywhere
+    higher: HigherTiers | None = None  # Where jobs of a higher PriorityTier wait; None: nowhere
+    types: EligibleNodes = anywhere  # Nodes of the type of GPUs that the policy chose for a job
     surplus: Surplus | None = None
     movable: Rows = field(default_factory=lambda: NOBODY)
     unsized: Rows = field(default_factory=lambda: NOBODY)
@@ -72,15 +63,13 @@ class Handovers:
     """From whom GPUs are taken back and for whom.
 
     Attributes:
-        judged: What the verdicts were found from.
         verdicts: What becomes of each hand-over that is under way or opened.
-        opened: Hand-overs that this decision begins.
         notes: Why nothing is taken back for a waiting job.
     """
 
-    judged: HandoverContext
+    judged: HandoverContext  # What the verdicts were found from
     verdicts: Mapping[HandoverId, Verdict]
-    opened: tuple[Handover, ...] = ()
+    opened: tuple[Handover, ...] = ()  # Hand-overs that this decision begins
     notes: Mapping[JobId, str] = field(default_factory=dict)
 
     @property
@@ -105,12 +94,11 @@ class PreemptionSteps:
     """Actions to take now, in this order.
 
     Attributes:
-        steps: Steps of hand-overs, and what clears up after them.
         writes: SiteFactors that stand alone; what is left over of them is derived again.
         notes: Why nothing is taken back for a waiting job.
     """
 
-    steps: tuple[Action, ...] = ()
+    steps: tuple[Action, ...] = ()  # Steps of hand-overs, and what clears up after them
     writes: tuple[SetSiteFactor, ...] = ()
     notes: Mapping[JobId, str] = field(default_factory=dict)
 

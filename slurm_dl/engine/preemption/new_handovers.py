@@ -62,26 +62,21 @@ class JobRanking:
     """Ranks and targets of jobs, for the search of victims.
 
     Attributes:
-        rule: Which running jobs a waiting job may displace.
-        rank: ``(n,)`` rank of each job.
         placed: ``(n,)`` bool, waiting jobs with a SiteFactor of their own. GPUs are taken back for
             no other: its victims would come after it by chance only.
-        target: Jobs that should hold GPUs by the policy; they are stopped last.
         within: Nodes on which room may be made for a job, or is looked for at all.
         not_kept: Nodes on which jobs may be stopped for a job: none of a higher PriorityTier waits
             for them.
-        types: Nodes of the type of GPUs that the policy chose for a job.
-        surplus: Running jobs that give a part of their GPUs back; None: nobody.
     """
 
-    rule: DisplacementRule
-    rank: I32
+    rule: DisplacementRule  # Which running jobs a waiting job may displace
+    rank: I32  # ``(n,)`` rank of each job
     placed: Bool
-    target: frozenset[JobId]
+    target: frozenset[JobId]  # Jobs that should hold GPUs by the policy; they are stopped last
     within: EligibleNodes = anywhere
     not_kept: EligibleNodes = anywhere
-    types: EligibleNodes = anywhere
-    surplus: Surplus | None = None
+    types: EligibleNodes = anywhere  # Nodes of the type of GPUs that the policy chose for a job
+    surplus: Surplus | None = None  # Running jobs that give a part of their GPUs back; None: nobody
 
 
 def new_handovers(

@@ -28,19 +28,15 @@ class StoppingCost:
     """Cost of stopping each of some running jobs, in its parts.
 
     Attributes:
-        gpus: ``(r,)`` GPUs they hold.
-        save_restore_s: ``(r,)`` seconds that a save and a restore take.
         share: ``(r,)`` p, the share of the work since the last checkpoint that is expected to be
             lost, 0 to 1.
-        since_s: ``(r,)`` seconds since the last checkpoint, or since the start of the run.
-        has_saved: ``(r,)`` bool, a checkpoint of this run was reported.
     """
 
-    gpus: F64
-    save_restore_s: F64
+    gpus: F64  # ``(r,)`` GPUs they hold
+    save_restore_s: F64  # ``(r,)`` seconds that a save and a restore take
     share: F64
-    since_s: F64
-    has_saved: Bool
+    since_s: F64  # ``(r,)`` seconds since the last checkpoint, or since the start of the run
+    has_saved: Bool  # ``(r,)`` bool, a checkpoint of this run was reported
 
     @property
     def gpu_s(self) -> F64:

@@ -79,21 +79,13 @@ def growth_rest(history: SizeHistory, resizing: Resizing, now_s: float) -> tuple
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surplus:
-    """The running jobs that should be smaller, or are to be where a job finds no room otherwise.
+    """The running jobs that should be smaller, or are to be where a job finds no room otherwise."""
 
-    Attributes:
-        then: Size of each that can keep a part of its nodes, by row.
-        seats: Rows of the nodes that each of these keeps.
-        over: Snapshot in which these hold nothing but what they give back.
-        rows: All of them, ascending; who can keep no part of its nodes leaves.
-        wanted: Those that should be smaller in any case.
-    """
-
-    then: Mapping[int, Shape]
-    seats: Mapping[int, NodeRows]
-    over: Snapshot
-    rows: NodeRows
-    wanted: NodeRows
+    then: Mapping[int, Shape]  # Size of each that can keep a part of its nodes, by row
+    seats: Mapping[int, NodeRows]  # Rows of the nodes that each of these keeps
+    over: Snapshot  # Snapshot in which these hold nothing but what they give back
+    rows: NodeRows  # All of them, ascending; who can keep no part of its nodes leaves
+    wanted: NodeRows  # Those that should be smaller in any case
 
     @classmethod
     def of(cls, snap: Snapshot, intent: Intent, *, stuck: bool) -> Self:

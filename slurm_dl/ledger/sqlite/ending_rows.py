@@ -62,19 +62,17 @@ class Only:
     """Filter on jobs that are over; an empty field lets all pass.
 
     Attributes:
-        users: Login names or uids; None: everybody's.
         accounts, qos, partitions, names: Of those alone.
         jobs: Labels; ``123`` is all of an array or het job, ``123_7`` a task of it.
-        states: Names of what a `JobState` is for a job that is over.
     """
 
-    users: tuple[str, ...] | None = None
+    users: tuple[str, ...] | None = None  # Login names or uids; None: everybody's
     accounts: tuple[str, ...] = ()
     qos: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
-    states: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()  # Names of what a `JobState` is for a job that is over
 
     def asked(self) -> tuple[str, dict[str, str]]:
         """The condition in SQL, and the values of what it names."""

@@ -56,17 +56,13 @@ class Subject:
     """What the schedules of a page have in common: the jobs and the cluster.
 
     Attributes:
-        title: The workload.
-        cluster: The cluster in words.
-        node_gpus: GPUs of each node.
-        names: What each job is called or trains; None: nobody knows.
         accounts: The account of each job, empty for one without; None: nobody knows.
     """
 
-    title: str
-    cluster: str
-    node_gpus: tuple[int, ...]
-    names: Sequence[str] | None = None
+    title: str  # The workload
+    cluster: str  # The cluster in words
+    node_gpus: tuple[int, ...]  # GPUs of each node
+    names: Sequence[str] | None = None  # What each job is called or trains; None: nobody knows
     accounts: Sequence[str] | None = None
 
     @property

@@ -24,15 +24,12 @@ class Blocks:
     """Rectangles: neighbouring rows of one node that a run is drawn on, b of them.
 
     Attributes:
-        run: ``(b,)`` index of the run, not decreasing.
-        first: ``(b,)`` its uppermost row.
-        count: ``(b,)`` rows, at least 1.
         extra: Rows below those of the nodes, for runs that find no GPU free: where jobs share GPUs.
     """
 
-    run: I64
-    first: I64
-    count: I64
+    run: I64  # ``(b,)`` index of the run, not decreasing
+    first: I64  # ``(b,)`` its uppermost row
+    count: I64  # ``(b,)`` rows, at least 1
     extra: int
 
     def __len__(self) -> int:

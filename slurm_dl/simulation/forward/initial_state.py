@@ -33,32 +33,21 @@ class HypotheticalJob:
     """A job that nobody has submitted yet.
 
     Attributes:
-        gpus: GPUs in all, above 0.
-        n_nodes: Nodes they are spread over evenly.
-        partition: Index into `Observed.partitions`.
-        uid: Whose it would be.
-        user: Their login name; jobs like it are looked for under that.
-        name: Its name; empty if nobody has given it one.
-        gpu_type: Index into `Observed.gpu_types`; -1 for any.
-        limit_s: Its time limit, seconds; inf for none.
         contract: What it agrees to; None if it may not be preempted.
-        due_s: Its deadline, epoch seconds; inf if it has none.
-        account: Slurm's account; empty if nobody has said it.
-        qos: Likewise.
     """
 
-    gpus: int
-    n_nodes: int
-    partition: int
-    uid: int
-    user: str = ""
-    name: str = ""
-    gpu_type: int = -1
-    limit_s: float = float("inf")
+    gpus: int  # GPUs in all, above 0
+    n_nodes: int  # Nodes they are spread over evenly
+    partition: int  # Index into `Observed.partitions`
+    uid: int  # Whose it would be
+    user: str = ""  # Their login name; jobs like it are looked for under that
+    name: str = ""  # Its name; empty if nobody has given it one
+    gpu_type: int = -1  # Index into `Observed.gpu_types`; -1 for any
+    limit_s: float = float("inf")  # Its time limit, seconds; inf for none
     contract: Contract | None = field(default_factory=Contract)
-    due_s: float = float("inf")
-    account: str = ""
-    qos: str = ""
+    due_s: float = float("inf")  # Its deadline, epoch seconds; inf if it has none
+    account: str = ""  # Slurm's account; empty if nobody has said it
+    qos: str = ""  # Its QOS, likewise
 
 
 def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapshot:

@@ -92,20 +92,14 @@ class ActiveJobs:
     Attributes are the columns of `_LIVE`, each ``(n,)`` and writable here; a snapshot's are not.
 
     Attributes:
-        done_s: When a running job will be done, seconds; inf for others.
-        gpus: GPUs it holds, or asks for.
-        ran_before_s: Seconds it ran before the run under way.
-        had_before_gpu_s: GPU-seconds it had before that run.
         work_s: Seconds of work, at full speed, it had left when its present stretch began.
-        lag_s: Seconds of that stretch that make no progress.
         since_s: When the stretch began: its start, or the last event that cost it something or
             changed its speed.
-        speed: Seconds of work it does in a second.
     """
 
     job_id: npt.NDArray[np.int64]
     state: npt.NDArray[np.int8]
-    gpus: npt.NDArray[np.float64]
+    gpus: npt.NDArray[np.float64]  # GPUs it holds, or asks for
     submit_s: npt.NDArray[np.float64]
     start_s: npt.NDArray[np.float64]
     restarts: npt.NDArray[np.int32]
@@ -123,14 +117,14 @@ class ActiveJobs:
     credit_s: npt.NDArray[np.float64]
     share: npt.NDArray[np.float64]
     rates: npt.NDArray[np.float64]
-    done_s: npt.NDArray[np.float64]
+    done_s: npt.NDArray[np.float64]  # When a running job will be done, seconds; inf for others
     running: Bool
-    ran_before_s: npt.NDArray[np.float64]
-    had_before_gpu_s: npt.NDArray[np.float64]
+    ran_before_s: npt.NDArray[np.float64]  # Seconds it ran before the run under way
+    had_before_gpu_s: npt.NDArray[np.float64]  # GPU-seconds it had before that run
     work_s: npt.NDArray[np.float64]
-    lag_s: npt.NDArray[np.float64]
+    lag_s: npt.NDArray[np.float64]  # Seconds of that stretch that make no progress
     since_s: npt.NDArray[np.float64]
-    speed: npt.NDArray[np.float64]
+    speed: npt.NDArray[np.float64]  # Seconds of work it does in a second
 
     def __init__(
         self,

@@ -18,7 +18,6 @@ class DecisionTimes:
         tick_s: What the policy asks for in between happens at whole multiples of this, seconds;
             0: exactly when it asks.
         round_s: Decisions are only made at whole multiples of this, seconds; 0: at every event.
-        phase_s: And so much later, seconds.
 
     Raises:
         ValueError: A parameter is negative or not finite.
@@ -26,7 +25,7 @@ class DecisionTimes:
 
     tick_s: float = 0.0
     round_s: float = 0.0
-    phase_s: float = 0.0
+    phase_s: float = 0.0  # And so much later, seconds
 
     def __post_init__(self) -> None:
         for name in ("tick_s", "round_s", "phase_s"):

@@ -31,13 +31,11 @@ class PlacementChange(NamedTuple):
     """What a decision amounts to.
 
     Attributes:
-        stops: Rows of running jobs that stop now.
-        starts: Rows of jobs that start now; one that stops, too, is moved.
         look_again_s: Seconds after which somebody who waits for a better place may have another.
     """
 
-    stops: Rows
-    starts: Rows
+    stops: Rows  # Rows of running jobs that stop now
+    starts: Rows  # Rows of jobs that start now; one that stops, too, is moved
     look_again_s: float
 
 

@@ -33,38 +33,30 @@ class Preset:
     """One code base's way.
 
     Attributes:
-        about: One line for people, with the source.
         readings: What it runs for a policy of that name.
         others: Policies that it has too, and runs as they are; None: all there are.
-        clockwork: When it decides.
-        restart_s: Seconds that every start after a job's first costs.
-        large_restart_s: The same for jobs of more than *large_gpus* GPUs.
-        start_s: Seconds that a first start costs.
-        charges: "restart": the above. "muri": Muri's rule.
         knows_sizes: The policy gets the sizes of all jobs of the trace as ``sizes_gpu_s``, also of
             those that have not finished.
         rates: Table in `slurm_dl.traces.formats` of the speeds of its GPU types, in steps a second;
             its rounds are then those of `gavel_rounds`. Empty: none.
-        cluster: The cluster it was published for; empty: none.
-        steadiness: See `engine.sized_target.steady`.
         measured: Jobs of a trace with measured models go on nodes as `measured_jobs` has them, and
             may be of other sizes.
         from_zero: Its rounds count from the zero of the trace, not from the first submission.
     """
 
-    about: str
+    about: str  # One line for people, with the source
     readings: Mapping[str, PolicyReading] = field(default_factory=dict)
     others: frozenset[str] | None = frozenset()
-    clockwork: DecisionTimes = AT_EVENTS
-    restart_s: float = 0.0
-    large_restart_s: float = 0.0
+    clockwork: DecisionTimes = AT_EVENTS  # When it decides
+    restart_s: float = 0.0  # Seconds that every start after a job's first costs
+    large_restart_s: float = 0.0  # The same for jobs of more than *large_gpus* GPUs
     large_gpus: float = float("inf")
-    start_s: float = 0.0
-    charges: str = "restart"
+    start_s: float = 0.0  # Seconds that a first start costs
+    charges: str = "restart"  # "restart": the above. "muri": Muri's rule.
     knows_sizes: bool = False
     rates: str = ""
-    cluster: str = ""
-    steadiness: float = 10.0
+    cluster: str = ""  # The cluster it was published for; empty: none
+    steadiness: float = 10.0  # See `engine.sized_target.steady`
     measured: bool = False
     from_zero: bool = False
 

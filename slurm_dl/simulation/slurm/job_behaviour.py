@@ -42,25 +42,19 @@ class JobBehaviour:
     """How users write their jobs.
 
     Attributes:
-        opted_in_frac: Share of the jobs that may be preempted.
-        ignore_frac: Of those, share that does nothing about the signal.
-        finish_frac: Of those, share that ends with success when it is signalled.
-        requeue_itself_frac: Of those, share that puts itself back.
         grace_s: Longest wait between signal and requeue that jobs ask for, seconds; above 0.
         checkpoint_every_s: Seconds of work between two checkpoints that a job takes by itself;
             0: it saves only when it is asked to.
-        limit_factor: Time limit of a job over the time it needs, at least 1.
-        limit_least_s: Time limits are at least this, seconds.
     """
 
-    opted_in_frac: float = 1.0
-    ignore_frac: float = 0.0
-    finish_frac: float = 0.0
-    requeue_itself_frac: float = 0.0
+    opted_in_frac: float = 1.0  # Share of the jobs that may be preempted
+    ignore_frac: float = 0.0  # Of those, share that does nothing about the signal
+    finish_frac: float = 0.0  # Of those, share that ends with success when it is signalled
+    requeue_itself_frac: float = 0.0  # Of those, share that puts itself back
     grace_s: float = 120.0
     checkpoint_every_s: float = 0.0
-    limit_factor: float = 3.0
-    limit_least_s: float = 1800.0
+    limit_factor: float = 3.0  # Time limit of a job over the time it needs, at least 1
+    limit_least_s: float = 1800.0  # Time limits are at least this, seconds
 
     def __post_init__(self) -> None:
         shares = (self.ignore_frac, self.finish_frac, self.requeue_itself_frac)

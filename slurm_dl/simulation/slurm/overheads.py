@@ -30,26 +30,12 @@ class SlurmCosts:
     """Every cost of the simulated Slurm; the defaults are those of `PRODUCTION`.
 
     Attributes:
-        poll_s: Between two looks of dlschedd (its ``daemon.poll_s``).
-        fast_poll_s: The same while a hand-over is under way (``daemon.fast_poll_s``).
         least_gap_s: Least time between the end of a cycle and the next one (dlschedd's own).
-        observe_s: One look at the queue.
         rpc_s: One Slurm command that changes something. A signal and a requeue take two, as the
             job is looked at again first.
         writes_per_s: SiteFactors written in the long run (``writes.rate_per_s``); 0: no limit.
-        writes_burst: SiteFactors written at once (``writes.burst``).
-        submit_s: From the user's sbatch until Slurm has the job.
-        launch_s: From Slurm's decision to start a run until the user's code works.
-        restore_s: Reading the checkpoint, at the start of a run that has one.
-        save_s: Writing a checkpoint.
-        signal_s: From the daemon's signal until the job has it.
-        ack_s: From the end of the save until Slurm shows the acknowledgement.
         ack_wait_s: A job that acknowledged and is not requeued within its grace and this long
             requeues itself (dlrun's margin).
-        stop_s: From the requeue until the processes of a job that leaves are gone.
-        kill_wait_s: The same for a job that does not leave (slurm.conf, KillWait).
-        finish_s: From the end of the user's code until Slurm knows.
-        epilog_s: From then until the GPUs are free; the job is COMPLETING meanwhile.
         cred_expire_s: A requeued job may not start for this long and a second (slurm.conf,
             AuthInfo; measured on 22.05.8).
         sched_tick_s: slurmctld asks itself so often whether to run its main scheduling pass.
@@ -57,45 +43,41 @@ class SlurmCosts:
             SchedulerParameters=sched_interval).
         batch_sched_delay_s: Least time between a pass and one that a submission, an end or an
             update has asked for (batch_sched_delay, or sched_min_interval if that is longer).
-        bf_interval_s: Between two backfill passes (bf_interval).
         bf_resolution_s: Planned starts and ends are rounded down to multiples of this
             (bf_resolution).
         bf_precision_s: Ends of running jobs that are closer together than this count as one; it
             doubles with each look further ahead (22.05: 30, see bf_window_linear in slurm.conf(5)).
-        bf_window_s: How far ahead backfill plans (bf_window).
-        bf_max_jobs: Jobs that one backfill pass looks at (bf_max_job_test).
-        min_job_age_s: Finished jobs are listed for this long (slurm.conf, MinJobAge).
         slurmd_timeout_s: A dead node is noticed after this long (slurm.conf, SlurmdTimeout).
     """
 
-    poll_s: float = 30.0
-    fast_poll_s: float = 5.0
+    poll_s: float = 30.0  # Between two looks of dlschedd (its ``daemon.poll_s``)
+    fast_poll_s: float = 5.0  # The same while a hand-over is under way (``daemon.fast_poll_s``)
     least_gap_s: float = 1.0
-    observe_s: float = 0.3
+    observe_s: float = 0.3  # One look at the queue
     rpc_s: float = 0.01
     writes_per_s: float = 2.0
-    writes_burst: float = 20.0
-    submit_s: float = 0.05
-    launch_s: float = 5.0
-    restore_s: float = 30.0
-    save_s: float = 30.0
-    signal_s: float = 0.1
-    ack_s: float = 0.5
+    writes_burst: float = 20.0  # SiteFactors written at once (``writes.burst``)
+    submit_s: float = 0.05  # From the user's sbatch until Slurm has the job
+    launch_s: float = 5.0  # From Slurm's decision to start a run until the user's code works
+    restore_s: float = 30.0  # Reading the checkpoint, at the start of a run that has one
+    save_s: float = 30.0  # Writing a checkpoint
+    signal_s: float = 0.1  # From the daemon's signal until the job has it
+    ack_s: float = 0.5  # From the end of the save until Slurm shows the acknowledgement
     ack_wait_s: float = 60.0
-    stop_s: float = 1.0
-    kill_wait_s: float = 30.0
-    finish_s: float = 0.5
-    epilog_s: float = 2.0
+    stop_s: float = 1.0  # From the requeue until the processes of a job that leaves are gone
+    kill_wait_s: float = 30.0  # The same for a job that does not leave (slurm.conf, KillWait)
+    finish_s: float = 0.5  # From the end of the user's code until Slurm knows
+    epilog_s: float = 2.0  # From then until the GPUs are free; the job is COMPLETING meanwhile
     cred_expire_s: float = 120.0
     sched_tick_s: float = 1.0
     sched_interval_s: float = 60.0
     batch_sched_delay_s: float = 3.0
-    bf_interval_s: float = 30.0
+    bf_interval_s: float = 30.0  # Between two backfill passes (bf_interval)
     bf_resolution_s: float = 60.0
     bf_precision_s: float = 30.0
-    bf_window_s: float = 86400.0
-    bf_max_jobs: float = 500.0
-    min_job_age_s: float = 300.0
+    bf_window_s: float = 86400.0  # How far ahead backfill plans (bf_window)
+    bf_max_jobs: float = 500.0  # Jobs that one backfill pass looks at (bf_max_job_test)
+    min_job_age_s: float = 300.0  # Finished jobs are listed for this long (slurm.conf, MinJobAge)
     slurmd_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:

@@ -66,28 +66,21 @@ class Scenario:
     """What is simulated, besides who schedules it.
 
     Attributes:
-        trace: The jobs.
-        shape: The cluster.
-        costs: What everything takes.
-        habits: What the jobs are like.
-        limit_s: ``(n,)`` time limits, seconds; None: as *habits* has it.
-        failures: When nodes break; None: never.
         phases: Where slurmctld's clocks stand, seconds since the trace's zero; None: drawn.
-        seed: Of everything that is drawn.
         epoch_s: Epoch seconds of the trace's zero: backfill counts minutes from there.
         known: What is known of the jobs; names and the past are added if the policy needs them.
         journal: Is told which nodes each run held; None: nobody wants to know.
         scripts: How each job is written, in place of what *habits* draw; None: as they draw it.
     """
 
-    trace: Trace
-    shape: ClusterShape
-    costs: SlurmCosts = PRODUCTION
-    habits: JobBehaviour = field(default_factory=JobBehaviour)
-    limit_s: F64 | None = None
-    failures: NodeFailures | None = None
+    trace: Trace  # The jobs
+    shape: ClusterShape  # The cluster
+    costs: SlurmCosts = PRODUCTION  # What everything takes
+    habits: JobBehaviour = field(default_factory=JobBehaviour)  # What the jobs are like
+    limit_s: F64 | None = None  # ``(n,)`` time limits, seconds; None: as *habits* has it
+    failures: NodeFailures | None = None  # When nodes break; None: never
     phases: Phases | None = None
-    seed: int = 0
+    seed: int = 0  # Of everything that is drawn
     epoch_s: float = EPOCH_S
     known: TraceKnowledge = NOTHING
     journal: NodeJournal | None = None

@@ -85,12 +85,11 @@ class BackfillClock:
     """When backfill runs next.
 
     Attributes:
-        last_s: The last pass, or the last instant of its grid while there is work.
         busy: Jobs were left waiting in the last pass: it comes again without anything new.
     """
 
     costs: SlurmCosts
-    last_s: float
+    last_s: float  # The last pass, or the last instant of its grid while there is work
     busy: bool = field(default=False)
 
     def due(self, now_s: float) -> float:

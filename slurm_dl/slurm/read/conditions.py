@@ -80,21 +80,15 @@ class Conditions:
     """Requests of one job on nodes.
 
     Attributes:
-        excluded: Node list of its ``--exclude``; empty if there is none.
-        min_cpus: CPUs that each node must have free.
-        tmp_mb: Disk under TmpFS that each node must have, MB.
-        options: Options of sbatch whose nodes are not known here.
-        cpus_per_gpu: CPUs for each GPU.
-        switches: Most leaf switches, 0 if any number will do.
         licences: Names and numbers of those that it needs, all of them; none if that is not known.
     """
 
-    excluded: str = ""
-    min_cpus: int = 1
-    tmp_mb: int = 0
-    options: tuple[str, ...] = ()
-    cpus_per_gpu: int = 0
-    switches: int = 0
+    excluded: str = ""  # Node list of its ``--exclude``; empty if there is none
+    min_cpus: int = 1  # CPUs that each node must have free
+    tmp_mb: int = 0  # Disk under TmpFS that each node must have, MB
+    options: tuple[str, ...] = ()  # Options of sbatch whose nodes are not known here
+    cpus_per_gpu: int = 0  # CPUs for each GPU
+    switches: int = 0  # Most leaf switches, 0 if any number will do
     licences: tuple[tuple[str, int], ...] = ()
 
     def unknown(self, licences: Collection[str]) -> tuple[str, ...]:

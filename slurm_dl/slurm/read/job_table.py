@@ -25,23 +25,16 @@ class JobTable:
     """The readable records of one squeue call, as lists of one length; see `Jobs`.
 
     Attributes:
-        gpu_type: Name of the type; empty for any.
-        nodes: Node list of each job that holds nodes; empty for the others.
-        even: The GPUs are known to be spread evenly over the nodes.
-        counted: See `TresRequest.counted`.
         also_in: Further partitions of the pending jobs that name several, as indices.
         inside: Names of the reservations, not ours, of jobs that are not over.
         begins: Begin times of the pending jobs that wait for theirs, epoch seconds.
         planned, eligible: See `Observed`.
         restricted: Required nodes, features and node count of the pending and running jobs that
             name any.
-        gang_parts: Pending components of heterogeneous jobs.
         deadlines: When jobs that are not over have to be over, epoch seconds; see `Observed`.
         gres: What pending and running jobs take of nodes beside GPUs; see `TresRequest.others`.
         unmodelled: Options of pending jobs whose nodes are not known here.
-        cut_short: Jobs that somebody or a limit has ended.
         left_out: Jobs whose records are left out; see `Observed.left_out`.
-        unreadable: Records left out, of those jobs and without a readable id.
     """
 
     job_id: list[int]
@@ -52,7 +45,7 @@ class JobTable:
     tasks: list[int]
     n_nodes: list[int]
     gpus: list[float]
-    gpu_type: list[str]
+    gpu_type: list[str]  # Name of the type; empty for any
     cpus: list[int]
     mem_mb: list[int]
     submit_s: list[float]
@@ -63,9 +56,9 @@ class JobTable:
     priority: list[int]
     requeueable: list[bool]
     exclusive: list[bool]
-    nodes: list[str]
-    even: list[bool]
-    counted: list[bool]
+    nodes: list[str]  # Node list of each job that holds nodes; empty for the others
+    even: list[bool]  # The GPUs are known to be spread evenly over the nodes
+    counted: list[bool]  # See `TresRequest.counted`
     claims: dict[JobId, Claim]
     texts: dict[JobId, JobText]
     reserved: dict[JobId, str]
@@ -73,15 +66,15 @@ class JobTable:
     also_in: dict[JobId, tuple[int, ...]]
     begins: dict[JobId, float]
     restricted: dict[JobId, tuple[str, str, int]]
-    gang_parts: set[JobId]
+    gang_parts: set[JobId]  # Pending components of heterogeneous jobs
     planned: dict[JobId, float] = field(default_factory=dict)
     eligible: dict[JobId, float] = field(default_factory=dict)
     deadlines: dict[JobId, float] = field(default_factory=dict)
     gres: dict[JobId, tuple[tuple[str, float], ...]] = field(default_factory=dict)
     unmodelled: dict[JobId, str] = field(default_factory=dict)
-    cut_short: set[JobId] = field(default_factory=set)
+    cut_short: set[JobId] = field(default_factory=set)  # Jobs that somebody or a limit has ended
     left_out: dict[JobId, LeftOut] = field(default_factory=dict)
-    unreadable: int = 0
+    unreadable: int = 0  # Records left out, of those jobs and without a readable id
 
     def extend(self, more: JobTable) -> None:
         """Add the records of *more* behind these."""

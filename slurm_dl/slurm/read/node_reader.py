@@ -159,44 +159,30 @@ class ClusterReading:
     """Everything that is not the queue, as of one reading.
 
     Attributes:
-        row: Row in *nodes* by node name.
-        type_row: Index of each type of GPUs.
-        features: Active features of each node, in the order of *nodes*.
-        partition_row: Index in *partitions* by name.
-        shards_per_gpu: How many ``gres/shard`` make a GPU here; 0 if there are none.
-        mps_per_gpu: The same for ``gres/mps``.
-        sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs.
         occupied: State of each node that jobs hold (allocated, mixed or completing), by its name.
-        tmp_mb: ``(m,)`` int64, disk under TmpFS of each node, MB.
         other_gres: What each node offers beside GPUs; see `node_gres`.
-        has_topology: Slurm tells which nodes are close.
-        has_switches: It tells it by switches; of blocks it ignores ``--switches``.
-        one_thread_per_core: Of every node.
-        limits: Of each partition; None for one that was not told.
-        words: Of each partition, as `partition_values` has them.
-        unreadable: Node records left out.
     """
 
     nodes: Nodes
-    row: Mapping[str, int]
-    type_row: Mapping[str, int]
-    features: tuple[frozenset[str], ...]
+    row: Mapping[str, int]  # Row in *nodes* by node name
+    type_row: Mapping[str, int]  # Index of each type of GPUs
+    features: tuple[frozenset[str], ...]  # Active features of each node, in the order of *nodes*
     partitions: tuple[str, ...]
-    partition_row: Mapping[str, int]
+    partition_row: Mapping[str, int]  # Index in *partitions* by name
     node_in: Bool
-    shards_per_gpu: float
-    mps_per_gpu: float
-    sharable: Bool
+    shards_per_gpu: float  # How many ``gres/shard`` make a GPU here; 0 if there are none
+    mps_per_gpu: float  # The same for ``gres/mps``
+    sharable: Bool  # ``(m,)`` bool, nodes that hand out shares of their GPUs
     occupied: Mapping[str, str]
     config: SiteConfig
-    tmp_mb: I64
+    tmp_mb: I64  # ``(m,)`` int64, disk under TmpFS of each node, MB
     other_gres: tuple[Mapping[str, float], ...]
-    has_topology: bool
-    has_switches: bool
-    one_thread_per_core: bool
-    limits: tuple[PartitionLimits | None, ...]
-    words: Mapping[str, Mapping[str, str]]
-    unreadable: int = 0
+    has_topology: bool  # Slurm tells which nodes are close
+    has_switches: bool  # It tells it by switches; of blocks it ignores ``--switches``
+    one_thread_per_core: bool  # Of every node
+    limits: tuple[PartitionLimits | None, ...]  # Of each partition; None for one that was not told
+    words: Mapping[str, Mapping[str, str]]  # Of each partition, as `partition_values` has them
+    unreadable: int = 0  # Node records left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,17 +31,13 @@ class Gres:
     """GPUs and shares of GPUs.
 
     Attributes:
-        gpus: Whole GPUs, of all types together.
-        gpu_type: The type of all of them; empty if none is named, or several are.
-        shards: ``gres/shard`` units.
-        mps: ``gres/mps`` units.
         by_type: GPUs of each type that is named, where *gpu_type* does not tell it.
     """
 
-    gpus: float = 0.0
-    gpu_type: str = ""
-    shards: float = 0.0
-    mps: float = 0.0
+    gpus: float = 0.0  # Whole GPUs, of all types together
+    gpu_type: str = ""  # The type of all of them; empty if none is named, or several are
+    shards: float = 0.0  # ``gres/shard`` units
+    mps: float = 0.0  # ``gres/mps`` units
     by_type: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -103,20 +99,16 @@ class TresRequest:
     """Resources that one job holds or asks for.
 
     Attributes:
-        gres: GPUs and shares in all.
-        mem_mb: Memory in all, MB.
-        even: The GPUs are known to be the same number on each node.
         counted: Slurm accounts for its GPUs, or it has shares; else the GPUs are what it asks for,
             which after an update that Slurm took and ignored is not what it was given.
-        several_types: It names GPUs of more than one type.
         others: Of each other GRES what it takes of a node, by ``name`` or ``name:type``.
     """
 
-    gres: Gres
-    mem_mb: int
-    even: bool
+    gres: Gres  # GPUs and shares in all
+    mem_mb: int  # Memory in all, MB
+    even: bool  # The GPUs are known to be the same number on each node
     counted: bool = True
-    several_types: bool = False
+    several_types: bool = False  # It names GPUs of more than one type
     others: tuple[tuple[str, float], ...] = ()
 
 

@@ -67,18 +67,13 @@ def change_request(slurm: Slurm, action: Trim | Reshape) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Request of a pending job.
-
-    Attributes:
-        per_node: GRES on each node, in Slurm's words.
-        others: Of the options that ask for GPUs otherwise, the one it used; empty: none.
-    """
+    """Request of a pending job."""
 
     nodes: int
     tasks: int
     cpus: int
-    per_node: str
-    others: str
+    per_node: str  # GRES on each node, in Slurm's words
+    others: str  # Of the options that ask for GPUs otherwise, the one it used; empty: none
 
     @property
     def tasks_per_node(self) -> int:

@@ -193,12 +193,11 @@ class _Known:
 
     Attributes:
         tasks: Labels of tasks of arrays that have a record of their own.
-        over: Runs of which a record says that they ended.
         left: By job, the last submission of which a run has ended.
     """
 
     tasks: set[str] = field(default_factory=set)
-    over: set[int] = field(default_factory=set)
+    over: set[int] = field(default_factory=set)  # Runs of which a record says that they ended
     left: dict[int, float] = field(default_factory=dict)
 
     def note(self, record: Record) -> None:
