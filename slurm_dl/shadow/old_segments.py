@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from slurm_dl.ledger.noted import (
@@ -55,9 +58,40 @@ def import_segments(state_dir: Path, ledger: Ledger) -> None:
                 rows["minute", from_s] = row
             case PlannedHandover(key=key):
                 rows[key] = _joined(rows.get(key, row), row)
+    jobs, never_ran = _unfinished(directory / "standing.npz")
+    rows = {job.job_id: job for job in jobs} | rows
+    minutes = [row for row in rows.values() if isinstance(row, MinuteTotals)]
+    if minutes:
+        last = max(minutes, key=lambda minute: minute.from_s)
+        rows["minute", last.from_s] = replace(last, never_ran=never_ran)
     ledger.note(tuple(rows.values()))
     shutil.rmtree(directory, ignore_errors=True)
     logger().info("files of shadow mode are in the ledger now", rows=len(rows), unreadable=bad)
+
+
+def _unfinished(path: Path) -> tuple[list[ShadowJob], int]:
+    """The jobs in *path* that had run and were not over, and how many had never run.
+
+    None if it is not there, or is not what it should be.
+    """
+    names = ("job_id", "uid", "gpus", "submit_s", "start_s", "ran_s", "opted_in")
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            jobs, accounts, now_s = found["jobs"], found["accounts"], float(found["now_s"])
+        has_run = (jobs["start_s"] > 0) & (jobs["ran_s"] > 0)
+        kept = [
+            _ADAPTERS["job"].validate_python(
+                {name: row[name].item() for name in names}
+                | {"account": str(accounts[row["account"]]), "end_s": now_s, "how": ""}
+            )
+            for row in jobs[has_run]
+        ]
+        return kept, int(jobs["tasks"][~has_run].sum())
+    except (
+        *(EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
+        *(ValueError, zipfile.BadZipFile, zlib.error),
+    ):
+        return [], 0
 
 
 def _rows(directory: Path) -> Iterator[Noted | None]:
