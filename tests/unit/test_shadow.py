@@ -415,7 +415,7 @@ def test_a_full_disk_stops_nobody_and_is_said_once(
     logging_setup.configure(level="info", form="json", stream=log)
     watch = Watch(path)
 
-    def full(_: Sequence[Noted]) -> None:
+    def full(*_: Sequence[Noted]) -> None:
         msg = "database or disk is full"
         raise StoreError(msg)
 
