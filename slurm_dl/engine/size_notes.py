@@ -18,7 +18,7 @@ from slurm_dl.model.booking import changes, entry, of_kind
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING
 from slurm_dl.model.plan import Book, Reshape
-from slurm_dl.model.size_history import SIZE, SizeHistory, size_histories, size_of
+from slurm_dl.model.sizes import SIZE, SizeHistory, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 
 _DAY_S: Final = 86_400.0

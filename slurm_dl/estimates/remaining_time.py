@@ -25,9 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.estimates.spent_by_size import asked_seconds
-from slurm_dl.model.estimate_origin import I8, Origin
-from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
-from slurm_dl.model.size_history import size_histories
+from slurm_dl.model.jobs import COMPLETING, F64, I8, PENDING, Bool, Origin
+from slurm_dl.model.sizes import size_histories
 from slurm_dl.model.snapshot import Snapshot
 
 LEAST_PROGRESS = 0.02

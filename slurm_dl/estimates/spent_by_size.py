@@ -9,8 +9,7 @@ import numpy as np
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import SizeHistory, Spent, size_histories, size_of
-from slurm_dl.model.sizes import AS_ASKED, Sizes
+from slurm_dl.model.sizes import AS_ASKED, SizeHistory, Sizes, Spent, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 
 

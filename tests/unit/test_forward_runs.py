@@ -25,9 +25,8 @@ from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, PENDING, RUNNING, Held, JobState
+from slurm_dl.model.jobs import F64, PENDING, RUNNING, Held, JobState, Origin
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.trace import Trace

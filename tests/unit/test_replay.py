@@ -36,6 +36,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import (
     Book,
     ClearSteer,
@@ -50,7 +51,6 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement import scheme_registry as placement_registry

@@ -26,9 +26,8 @@ from slurm_dl.model.booking import updated
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs
+from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs, Remembered
 from slurm_dl.model.plan import Book, OpenHandover, Plan, Promote, SetSiteFactor
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.forward.initial_state import startable, staying_once_started

@@ -16,11 +16,20 @@ import numpy.typing as npt
 
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held, JobRow, Jobs, JobState
+from slurm_dl.model.jobs import (
+    COMPLETING,
+    I64,
+    PENDING,
+    Bool,
+    Held,
+    JobRow,
+    Jobs,
+    JobState,
+    Origin,
+    Remembered,
+)
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import DEFAULT_HOLD_S, JobText, Snapshot
 from slurm_dl.policies.base import Policy, displaces
 

@@ -15,11 +15,9 @@ import numpy.typing as npt
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import Claim
-from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
+from slurm_dl.model.jobs import COMPLETED, F64, I8, Bool, Jobs, Origin, Remembered
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape

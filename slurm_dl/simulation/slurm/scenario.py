@@ -23,9 +23,8 @@ from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, RUNNING, JobState
+from slurm_dl.model.jobs import F64, I64, RUNNING, JobState, Origin
 from slurm_dl.model.plan import Promote
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
