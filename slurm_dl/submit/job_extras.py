@@ -5,14 +5,16 @@ All of it only where the user said nothing of it, and each with a note where it 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.job.rank_order import is_tree, leaves
-from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.placement.synergy import Share, proportional
 from slurm_dl.slurm.read.grammar import read_usable
@@ -21,8 +23,7 @@ from slurm_dl.submit import host_resources, job_sizes, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
 from slurm_dl.submit.host_resources import Silence, Wanted
 from slurm_dl.submit.job_request import JobRequest
-from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape
-from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape, NodeRange
 from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import duration, shown
 
@@ -273,3 +274,44 @@ def _mb(text: str) -> int:
     unit = text[-1:].upper()
     number = text[:-1] if unit in _TO_MB else text
     return int(_whole(number) * _TO_MB.get(unit, 1.0))
+
+
+_NEAR_NAMES = 5
+
+
+def find_profile(model: str, profile_dir: Path) -> tuple[Profile | None, str]:
+    """The profile that a job's ``--model`` names, and what its owner should know about it.
+
+    Raises:
+        ConfigError: The site has profiles, and this name is none of them.
+    """
+    from slurm_dl.profiles import (  # noqa: PLC0415 - YAML: only where a model is named
+        load_profiles,
+        shipped_profiles,
+        site_over,
+    )
+
+    own: Mapping[str, Profile] = {}
+    try:
+        if _is_open(profile_dir):
+            own = load_profiles(profile_dir, reader="user")
+        known = site_over(shipped_profiles(), own)
+    except ConfigError as err:
+        first = str(err).partition("\n")[0]
+        return None, f"profiles of models are not used: {first}"
+    profile = known.get(model)
+    if profile is not None:
+        return profile, ""
+    near = difflib.get_close_matches(model, sorted(known), n=_NEAR_NAMES)
+    hint = f"near it: {', '.join(near)}" if near else "dlctl profile list shows them"
+    if own:
+        msg = f"--model: there is no profile {shown(model)}; {hint}"
+        raise ConfigError(msg)
+    return None, f"there is no profile {shown(model)}, so it only names the model; {hint}"
+
+
+def _is_open(directory: Path) -> bool:
+    try:
+        return directory.is_dir()
+    except OSError:  # A directory above it is closed.
+        return False

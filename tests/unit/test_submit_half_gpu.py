@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.half_gpu import HalfGpu, choose
-from slurm_dl.submit.job_shape import GpuPartition
+from slurm_dl.submit.job_shape import GpuPartition, HalfGpu, choose
 from slurm_dl.submit.slurm_calls import parse_partitions
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.job_shape import GpuNode, GpuPartition
-from slurm_dl.submit.node_range import NodeRange, choose
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, NodeRange, choose
 
 
 def node(gpus: int, gpu_type: str = "a100", *, up: bool = True) -> GpuNode:

@@ -23,10 +23,10 @@ from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.elastic.afs import Afs
-from slurm_dl.submit import model_profile
+from slurm_dl.submit import job_extras
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
-from slurm_dl.submit.user_notes import grace_note, qos_notes
+from slurm_dl.submit.submit_checks import grace_note, qos_notes
 from slurm_dl.text import user_name
 
 NATIVE = ClientConfig(qos="dl", native=True)
@@ -284,7 +284,7 @@ def test_profiles_that_nobody_lets_us_see_are_none() -> None:
     with pytest.raises(OSError, match="too long"):
         closed.is_dir()
 
-    profile, note = model_profile.find_profile("resnet50", closed)
+    profile, note = job_extras.find_profile("resnet50", closed)
 
     assert profile is not None
     assert not note

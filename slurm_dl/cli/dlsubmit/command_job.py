@@ -20,22 +20,17 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
     batch_script,
-    half_gpu,
     job_environment,
     job_extras,
     job_shape,
     job_sizes,
-    model_profile,
-    node_range,
     script_templates,
     slurm_calls,
     submit_checks,
-    user_notes,
 )
-from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check, qos_of
-from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.job_shape import HalfGpu, NodeRange
 from slurm_dl.submit.option_values import clean_text
 from slurm_dl.submit.sbatch_options import CommandLine
 
@@ -84,7 +79,7 @@ def submit_command(
     request = job_sizes.lay_out(request, chosen, partitions, cleaned.environ)
     profile, model_note = None, ""
     if request.model is not None:
-        profile, model_note = model_profile.find_profile(request.model, Path(at_site.profile_dir))
+        profile, model_note = job_extras.find_profile(request.model, Path(at_site.profile_dir))
     found = job_extras.find(
         request,
         chosen,
@@ -107,9 +102,9 @@ def submit_command(
     )
     submission = batch_script.compose(request, chosen, where, found.extras)
     if not quiet:
-        of_qos = user_notes.qos_notes(request, at_site, typed)
-        of_grace = user_notes.grace_note(request, typed)
-        of_job = user_notes.notes_on(request, chosen, cleaned)
+        of_qos = submit_checks.qos_notes(request, at_site, typed)
+        of_grace = submit_checks.grace_note(request, typed)
+        of_job = submit_checks.notes_on(request, chosen, cleaned)
         of_script = script_notes(line.command, Path.cwd())
         told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
         tell((*told, of_script), quiet=quiet)
@@ -142,9 +137,9 @@ def choose_shape(request: JobRequest, partitions: Sequence[job_shape.GpuPartitio
         ConfigError: It has none there.
     """
     if request.share:
-        return half_gpu.choose(partitions, gpu_type=request.gpu_type)
+        return job_shape.choose_half(partitions, gpu_type=request.gpu_type)
     if request.most_nodes is not None:
-        return node_range.choose(
+        return job_shape.choose_range(
             partitions,
             gpus=request.gpus,
             gpu_type=request.gpu_type,
