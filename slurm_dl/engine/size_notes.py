@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from slurm_dl.engine.waiting_sizes import HOPELESS
+from slurm_dl.estimates.remaining_time import run_began
 from slurm_dl.estimates.size_speeds import elastic_rows
-from slurm_dl.estimates.spent_by_size import run_began
 from slurm_dl.model.booking import changes, entry, of_kind
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING

@@ -30,8 +30,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S
-from slurm_dl.estimates.spent_by_size import spent_by_size
+from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S, spent_by_size
 from slurm_dl.estimates.training_speed import SitePriors, SpeedEstimate, speed_of
 from slurm_dl.model.contract import Batch, Claim
 from slurm_dl.model.ids import JobId

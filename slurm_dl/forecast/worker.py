@@ -60,8 +60,8 @@ def asked_of_worker(
     from slurm_dl.config.engine_settings import settings_of, with_sure_saves  # noqa: PLC0415
     from slurm_dl.forecast.forward_runs import Asked  # noqa: PLC0415 - numpy
     from slurm_dl.recording.typed_json import to_bytes  # noqa: PLC0415
+    from slurm_dl.simulation.forward.continued_cluster import ForwardTiming  # noqa: PLC0415
     from slurm_dl.simulation.forward.initial_state import live_jobs  # noqa: PLC0415
-    from slurm_dl.simulation.forward.timing import ForwardTiming  # noqa: PLC0415
 
     past = snapshot.past
     part = past.part(slice(-MOST_PAST, None))

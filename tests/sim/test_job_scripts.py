@@ -22,10 +22,10 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.shortest import Srtf
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
-from slurm_dl.simulation.slurm.job_scripts import JobScript, Scripts
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.simulation.slurm.scheduling_passes import Phases
+from slurm_dl.simulation.slurm.scripted_cluster import JobScript, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, SlurmSim
 
 CLOCKS = Phases(tick_s=0.0, full_s=0.0, backfill_s=0.0)

@@ -21,7 +21,7 @@ from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.ideal.measured_jobs import OnMeasured
 from slurm_dl.simulation.ideal.measured_models import NotMeasuredError, packed, read_model
 from slurm_dl.traces.format_registry import BY_MODELS, read_trace
-from slurm_dl.traces.made_tags import tagged
+from slurm_dl.traces.workload_generator import tagged
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces/pollux"

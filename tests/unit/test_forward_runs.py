@@ -34,10 +34,9 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster
+from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster, ForwardTiming
 from slurm_dl.simulation.forward.initial_state import MOST_TASKS, HypotheticalJob, beginning
 from slurm_dl.simulation.forward.runtime_distribution import RuntimeDistribution
-from slurm_dl.simulation.forward.timing import ForwardTiming
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.ideal.start_costs import NoCosts

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slurm_dl.daemon.enrich import Enricher
-from slurm_dl.estimates.job_features import as_submitted, asked
 from slurm_dl.estimates.remaining_time import left_of
+from slurm_dl.estimates.similar_jobs import as_submitted, asked
 from slurm_dl.estimates.size_speeds import elastic_rows, sizes_of
 from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
 from slurm_dl.model.booking import entry

@@ -36,7 +36,7 @@ from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.recording import snapshot_file
-from slurm_dl.simulation.forward.timing import ForwardTiming
+from slurm_dl.simulation.forward.continued_cluster import ForwardTiming
 from slurm_dl.traces.format_registry import read_trace
 
 TRACE = Path(__file__).parents[2] / "traces/philly/philly.csv.gz"

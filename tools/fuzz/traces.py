@@ -136,7 +136,7 @@ TARGETS = (
         parse=_measured,
         own=(ConfigError,),
         source="measured models of a trace in format pollux",
-        parser="simulation.ideal.measured_tables",
+        parser="simulation.ideal.measured_models",
         seeds=(_MODEL,),
     ),
     Target(

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from slurm_dl import config as configs
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, SET, SOCKET, print_json
 from slurm_dl.config import json_schema
 from slurm_dl.config.client import client_config_of
 from slurm_dl.daemon.control.client import Client, admins_daemon

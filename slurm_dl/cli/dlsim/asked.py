@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpa
 
 import click
 
-from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.commandline import command_line, print_json
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
-from slurm_dl.cli.lazy_group import command_line
 from slurm_dl.experiments import grid
 from slurm_dl.experiments.cell_store import Store
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from slurm_dl.cli import commandline
-from slurm_dl.cli.lazy_group import LazyGroup
+from slurm_dl.cli.commandline import LazyGroup
 
 _HELP = {
     "compare": "Run TRACE under several policies and lay the figures side by side.",

@@ -35,7 +35,7 @@ from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.made_tags import tagged
+from slurm_dl.traces.workload_generator import tagged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,8 +16,7 @@ from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit import usual_options
-from slurm_dl.cli.dlsubmit.command_job import submit_command
-from slurm_dl.cli.dlsubmit.script_command import submit_script
+from slurm_dl.cli.dlsubmit.command_job import submit_command, submit_script
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.submit import (
     script_templates,

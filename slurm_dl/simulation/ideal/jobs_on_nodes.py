@@ -38,8 +38,7 @@ from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.placement_model import PlacementChange
 from slurm_dl.simulation.ideal.placement_pass import SLACK_GPUS, PlacementPass
 from slurm_dl.simulation.ideal.placement_speed import ContentionSpeed, PlacementSpeed, place_speed
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.outcome import Lay
+from slurm_dl.simulation.outcome import Lay, NodeJournal
 
 Rows = npt.NDArray[np.int64]
 

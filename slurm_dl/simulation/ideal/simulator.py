@@ -34,9 +34,8 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, INSTANT_S, DecisionTimes
-from slurm_dl.simulation.ideal.gpu_types import OnTypes
+from slurm_dl.simulation.ideal.job_speeds import OnSizes, OnTypes
 from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementModel
-from slurm_dl.simulation.ideal.sized_jobs import OnSizes
 from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts, restarts_s
 from slurm_dl.simulation.job_knowledge import NOTHING, Chronicle, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome, SimulationError

@@ -31,8 +31,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy, displaces
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge, TraceTexts, past_of
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.simulation.outcome import NodeJournal, Outcome
 from slurm_dl.simulation.slurm.daemon_timing import (
     Writes,
     delay_after,
@@ -42,10 +41,9 @@ from slurm_dl.simulation.slurm.daemon_timing import (
 )
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.job_columns import JobColumns
-from slurm_dl.simulation.slurm.job_scripts import Scripts
 from slurm_dl.simulation.slurm.overheads import PRODUCTION, SlurmCosts
 from slurm_dl.simulation.slurm.scheduling_passes import Phases, next_on_grid
-from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim
+from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, FIRST_JOB_ID, SlurmSim
 
 LOOKS_AFTER_START: Final = 1

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.simulation.ideal.measured_models import NotMeasuredError, read_model
-from slurm_dl.simulation.ideal.measured_tables import applications
+from slurm_dl.simulation.ideal.measured_models import NotMeasuredError, applications, read_model
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.field_values import amount, job_id, name, whole_gpus
 from slurm_dl.traces.file_lines import opened
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import Columns, gather
 
 _MOST_BATCH: Final = 1 << 30

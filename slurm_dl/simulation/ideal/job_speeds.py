@@ -1,4 +1,4 @@
-"""Jobs on clusters of several GPU types: a gang is on one type, and as fast as it is there."""
+"""Ideal clusters without places, whose jobs are as fast as their type or number of GPUs says."""
 
 from __future__ import annotations
 
@@ -43,3 +43,23 @@ class OnTypes(AtSpeeds):
     def leave(self, jobs: ActiveJobs, rows: Rows, /) -> None:
         """See `PlacementModel`."""
         jobs.speed[rows] = 1.0
+
+
+class OnSizes(AtSpeeds):
+    """A job that is to have another size is stopped, and starts again in it."""
+
+    def __init__(self) -> None:
+        self._gpus: F64 = np.zeros(0)
+        self._speed: F64 = np.zeros(0)
+
+    def settle(self, jobs: ActiveJobs, snap: Snapshot, intent: Intent, /) -> PlacementChange:
+        """See `PlacementModel`."""
+        self._gpus, self._speed = intent.gpus(snap).copy(), np.ones(len(jobs))
+        if intent.size is not None and snap.sizes is not None:
+            rows = (intent.size >= 0).nonzero()[0]
+            self._speed[rows] = snap.sizes.rate[intent.size[rows]]
+        return change_to(jobs, intent.target, self._gpus != jobs.gpus)
+
+    def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+        jobs.gpus[rows], jobs.speed[rows] = self._gpus[rows], self._speed[rows]
