@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from slurm_dl.experiments import cluster_presets, manifest
 from slurm_dl.experiments.comparison import FIGURES
 from slurm_dl.experiments.grid import Cell, Experiment, Figures
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.recording.typed_json import to_plain

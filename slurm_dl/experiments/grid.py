@@ -22,8 +22,8 @@ from slurm_dl.experiments.bootstrap_interval import TimeBlocks, resampled
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
 from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec, Result
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.report import export, summary_metrics

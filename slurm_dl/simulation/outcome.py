@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.model.completed_jobs import Records, RunNodes
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.model.job_record import Records, RunNodes
 from slurm_dl.model.jobs import F64, I32
 
 

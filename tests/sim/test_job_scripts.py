@@ -11,11 +11,11 @@ import pytest
 import slurm_scenarios as scenes
 
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import Held, Origin
 from slurm_dl.model.plan import Requeue
 from slurm_dl.model.snapshot import Snapshot

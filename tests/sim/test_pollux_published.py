@@ -14,8 +14,8 @@ from slurm_dl.experiments.grid import Cell, Experiment, Workload
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import PlacementSetup
 from slurm_dl.experiments.simulation_run import PolicySpec
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.ideal.measured_jobs import OnMeasured

@@ -17,8 +17,8 @@ from slurm_dl.config.daemon_section import DaemonSection
 from slurm_dl.daemon import rate_limits
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.trace import Ending
 from slurm_dl.policies.discrete_las import DiscreteLas

@@ -16,7 +16,7 @@ import pytest
 from slurm_dl import client_config, config
 from slurm_dl.cli.dlsubmit import command_job
 from slurm_dl.client_config import SOCKET_NAME, ClientConfig, read_client_config
-from slurm_dl.config.client import client_config_of
+from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import PathsSection, PolicySection
 from slurm_dl.placement.consolidate import Consolidate

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.jobs import F64
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import style

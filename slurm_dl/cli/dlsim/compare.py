@@ -29,8 +29,7 @@ from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
-from slurm_dl.report.number_format import unit_of
-from slurm_dl.report.terminal_table import progress
+from slurm_dl.report.terminal_table import progress, unit_of
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import safe

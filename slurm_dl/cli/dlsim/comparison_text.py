@@ -20,8 +20,16 @@ from slurm_dl.experiments import comparison
 from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.comparison import Compared, Comparison, Row
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.number_format import NONE, number, percent, unit_of
-from slurm_dl.report.terminal_table import Column, console, laid_out, table
+from slurm_dl.report.terminal_table import (
+    NONE,
+    Column,
+    console,
+    laid_out,
+    number,
+    percent,
+    table,
+    unit_of,
+)
 from slurm_dl.text import safe
 
 WIDTH: Final = 80

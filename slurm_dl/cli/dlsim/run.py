@@ -27,9 +27,8 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.report import export, summary_metrics
-from slurm_dl.report.number_format import number, percent
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
-from slurm_dl.report.terminal_table import console, progress
+from slurm_dl.report.terminal_table import console, number, percent, progress
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.outcome import Lay

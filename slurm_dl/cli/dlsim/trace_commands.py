@@ -16,7 +16,7 @@ from slurm_dl.cli.dlsim.simulation_options import SEED, cluster_option, format_o
 from slurm_dl.cli.policy_lists import wrapped
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
-from slurm_dl.report.number_format import duration, number
+from slurm_dl.report.terminal_table import duration, number
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
 from slurm_dl.traces import workload_fit as fits

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import click
@@ -13,7 +14,6 @@ from click.core import ParameterSource
 
 from slurm_dl.cli.dlsubmit import verdict
 from slurm_dl.cli.dlsubmit.delivery import SLURM_S, Delivery, deliver, sweep_of, tell
-from slurm_dl.cli.dlsubmit.usual_options import DEFAULTS, UsualOptions
 from slurm_dl.cli.dlsubmit.verdict import preview
 from slurm_dl.client_config import read_client_config
 from slurm_dl.json_types import JsonObject
@@ -34,11 +34,74 @@ from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check, qos_of
 from slurm_dl.submit.job_shape import HalfGpu, NodeRange
 from slurm_dl.submit.option_values import clean_text
-from slurm_dl.submit.sbatch_options import CommandLine
-from slurm_dl.submit.script_request import ScriptRequest
+from slurm_dl.submit.sbatch_options import REFUSED, SBATCH, CommandLine, Option
 from slurm_dl.submit.shell_quoting import quote
-from slurm_dl.submit.user_script import read_script
+from slurm_dl.submit.user_defaults import UserDefault, find_defaults
+from slurm_dl.submit.user_script import ScriptRequest, read_script
 from slurm_dl.text import safe
+
+DEFAULTS = "slurm_dl.defaults"
+"""Where click's context has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsualOptions:
+    """Options that hold where neither the line nor a script says otherwise."""
+
+    own: dict[str, str | bool]  # dlsubmit's, by the names of its parameters
+    sbatch: tuple[UserDefault, ...]  # sbatch's
+    found: Mapping[str, UserDefault]  # All of them
+    notes: tuple[str, ...]  # On files that do not count
+
+    def sbatch_beside(self, given: Sequence[str]) -> list[str]:
+        """Options of sbatch as it takes them, without those among *given*."""
+        names = {option.removeprefix("--").partition("=")[0] for option in given}
+        options = [default for default in self.sbatch if default.name not in names]
+        return [
+            f"--{default.name}" if default.value is True else f"--{default.name}={default.value}"
+            for default in options
+            if default.value is not False
+        ]
+
+
+def find(own: Mapping[str, Option]) -> UsualOptions:
+    """Defaults in the user's files, for the options *own* of dlsubmit by each of their spellings.
+
+    Raises:
+        ConfigError: A file of the user's is wrong.
+    """
+    settable = {field.name for field in fields(SubmitOptions)}
+    ours = {
+        spelling.removeprefix("--"): parameter
+        for spelling, option in own.items()
+        if spelling.startswith("--") and (parameter := option.name.replace("-", "_")) in settable
+    }
+    theirs = {option.name for option in SBATCH.values()} - REFUSED.keys() - ours.keys()
+    found, notes = find_defaults(os.environ, Path.cwd(), {*ours, *theirs})
+    return UsualOptions(
+        own={ours[name]: default.value for name, default in found.items() if name in ours},
+        sbatch=tuple(default for name, default in found.items() if name in theirs),
+        found=found,
+        notes=tuple(notes),
+    )
+
+
+def show(usual: UsualOptions, *, as_json: bool) -> int:
+    """Print each default with its file."""
+    rows = sorted((d.name, d.value, str(d.path)) for d in usual.found.values())
+    if as_json:
+        value = {name: {"value": said, "path": path} for name, said, path in rows}
+        click.echo(json.dumps({"defaults": value, "notes": list(usual.notes)}, indent=2))
+        return 0
+    for name, said, path in rows:
+        text = str(said).lower() if isinstance(said, bool) else safe(said)
+        click.echo(f"{name}: {text}  ({safe(path)})")
+    if not rows:
+        click.echo("no defaults: write them into ~/.config/slurm_dl/config.yaml or .slurm_dl.yaml")
+    for note in usual.notes:
+        click.echo(f"dlsubmit: note: {note}", err=True)
+    return 0
+
 
 _MOST_NAMED = 3
 

@@ -23,7 +23,7 @@ from slurm_dl.submit.job_request import JobRequest, qos_of
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
 from slurm_dl.submit.option_values import deadline_s, time_limit_s
 from slurm_dl.submit.script_job import ScriptJob
-from slurm_dl.submit.script_request import GPU_OPTIONS, ScriptRequest
+from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest
 from slurm_dl.text import ago, safe
 
 TIMEOUT_S = 3.0

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.target import NOBODY
+from slurm_dl.model.completed_jobs import RunNodes
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.job_record import RunNodes
 from slurm_dl.model.jobs import COMPLETING, F64, RUNNING
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.profile import Profile

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.job_record import Records, RunNodes, Runs
+from slurm_dl.model.completed_jobs import Records, RunNodes, Runs
 from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, JobRequests
