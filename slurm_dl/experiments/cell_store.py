@@ -26,7 +26,7 @@ from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
-from slurm_dl.recording.typed_json import to_plain
+from slurm_dl.recording.snapshot_file import to_plain
 from slurm_dl.report import export
 from slurm_dl.report.export import write_whole
 from slurm_dl.simulation.ideal import presets

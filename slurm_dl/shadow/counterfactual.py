@@ -31,7 +31,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.shadow.report_data import HOUR_S, Balance, Names, Period, Simulated, by_group
 from slurm_dl.simulation.cluster_shape import ClusterShape, NodeGroup
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, shapes
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, shapes
 from slurm_dl.simulation.slurm.scenario import OnStep, Scenario, simulate_plain, simulate_slurm
 
 SAME_S: Final = 60.0

@@ -16,7 +16,7 @@ from typing import Literal
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit import host_resources, job_environment, job_shape, job_sizes, option_values
+from slurm_dl.submit import host_resources, job_environment, job_extras, job_shape, option_values
 from slurm_dl.submit.batch_script import tasks_per_node
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_environment import NO_SETUP
@@ -221,7 +221,7 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
     if not chosen.enough_up:
         notes.append("not enough of the nodes are up; the job will wait for them")
     most_nodes = chosen.most_nodes if isinstance(chosen, NodeRange) else chosen.nodes
-    most_nodes = max([most_nodes, *(size.nodes for size in job_sizes.shapes(request))])
+    most_nodes = max([most_nodes, *(size.nodes for size in job_extras.shapes(request))])
     if most_nodes > 1 and chosen.gpu_type is None and len(chosen.types) > 1:
         types = ", ".join(gpu_type or job_shape.UNTYPED for gpu_type in chosen.types)
         notes.append(f"the nodes may have different GPUs ({types}); give --gpu-type")

@@ -21,7 +21,7 @@ from slurm_dl.model.plan import Requeue
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.shortest import Srtf
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.simulation.slurm.scheduling_passes import Phases

@@ -27,7 +27,7 @@ from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm import scenario
 from slurm_dl.simulation.slurm.daemon_timing import NEVER_QUIET, delay_after
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.overheads import IDEAL, PRODUCTION, SANDBOX, SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Simulation

@@ -40,7 +40,6 @@ NOT_IN_THE_TABLE = {
     "sandbox/process_control.py": "files of our own, read as the record of a sandbox is",
     "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.
-    "recording/typed_json.py": "recording, snapshot",
     "traces/table_format.py": "trace-itp and others",
     "traces/file_lines.py": "the same",
     "config/parameters.py": "config",

@@ -60,7 +60,7 @@ from slurm_dl.recording import cycles_file as recording_module
 from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Setup, Writer
 from slurm_dl.recording.replay_report import differences, plan_bytes
-from slurm_dl.recording.typed_json import from_bytes, to_bytes, to_plain
+from slurm_dl.recording.snapshot_file import from_bytes, to_bytes, to_plain
 
 FUZZ = 100
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]

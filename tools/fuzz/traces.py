@@ -71,10 +71,10 @@ _MODULES = {
     "gavel": "formats.gavel_shockwave",
     "pai": "formats.pai",
     "philly-json": "formats.philly_json",
-    "pollux": "formats.pollux",
+    "pollux": "formats.artifact_workloads",
     "sacct": "slurm.sacct",
     "slurm_dl": "formats.slurm_dl_csv",
-    "synergy": "formats.synergy_deploy",
+    "synergy": "formats.artifact_workloads",
 }
 
 

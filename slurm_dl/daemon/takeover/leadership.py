@@ -212,7 +212,7 @@ def _listening(config: Config, answer: Answer, log: FilteringBoundLogger) -> Ite
         servers.enter_context(contextlib.closing(unix))
         if config.control.listen:
             from slurm_dl.daemon.control.munge import Munge  # noqa: PLC0415 - only where it is set
-            from slurm_dl.daemon.control.tcp_server import TcpServer  # noqa: PLC0415
+            from slurm_dl.daemon.control.socket_server import TcpServer  # noqa: PLC0415
 
             munge = Munge(str(config.control.munge_socket))
             tcp = TcpServer(split_address(config.control.listen), munge=munge, reception=reception)

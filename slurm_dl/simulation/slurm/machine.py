@@ -17,8 +17,7 @@ from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.trace import Ending
 from slurm_dl.simulation.outcome import NodeJournal, SimulationError
 from slurm_dl.simulation.slurm.events import Agenda, Event, EventKind
-from slurm_dl.simulation.slurm.job_behaviour import Breakage, NodeFailures, OnSignal
-from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.slurm.job_columns import Breakage, JobColumns, NodeFailures, OnSignal
 from slurm_dl.simulation.slurm.node_pool import NodePool, SimulatedQueue
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scheduler import Backfill, Reserved, Start

@@ -39,8 +39,7 @@ from slurm_dl.simulation.slurm.daemon_timing import (
     quiet_until,
     until_wake,
 )
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
-from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, JobColumns, NodeFailures
 from slurm_dl.simulation.slurm.overheads import PRODUCTION, SlurmCosts
 from slurm_dl.simulation.slurm.scheduling_passes import Phases, next_on_grid
 from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim, Scripts

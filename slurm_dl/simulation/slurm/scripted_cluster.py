@@ -21,8 +21,7 @@ from slurm_dl.model.plan import Reshape
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.slurm.events import Event, EventKind
-from slurm_dl.simulation.slurm.job_behaviour import OnSignal
-from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.slurm.job_columns import JobColumns, OnSignal
 from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.scheduler import Start
 from slurm_dl.simulation.slurm.simulated_cluster import FIRST_JOB_ID, SlurmSim
