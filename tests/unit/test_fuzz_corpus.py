@@ -33,7 +33,7 @@ NOT_IN_THE_TABLE = {
     "experiments/cell_store.py": "figures that the experiment itself wrote",
     "forecast/worker.py": "questions and answers between the daemon and its process",
     "signal_test/trial.py": "what dlsubmit, our own, has printed",
-    "submit/past_submissions.py": "what dlsubmit wrote itself, into files of the user alone",
+    "submit/user_files.py": "what dlsubmit wrote itself, into files of the user alone",
     "testing/checks.py": "what the tests wrote themselves",
     "job/tool_process.py": "comments that we have just written as JSON",
     "sandbox/manifest.py": "a list of our own, read as the record of a sandbox is",

@@ -21,10 +21,9 @@ from slurm_dl.cli.dlsim.asked import (
 )
 from slurm_dl.experiments import array_job, comparison, grid, policy_words
 from slurm_dl.experiments.array_job import ArrayRequest, Folder
-from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.cell_store import Manifest, Store
 from slurm_dl.experiments.comparison import Compared, Comparison, Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
-from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ConfigError

@@ -18,9 +18,8 @@ from slurm_dl.cli.dlsim.asked import (
     read_lines,
 )
 from slurm_dl.experiments import grid
-from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.cell_store import Manifest, Store
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
-from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.model.errors import ConfigError

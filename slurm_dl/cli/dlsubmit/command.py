@@ -28,8 +28,8 @@ from slurm_dl.submit.job_request import (
     LAUNCHERS,
     SubmitOptions,
 )
-from slurm_dl.submit.past_submissions import again
 from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
+from slurm_dl.submit.user_files import again
 
 _LINE = "slurm_dl.command_line"
 

@@ -36,10 +36,9 @@ from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check, qos_of
 from slurm_dl.submit.job_shape import HalfGpu, NodeRange
 from slurm_dl.submit.option_values import clean_text
 from slurm_dl.submit.parameter_sweep import Sweep, parse
-from slurm_dl.submit.past_submissions import remember
 from slurm_dl.submit.sbatch_options import REFUSED, SBATCH, CommandLine, Option
 from slurm_dl.submit.shell_quoting import quote
-from slurm_dl.submit.user_defaults import UserDefault, find_defaults
+from slurm_dl.submit.user_files import UserDefault, find_defaults, remember
 from slurm_dl.submit.user_script import ScriptRequest, read_script
 from slurm_dl.text import safe
 
