@@ -94,7 +94,6 @@ def schema() -> dict[str, Any]:
 
 
 def _case(key: str, name: str, kind: type[object], default: object = None) -> dict[str, Any]:
-    """What the parameters may be where *key* is *name*."""
     return {
         "if": {
             "properties": {key: {"const": name}},

@@ -261,7 +261,6 @@ class _Index:
         return [i for _, _, i in best]
 
     def _last_names(self, user: int) -> I64:
-        """Ids of the names that *user* used last, `MOST_NAMES` at most."""
         first, last = self._stretch(user)
         found, begin = np.unique(self.both[first:last], return_index=True)
         if not len(found):

@@ -148,7 +148,6 @@ def _check_asked(first: int, count: int, others: tuple[PortClaim, ...]) -> None:
 
 
 def _counts(claim: PortClaim, directory: Path) -> bool:
-    """Whether *claim* is of another sandbox that still exists."""
     if claim.directory == str(directory):
         return False
     try:

@@ -204,7 +204,6 @@ def _long(name: str) -> Option | None:
 
 
 def _other_gres(option: ScriptOption) -> str:
-    """Generic resources other than GPUs in a ``--gres``."""
     items = (option.value or "").split(",") if option.name == "gres" else []
     return ",".join(item for item in items if not GPU_GRES.match(item.strip()))
 

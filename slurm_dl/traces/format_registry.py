@@ -140,7 +140,6 @@ def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - 
 
 
 def _name(path: Path) -> str:
-    """The file's name without its endings."""
     bare = path.name.removesuffix(".gz")
     return (
         Path(bare).stem

@@ -255,8 +255,6 @@ def show_formatted(jobs: Sequence[JsonObject], form: str, *, header: bool) -> No
 
 
 def _line(form: str, job: JsonObject | None) -> str:
-    """One job, or the headings."""
-
     def filled(spec: re.Match[str]) -> str:
         field, size = _BY_LETTER[spec["letter"]], int(spec["size"] or 0)
         value = field.title if job is None else safe(field.text(job), _LONGEST)

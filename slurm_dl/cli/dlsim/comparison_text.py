@@ -264,7 +264,6 @@ def _lines(rows: Sequence[Row], columns: dict[str, list[_Cell]]) -> list[list[Te
 
 
 def _fitting(rows: Sequence[Row], columns: dict[str, list[_Cell]], width: int) -> list[str]:
-    """Titles of the columns for which there is room."""
     names = [Column(title="policy", folds=True), *(Column(title=title) for title in columns)]
     widest = [[max(c.plain.split("\n"), key=len) for c in line] for line in _lines(rows, columns)]
     heads = [max(title.split("\n"), key=len) for title in ("policy", *columns)]
@@ -276,7 +275,6 @@ def _fitting(rows: Sequence[Row], columns: dict[str, list[_Cell]], width: int) -
 
 
 def _table(name: str, rows: Sequence[Row], columns: dict[str, list[_Cell]]) -> RenderableType:
-    """A line for each of *rows* with its part of the *columns*."""
     numbers = (Column(title=title, right=True) for title in columns)
     return table((Column(title=name, folds=True), *numbers), _lines(rows, columns))
 

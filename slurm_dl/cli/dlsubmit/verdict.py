@@ -259,7 +259,6 @@ def _is_promised(answer: JsonObject) -> bool:
 
 
 def _one(answer: JsonObject) -> JsonObject:
-    """The verdict on the one shape, or on the job."""
     shape = next(iter(as_list(answer.get("shapes"))), answer)
     return shape if isinstance(shape, dict) else {}
 

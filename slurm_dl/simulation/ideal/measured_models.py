@@ -266,7 +266,6 @@ class MeasuredModel:
         return between
 
     def _near(self, batch: int) -> tuple[int, int]:
-        """The next batches that were measured, below and above."""
         low = max((b for b in self._trained if b <= batch), default=0)
         high = min((b for b in self._trained if b >= batch), default=0)
         if not (low and high):

@@ -179,7 +179,6 @@ class JobColumns:
         return float((self.need_s[row] - self.saved_s[row]) / self.speed[row])
 
     def _checkpoints(self, row: int, work_s: float) -> int:
-        """How many checkpoints a run of *work_s* takes by itself."""
         every_s = float(self.every_s[row])
         return max(0, math.ceil(work_s / every_s) - 1) if every_s else 0
 

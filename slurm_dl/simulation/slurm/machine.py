@@ -286,7 +286,6 @@ class Machine:
             self.changes += 1
 
     def _leaves_s(self, row: int) -> float:
-        """How long a run that is told to end holds its GPUs."""
         stays = self._on_signal[row] == OnSignal.IGNORE
         return self._costs.epilog_s + (self._costs.kill_wait_s if stays else self._costs.stop_s)
 

@@ -252,7 +252,6 @@ def _clock(epoch: str) -> str:
 
 
 def _tres(listed: object) -> str:
-    """The GPUs of a list of TRES as sacct prints them."""
     parts = [
         f"gres/{name}={_word(one, 'count') or 0}"
         for one in (listed if isinstance(listed, list) else ())
