@@ -32,9 +32,9 @@ _HELP = {
 """The line of each command in the help: the first one of its own."""
 
 _MODULES = {
-    **{name: name for name in ("game", "generate", "history", "replay")},
+    **{name: name for name in ("game", "history", "replay")},
+    **dict.fromkeys(("generate", "traces"), "trace_commands"),
     "policies": "policy_lists",
-    "traces": "listing",
 }
 """Where a command is, if not in `experiment_commands`."""
 
