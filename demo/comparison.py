@@ -16,7 +16,7 @@ from rich.text import Text
 from demo.evidence import Evidence, record_of
 from demo.site import CRED_EXPIRE_S
 from demo.workload import GPUS, Kind
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.report.summary_metrics import summarise
 
 FOOTNOTE = (

@@ -16,8 +16,8 @@ from demo.logs import Between, TrainingLog, read_log
 from demo.site import SlurmJob
 from demo.workload import Training, Workload
 from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.model.completed_jobs import JobRecord
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.job_record import JobRecord
 
 CLOCK_S = 2.0
 """Slurm keeps whole seconds, so two of its times may differ from ours by this much."""

@@ -22,7 +22,7 @@ from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import LIVELY_SCHEDULER, Sandbox, SandboxNodes, SandboxSpec
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 
 CRED_EXPIRE_S: Final = 5
 """Slurm's default is 120; a requeued job is held for this long + 1 s."""

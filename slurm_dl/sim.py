@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from slurm_dl.experiments import call_arguments, comparison, grid, policy_words
 from slurm_dl.experiments.call_arguments import WithObjects, check, checked_each
+from slurm_dl.experiments.cell_store import Manifest, manifest_of
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
-from slurm_dl.experiments.manifest import Manifest, manifest_of
 from slurm_dl.experiments.placement_choice import parse_named
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import SlurmDlError

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.jobs import Origin
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.testing.situations import drawn

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from slurm_dl.sandbox import command_runner
+from slurm_dl.sandbox import process_control
 
 T = TypeVar("T")
 
@@ -22,5 +22,5 @@ PATIENCE: Final = float(
 def eventually(
     predicate: Callable[[], T], within_s: float = 30.0, every_s: float = 0.2, *, what: str = ""
 ) -> T:
-    """``slurm_dl.sandbox.command_runner.eventually`` with the deadline ``within_s * PATIENCE``."""
-    return command_runner.eventually(predicate, within_s * PATIENCE, every_s, what=what)
+    """``slurm_dl.sandbox.process_control.eventually`` with the deadline ``within_s * PATIENCE``."""
+    return process_control.eventually(predicate, within_s * PATIENCE, every_s, what=what)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from slurm_dl.model.job_record import Records, Runs
+from slurm_dl.model.completed_jobs import Records, Runs
 
 NAN = math.nan
 

@@ -20,7 +20,7 @@ from patience import PATIENCE, eventually
 
 from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.config import load
-from slurm_dl.config.client import client_config_of
+from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox import Sandbox

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from slurm_dl.engine.settings import Overdue, Preemption, Settings
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.outcome import Outcome
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import IDEAL, SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 

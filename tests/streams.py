@@ -27,7 +27,7 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.recording.cycles_file import Setup
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import IDEAL
 from slurm_dl.simulation.slurm.scenario import Scenario
 

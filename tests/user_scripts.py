@@ -7,9 +7,8 @@ from pathlib import Path
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.submit.script_job import ScriptJob, compose
-from slurm_dl.submit.script_request import ScriptRequest
 from slurm_dl.submit.script_templates import places
-from slurm_dl.submit.user_script import read_script
+from slurm_dl.submit.user_script import ScriptRequest, read_script
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -5,16 +5,21 @@ It imports click and nothing heavy, because every command pays for it at every p
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import re
+import shlex
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_dl.model.errors import ConfigError, ElsewhereError, SlurmDlError
-from slurm_dl.text import escaped
+from slurm_dl.text import escaped, safe
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -62,3 +67,97 @@ def _fail(name: str, message: str, status: int) -> NoReturn:
         # Paths, arguments and answers may be in it as they were given.
         click.echo(f"{name}: {escaped(line, _LONGEST_LINE)}", err=True)
     sys.exit(status)
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+SOCKET = click.option(
+    "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
+)
+CONFIG = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="Configuration file, if not SLURM_DL_CONFIG or /etc/slurm_dl/slurm_dl.yaml.",
+)
+SET = click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set one value as dlschedd's option of that name does.",
+)
+
+
+def seconds_of(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Seconds out of ``30s``, ``90m``, ``24h`` or ``7d``; None if the option is not given."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,6})([smhd])", value)
+    if match is None or not int(match[1]):
+        msg = f"{safe(value, 40)!r} is no time: write 30s, 90m, 24h or 7d"
+        raise click.BadParameter(msg, ctx=ctx, param=param)
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+_ARGUMENTS: Final = f"{__name__}.arguments"
+
+
+def command_line() -> str:
+    """The command that runs, in words that a shell takes."""
+    context = click.get_current_context()
+    return shlex.join([context.find_root().info_name or "", *context.meta.get(_ARGUMENTS, ())])
+
+
+class LazyGroup(click.Group):
+    """A group that lists the commands in *lazy* without importing their modules.
+
+    Args:
+        lazy: By name: ``module:attribute`` of the command, and its line in the help and in the
+            completion of shells; a command with an empty line is hidden.
+    """
+
+    def __init__(self, *args: Any, lazy: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:  # noqa: ANN401 - as of click.Group
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep *args* for `command_line`."""
+        ctx.meta[_ARGUMENTS] = tuple(args)
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands, in order."""
+        return sorted([*super().list_commands(ctx), *self._lazy])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command with its module imported."""
+        if cmd_name not in self._lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command and its line."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._lines(ctx)))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands and options that begin with *incomplete*."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, line in self._lines(ctx)
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def _lines(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        for name in self.list_commands(ctx):
+            if name in self._lazy:
+                line = self._lazy[name][1]
+            else:
+                line = self.commands[name].get_short_help_str(80)
+            if line:
+                yield name, line

@@ -14,8 +14,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import CompletionItem
 
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON
+from slurm_dl.cli.commandline import AS_JSON, print_json
 from slurm_dl.config.parameters import POLICY, RULE, SCHEME, parameters_of
 from slurm_dl.error_text import written
 from slurm_dl.json_types import Json

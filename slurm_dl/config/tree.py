@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from slurm_dl.config.breakers_section import BreakersSection
 from slurm_dl.config.daemon_section import DaemonSection, Listen, MetricsSection, TakeoverSection
 from slurm_dl.config.estimates_section import (
     DeadlinesSection,
@@ -22,8 +21,7 @@ from slurm_dl.config.estimates_section import (
 )
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
-from slurm_dl.config.preemption_section import PreemptionSection
-from slurm_dl.config.resizing_section import ResizingSection
+from slurm_dl.config.preemption_section import BreakersSection, PreemptionSection, ResizingSection
 from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,

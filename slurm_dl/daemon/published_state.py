@@ -19,13 +19,11 @@ from slurm_dl.config import Config, ConfigValue
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.waiting_sizes import shape_of
 from slurm_dl.json_types import JsonObject
-from slurm_dl.model.array_labels import has_task
 from slurm_dl.model.breaker import Breaker
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.ids import JobId, has_task
+from slurm_dl.model.jobs import JobState, Origin
 from slurm_dl.model.plan import Action, ForgetSteer
-from slurm_dl.model.size_history import size_of
+from slurm_dl.model.sizes import size_of
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.slurm.read.queue_reader import ReaderChoice

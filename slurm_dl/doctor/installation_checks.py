@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl import __version__, client_config
-from slurm_dl.config.client import client_config_of
+from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.daemon.assembly import LEDGER_FILE
 from slurm_dl.daemon.takeover import lease
 from slurm_dl.doctor.controller_config import CannotTellError

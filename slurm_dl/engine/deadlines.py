@@ -17,8 +17,7 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.settings import Deadlines
 from slurm_dl.engine.target import SLACK_GPUS, pools
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, Bool, Held
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETING, F64, Bool, Held, is_in
 from slurm_dl.model.promise import promises_in
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders

@@ -52,8 +52,7 @@ from slurm_dl.engine.waiting_sizes import (
 from slurm_dl.model.booking import changes
 from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.plan import Book, Plan, Promote, Reshape, SetSiteFactor, TripBreaker
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot

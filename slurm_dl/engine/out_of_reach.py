@@ -15,8 +15,7 @@ from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import pause_after_vain_tries_s
 from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, PENDING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, I64, PENDING, Bool, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 from slurm_dl.placement.resource_request import ResourceRequests

@@ -19,9 +19,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.placing.free_resources import HOLDING, FreeResources
 from slurm_dl.engine.target import NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.jobs import F64, PENDING, RUNNING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, PENDING, RUNNING, Bool, Origin, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 

@@ -16,8 +16,7 @@ from slurm_dl.engine.preemption.commitment import UNLIMITED_S
 from slurm_dl.engine.preemption.eligibility import Victims, accepted, unmodelled
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, RUNNING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.promise import NodeGroup, PromiseTerms, SharePlace, promises_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import eligible

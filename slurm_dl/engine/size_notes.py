@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Final
 
 from slurm_dl.engine.waiting_sizes import HOPELESS
+from slurm_dl.estimates.remaining_time import run_began
 from slurm_dl.estimates.size_speeds import elastic_rows
-from slurm_dl.estimates.spent_by_size import run_began
 from slurm_dl.model.booking import changes, entry, of_kind
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING
 from slurm_dl.model.plan import Book, Reshape
-from slurm_dl.model.size_history import SIZE, SizeHistory, size_histories, size_of
+from slurm_dl.model.sizes import SIZE, SizeHistory, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 
 _DAY_S: Final = 86_400.0

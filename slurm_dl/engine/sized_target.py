@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_dl.engine.target import EVERYTHING, NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
-from slurm_dl.model.jobs import I32, PENDING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import I32, PENDING, Bool, is_in
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.sizing import by_gain, jobs_at

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool, is_in
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 

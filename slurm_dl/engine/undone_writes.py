@@ -19,8 +19,7 @@ import numpy as np
 from slurm_dl.engine.write_retries import rest_cycles
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import BY_HAND, COMPLETING, PENDING, Held
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import BY_HAND, COMPLETING, PENDING, Held, is_in
 from slurm_dl.model.plan import Action, Plan, SetSiteFactor, Unseal, handover_of
 from slurm_dl.model.snapshot import Snapshot
 

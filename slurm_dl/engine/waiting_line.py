@@ -24,8 +24,7 @@ from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, in_window, is_undone
 from slurm_dl.engine.target import NOBODY, Rows, pools
-from slurm_dl.model.jobs import COMPLETING, I64, NOT_HELD, PENDING, Bool, Held
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETING, I64, NOT_HELD, PENDING, Bool, Held, is_in
 from slurm_dl.model.snapshot import Snapshot
 
 PLACES: Final = 50

@@ -20,8 +20,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, PENDING, Held
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import size_histories, size_of
-from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.sizes import Sizes, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
 

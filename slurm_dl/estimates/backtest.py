@@ -14,8 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from slurm_dl.estimates.boosted_trees import learned_s
-from slurm_dl.estimates.job_features import JobFeatures, asked_of
-from slurm_dl.estimates.similar_jobs import rolling_s, tagged_s
+from slurm_dl.estimates.similar_jobs import JobFeatures, asked_of, rolling_s, tagged_s
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, Bool
 

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_dl.estimates.job_features import JobFeatures, asked_of
+from slurm_dl.estimates.similar_jobs import JobFeatures, asked_of
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, I64
 

@@ -30,17 +30,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S
-from slurm_dl.estimates.spent_by_size import spent_by_size
+from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S, spent_by_size
 from slurm_dl.estimates.training_speed import SitePriors, SpeedEstimate, speed_of
 from slurm_dl.model.contract import Batch, Claim
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, I64
+from slurm_dl.model.jobs import COMPLETING, F64, I64, Origin
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import SizeHistory, size_histories, size_of
-from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.sizes import SizeHistory, Sizes, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 
 

@@ -30,9 +30,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from slurm_dl.estimates.job_features import as_submitted
-from slurm_dl.model.estimate_origin import I8, Origin
-from slurm_dl.model.jobs import F64, Jobs
+from slurm_dl.estimates.similar_jobs import as_submitted
+from slurm_dl.model.jobs import F64, I8, Jobs, Origin
 from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot

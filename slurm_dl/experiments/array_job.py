@@ -36,7 +36,7 @@ from slurm_dl.experiments.grid import Cell, Experiment, Figures, figures_of
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.policies import policy_file
-from slurm_dl.recording.typed_json import FormError, from_bytes, to_bytes
+from slurm_dl.recording.snapshot_file import FormError, from_bytes, to_bytes
 from slurm_dl.report.export import write_whole
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import job_environment, option_values

@@ -110,7 +110,6 @@ def asked(
 
 
 def _check_importable(kind: type[object]) -> None:
-    """Raise if another process could not import *kind*."""
     module = kind.__module__
     own = module == "__main__" or module.startswith(policy_file.MODULE)
     if own or "<locals>" in kind.__qualname__ or find_spec(module) is None:

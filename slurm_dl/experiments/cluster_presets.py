@@ -15,7 +15,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.ideal import presets, start_costs
 from slurm_dl.simulation.slurm import overheads
-from slurm_dl.simulation.slurm.job_behaviour import NodeFailures
+from slurm_dl.simulation.slurm.job_columns import NodeFailures
 from slurm_dl.traces.formats.gavel_shockwave import TABLE
 
 NAMED: Final = ("none", "slurm", "muri")

@@ -24,7 +24,7 @@ from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.number_format import plain_number
+from slurm_dl.report.terminal_table import plain_number
 
 FIGURES: Final = (
     "avg_jct_s", "median_jct_s", "p95_jct_s", "p99_jct_s", "avg_queue_s", "avg_slowdown",

@@ -12,7 +12,7 @@ from slurm_dl.experiments.game_workload import PLAYER, WantedJob, WantedJobs, li
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.simulation.slurm.job_behaviour import OnSignal
+from slurm_dl.simulation.slurm.job_columns import OnSignal
 from slurm_dl.text import shown
 
 HONEST: Final = "honest"

@@ -18,7 +18,7 @@ from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
-from slurm_dl.simulation.slurm.job_scripts import NOBODY, JobScript, Scripts
+from slurm_dl.simulation.slurm.scripted_cluster import NOBODY, JobScript, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S
 
 PLAYER = 0

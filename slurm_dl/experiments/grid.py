@@ -18,19 +18,19 @@ from typing import Any, Final, Protocol, TypeVar, cast
 import numpy as np
 
 from slurm_dl.experiments import cluster_presets, simulation_run
+from slurm_dl.experiments.bootstrap_interval import TimeBlocks, resampled
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
-from slurm_dl.experiments.resampling import TimeBlocks, resampled
 from slurm_dl.experiments.simulation_run import Chosen, Cluster, PolicySpec, Result
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.report import export, summary_metrics
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.simulation.outcome import SimulationError
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.made_tags import tagged
+from slurm_dl.traces.workload_generator import tagged
 
 MAX_CELLS: Final = 100_000
 MIN_LOAD: Final = 0.001
@@ -49,7 +49,7 @@ class Workload:
     cluster: str  # As `parse_shape` reads it
     trace: Trace | None = None  # The jobs; None: those of *file*
     file: Path | None = None  # A trace, read where the cell runs
-    tags: str = "none"  # As `made_tags.tagged` took them, or takes them for those of *file*
+    tags: str = "none"  # As `tagged` took them, or takes them for those of *file*
 
     @property
     def jobs(self) -> Trace:

@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
-from slurm_dl.experiments.elastic_jobs import drawn
 from slurm_dl.experiments.option_words import numbers, pairs
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
@@ -25,7 +24,7 @@ from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ANY_TYPE, ClusterShape
-from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.slurm.overheads import read_table
 from slurm_dl.text import counted, shown
 
@@ -52,7 +51,7 @@ class Oracle:
     due_after: float = 2.0  # So many times their run time after their submission, 1 or more
     rates: str | None = None  # A file of speeds by model and GPU type; see `read_rates`
     rates_from: str = "--rates"  # Whose file it is, for people
-    elastic: float = 0.0  # Share of the jobs that can change size, 0 to 1; see `elastic_jobs`
+    elastic: float = 0.0  # Share of the jobs that can change size, 0 to 1; see `oracle`
     expand: bool = False  # See `sized_target.Resizing`
     steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
@@ -261,3 +260,53 @@ def _due(share: float, after: float = 2.0) -> tuple[float, float]:
     if not 0 <= share <= 1 <= after:
         raise ValueError
     return share, after
+
+
+LARGEST_SERIAL: Final = 0.1
+TIMES: Final = (0.5, 1.0, 1.5, 2.0)
+
+
+def drawn(
+    trace: Trace, share: float, shape: ClusterShape, seed: int
+) -> tuple[JobSizes | None, ...]:
+    """The sizes of each job of *trace*; None for those that keep their size.
+
+    A job that asks for g GPUs runs on half, one, one and a half or two times as many, where these
+    are whole and the cluster has them. A job that asks for more than the cluster has stays as it
+    is. The speed on g GPUs is ``1 / (s + (1 - s) / g)``, with a serial part s of 0 to 0.1 that is
+    drawn for each job: at most 10, and 4.7 on 8 GPUs.
+
+    Source: Amdahl, "Validity of the single processor approach to achieving large scale computing
+    capabilities", AFIPS 1967. The range of s is ours.
+
+    Args:
+        share: Part of the jobs that is elastic, 0 to 1, drawn job by job.
+    """
+    random = np.random.default_rng([seed, 3])
+    elastic = random.random(len(trace)) < share
+    serial = random.uniform(0.0, LARGEST_SERIAL, len(trace))
+    nodes = shape.nodes()
+    all_gpus, node_gpus = float(nodes.gpus.sum()), float(nodes.gpus.max(initial=1.0))
+    found: list[JobSizes | None] = []
+    for asked, s, is_elastic in zip(trace.gpus.tolist(), serial, elastic, strict=True):
+        gpus = np.array([n * asked for n in TIMES])
+        gpus = gpus[(gpus == np.round(gpus)) & (gpus >= 1) & (gpus <= all_gpus)]
+        if not is_elastic or len(gpus) == 1 or asked not in gpus:
+            found.append(None)
+            continue
+        rate = speed(gpus, s) / speed(np.array([asked]), s)
+        found.append(
+            JobSizes(
+                gpus=gpus,
+                nodes=np.array([math.ceil(n / node_gpus) for n in gpus], dtype=np.float64),
+                rate=rate,
+                asked=int(gpus.searchsorted(asked)),
+            )
+        )
+    return tuple(found)
+
+
+def speed(gpus: F64, serial: float) -> F64:
+    """``(k,)`` speed on so many GPUs each; 1 on one."""
+    found: F64 = 1 / (serial + (1 - serial) / gpus)
+    return found

@@ -31,9 +31,8 @@ from slurm_dl.simulation.ideal.placement_model import PlacementModel
 from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
 from slurm_dl.simulation.ideal.start_costs import Costs
 from slurm_dl.simulation.job_knowledge import JobSizes
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.outcome import Outcome
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.outcome import NodeJournal, Outcome
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 

@@ -96,7 +96,7 @@ class StudyKey:
     trace: StudyTrace  # Which jobs, on which cluster
     policy: str  # As `parse_policy` takes it
     costs: str  # ``none``, ``slurm`` or the seconds of each restart
-    tags: str = NONE  # ``none``, or the standard deviation that `made_tags.tagged` takes
+    tags: str = NONE  # ``none``, or the standard deviation that `tagged` takes
 
     @property
     def workload(self) -> str:

@@ -21,10 +21,13 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
-from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster, GaveUpError
+from slurm_dl.simulation.forward.continued_cluster import (
+    ContinuedCluster,
+    ForwardTiming,
+    GaveUpError,
+)
 from slurm_dl.simulation.forward.initial_state import HypotheticalJob, beginning
 from slurm_dl.simulation.forward.runtime_distribution import RuntimeDistribution
-from slurm_dl.simulation.forward.timing import ForwardTiming
 
 LOW: Final = 0.1
 HIGH: Final = 0.9

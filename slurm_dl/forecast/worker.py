@@ -59,9 +59,9 @@ def asked_of_worker(
     """What `answer` takes, as one line of JSON."""
     from slurm_dl.config.engine_settings import settings_of, with_sure_saves  # noqa: PLC0415
     from slurm_dl.forecast.forward_runs import Asked  # noqa: PLC0415 - numpy
-    from slurm_dl.recording.typed_json import to_bytes  # noqa: PLC0415
+    from slurm_dl.recording.snapshot_file import to_bytes  # noqa: PLC0415
+    from slurm_dl.simulation.forward.continued_cluster import ForwardTiming  # noqa: PLC0415
     from slurm_dl.simulation.forward.initial_state import live_jobs  # noqa: PLC0415
-    from slurm_dl.simulation.forward.timing import ForwardTiming  # noqa: PLC0415
 
     past = snapshot.past
     part = past.part(slice(-MOST_PAST, None))
@@ -128,7 +128,7 @@ def answer(content: bytes, is_over: Callable[[], bool] = lambda: False) -> JsonO
     """
     from slurm_dl.config.tree import PolicySection  # noqa: PLC0415
     from slurm_dl.forecast.forward_runs import Asked, foresee  # noqa: PLC0415 - numpy
-    from slurm_dl.recording.typed_json import from_bytes  # noqa: PLC0415
+    from slurm_dl.recording.snapshot_file import from_bytes  # noqa: PLC0415
 
     asked = from_bytes(content, Asked)
     policy = PolicySection.model_validate({"order": asked.order, "parameters": asked.parameters})

@@ -25,6 +25,7 @@ from slurm_dl.job.run_files import (
     SIGNAL_VARIABLE,
     STATE_FILE,
     STOPPED_FILE,
+    close_to_others,
     is_first_rank,
     is_marked,
     read_object,
@@ -34,7 +35,6 @@ from slurm_dl.job.run_files import (
     write_mark,
     write_whole,
 )
-from slurm_dl.job.untrusted_files import close_to_others
 
 EXIT_REQUEUE = 75
 """Exit status for "checkpoint saved, run me again" (sysexits.h: EX_TEMPFAIL)."""

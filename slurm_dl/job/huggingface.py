@@ -109,7 +109,6 @@ def _ends_epoch(state: TrainerState) -> bool:
 
 
 def _all_ranks() -> None:
-    """Wait for the other ranks, if there are any."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()
 

@@ -14,9 +14,8 @@ from slurm_dl.job.child import Signals
 from slurm_dl.job.controller import JobController, find_controller, job_label, preemption_variables
 from slurm_dl.job.options import DlrunOptions, parse_options
 from slurm_dl.job.rank_order import RANKS_VARIABLE, as_allotted, find_layout, write_layout
-from slurm_dl.job.run_files import RUN_DIR_VARIABLE, restart_count
+from slurm_dl.job.run_files import RUN_DIR_VARIABLE, make_run_dir, restart_count
 from slurm_dl.job.supervise import Supervisor, log
-from slurm_dl.job.untrusted_files import make_run_dir
 
 PYTHON_PATH = Path(__file__).with_name("pythonpath")
 """Holds one package, which stands for `slurm_dl`: no other name can be found there."""

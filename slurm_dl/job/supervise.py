@@ -18,7 +18,7 @@ from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
 from slurm_dl.job.comment_report import ProgressReport, RateReport, SaveReport
 from slurm_dl.job.controller import CallFailedError, JobController
-from slurm_dl.job.forwarding import Forwarding
+from slurm_dl.job.forwarding import Forwarding, ScriptHold
 from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.options import ACK_MARGIN_S, DlrunOptions
 from slurm_dl.job.run_files import (
@@ -34,7 +34,6 @@ from slurm_dl.job.run_files import (
     is_marked,
     write_mark,
 )
-from slurm_dl.job.script_hold import ScriptHold
 
 LOOK_EVERY_S = 0.5
 """While a signal is owed to the command: how often to look whether it has a handler now."""

@@ -26,8 +26,8 @@ from slurm_dl.model.jobs import (
     Held,
     Jobs,
     JobState,
+    is_in,
 )
-from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.steer import Steer
 

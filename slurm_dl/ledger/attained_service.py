@@ -19,9 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
-from slurm_dl.model.membership import is_in
-from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState, Remembered, is_in
 
 Column = npt.NDArray[Any]
 

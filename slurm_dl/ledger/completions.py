@@ -14,9 +14,7 @@ import numpy as np
 
 from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, I64, JobState
-from slurm_dl.model.membership import is_in
-from slurm_dl.model.remembered import Remembered
+from slurm_dl.model.jobs import COMPLETED, I64, JobState, Remembered, is_in
 from slurm_dl.model.snapshot import JobText, Observed
 
 LONGEST_TEXT = 200

@@ -16,8 +16,7 @@ from slurm_dl.ledger.attained_service import AttainedService
 from slurm_dl.model.breaker import OWNER_UNKNOWN, Fate, Restart
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import PENDING, RUNNING, Held, JobState
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import PENDING, RUNNING, Held, JobState, is_in
 from slurm_dl.model.snapshot import Observed
 
 SOON_S = 300.0

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from slurm_dl.ledger.attained_service import HOLDS, AttainedService, Column
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I32, PENDING, Bool, Jobs
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, I32, PENDING, Bool, Jobs, is_in
 from slurm_dl.model.snapshot import Observed
 
 BROKEN: Final = "broken_contract"

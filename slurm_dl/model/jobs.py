@@ -8,8 +8,8 @@ way in.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import Annotated, Any, Final, Self
@@ -17,9 +17,30 @@ from typing import Annotated, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.estimate_origin import I8
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.json_marks import Column
+
+I8 = Annotated[npt.NDArray[np.int8], Column("i")]
+
+
+class Origin(IntEnum):
+    """Sources of an estimate, the most trustworthy first. Unknown is not zero."""
+
+    KNOWN = 0
+    """Exactly so: a simulation's own figure."""
+    MEASURED = 1
+    """Runs of this job, or of this model in this shape."""
+    REPORTED = 2
+    """The job says so while it runs."""
+    FITTED = 3
+    """A curve through what was measured in other shapes."""
+    HISTORY = 4
+    """Earlier jobs like this one."""
+    DECLARED = 5
+    """What was asked for at submission: the time limit."""
+    PRIOR = 6
+    """Nothing is known of this job: the site's word, or a law that holds for jobs as such."""
+
 
 I16 = Annotated[npt.NDArray[np.int16], Column("i")]
 I32 = Annotated[npt.NDArray[np.int32], Column("i")]
@@ -196,3 +217,74 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "requeueable": np.bool_,
     "exclusive": np.bool_,
 }
+
+
+_MANY = 4096
+"""From here on NumPy's choice pays."""
+
+
+def is_in(values: npt.NDArray[Any], among: npt.NDArray[Any] | Collection[Any]) -> Bool:
+    """``(len(values),)`` bool: the value is one of *among*, in whatever order those are.
+
+    For the few hundred ids of a look `numpy.isin` spends several times longer on choosing a method
+    than this takes altogether.
+
+    Args:
+        among: An array, or a sequence of numbers or of strings.
+    """
+    if not len(among):
+        return np.zeros(len(values), dtype=np.bool_)
+    if len(values) + len(among) > _MANY:
+        return np.isin(values, np.asarray(among))
+    ordered = np.array(among)
+    ordered.sort()
+    at = ordered.searchsorted(values)
+    at[at == len(ordered)] = 0
+    found: Bool = ordered[at] == values
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Remembered:
+    """What the ledger adds to each job, as columns beside `Jobs` (n rows, same order).
+
+    Attributes:
+        waiting_since_s: ``(n,)`` end of the last run, or the first submit, epoch seconds; for a job
+            that is held, or waits for something else than room, about now.
+        queued_s: ``(n,)`` its place in the queue: when it could last have started for the first
+            time, not held by anybody, without a dependency or a begin time ahead, epoch seconds; of
+            a job that may not yet, now. Empty: *first_submit_s*, as in older recordings.
+        preemptions: ``(n,)`` int32, how often we have requeued it; where Slurm itself preempts,
+            how often it was requeued by anybody.
+        last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never. Where Slurm itself
+            preempts, for a job that was requeued, the start of its run.
+        fruitless: ``(n,)`` int32, hand-overs for it since it last ran after which it did not start.
+        first_run_s: ``(n,)`` start of its first run, or of the first after its service was last
+            forgiven, epoch seconds; 0 before any.
+    """
+
+    attained_gpu_s: F64  # ``(n,)`` GPU-seconds received so far over all runs
+    ran_s: F64  # ``(n,)`` wall seconds run so far over all runs
+    forgiven_gpu_s: F64  # ``(n,)`` attained service that a promotion took out of the ranking
+    forgiven_ran_s: F64  # ``(n,)`` run time that a promotion took out of the ranking
+    first_run_s: F64
+    first_submit_s: F64  # ``(n,)`` submit time before any requeue, epoch seconds
+    waiting_since_s: F64
+    preemptions: I32
+    last_preempted_s: F64
+    fruitless: I32
+    last_fruitless_s: F64  # ``(n,)`` end of the last of those, epoch seconds; 0 if none
+    site_factor: I64  # ``(n,)`` int64, the SiteFactor last written; 0 if none
+    tier: I16  # ``(n,)`` int16, its tier in the last order; -1 if it is new or that is not kept
+    place: F64  # ``(n,)`` its place in the last order; 0 if it is new or that is not kept
+    queued_s: F64 = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        if not len(self.queued_s):
+            object.__setattr__(self, "queued_s", self.first_submit_s)
+        lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        if len(set(lengths.values())) > 1:
+            msg = f"ledger columns differ in length: {lengths}"
+            raise ValueError(msg)
+        for name in lengths:
+            getattr(self, name).setflags(write=False)

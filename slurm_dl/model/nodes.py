@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool
 
 
@@ -138,3 +140,52 @@ def _seal(columns: Nodes | Allocations, of: str) -> None:
     for value in values.values():
         if isinstance(value, np.ndarray):
             value.setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OtherGres:
+    """What jobs ask of GRES that are no GPUs.
+
+    Attributes:
+        asked: ``(g,)`` units that a pending or running job takes of each of its nodes, by job id.
+    """
+
+    names: tuple[str, ...]  # ``nvme``, or ``nvme:fast`` for one type; those that some job asks for
+    total: F64  # ``(g, m)`` units of each on each node
+    asked: Mapping[JobId, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.total.setflags(write=False)
+
+
+SLACK = 1e-6
+"""Three thirds of a GPU are one, whatever the rounding of their sum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedGpu:
+    """One device that is handed out in shares at the moment, to jobs that may be several.
+
+    Slurm hands a device out whole or in shares (``gres/shard``), never both at a time. The queue
+    says how much of GPUs a job holds, not on which device; that is read apart from it.
+
+    Attributes:
+        first: All devices before it on the node are known to be taken: of those with room Slurm
+            takes this one (22.05.8; see docs/use/sharing.md).
+    """
+
+    node: int  # Row in `Nodes`
+    index: int  # Slurm's index of the device on its node
+    jobs: tuple[JobId, ...]  # The jobs with shares of it, ascending; at least one
+    shares: tuple[float, ...]  # What part of the device each of them has, above 0
+    first: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.jobs or len(self.jobs) != len(self.shares):
+            msg = f"a shared GPU has one or more jobs with one share each (got {self})"
+            raise ValueError(msg)
+
+    @property
+    def free(self) -> float:
+        """The part of it that nobody holds."""
+        return max(0.0, 1.0 - sum(self.shares))

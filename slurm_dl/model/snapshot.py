@@ -20,18 +20,13 @@ from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
-from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import F64, I16, I64, Bool, Jobs
+from slurm_dl.model.jobs import F64, I8, I16, I64, Bool, Jobs, Origin, Remembered
 from slurm_dl.model.json_marks import SharedMasks
-from slurm_dl.model.nodes import Allocations, Nodes
-from slurm_dl.model.other_gres import OtherGres
-from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.model.limits import PartitionLimits, Quotas
+from slurm_dl.model.nodes import Allocations, Nodes, OtherGres, SharedGpu
 from slurm_dl.model.promise import PromiseTerms
-from slurm_dl.model.quotas import Quotas
-from slurm_dl.model.remembered import Remembered
-from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.steer import Steer
 

@@ -9,8 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from slurm_dl.model.estimate_origin import I8
-from slurm_dl.model.jobs import F64, I32, I64
+from slurm_dl.model.jobs import F64, I8, I32, I64
 
 
 class Ending(IntEnum):

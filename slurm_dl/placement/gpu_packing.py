@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.profile import Label, Load, Profile
-from slurm_dl.model.shared_gpu import SLACK
 
 HALF: Final = 0.5
 """Share of a device from which on no third job fits beside two."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.model.shared_gpu import SLACK
+from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.snapshot import Snapshot
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.model.other_gres import OtherGres
+from slurm_dl.model.nodes import OtherGres
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import Unreserved, eligible
 

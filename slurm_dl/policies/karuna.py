@@ -24,9 +24,8 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, PENDING, Bool
+from slurm_dl.model.jobs import F64, PENDING, Bool, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start

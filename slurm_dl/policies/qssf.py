@@ -22,8 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from slurm_dl.estimates.boosted_trees import learned_s
-from slurm_dl.estimates.job_features import asked
-from slurm_dl.estimates.similar_jobs import rolling_s
+from slurm_dl.estimates.similar_jobs import asked, rolling_s
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders

@@ -17,8 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.estimates.job_features import asked
-from slurm_dl.estimates.similar_jobs import Average, tagged_s
+from slurm_dl.estimates.similar_jobs import Average, asked, tagged_s
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders

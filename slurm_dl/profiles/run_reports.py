@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from slurm_dl.job.untrusted_files import read_regular
+from slurm_dl.job.run_files import read_regular
 from slurm_dl.model.profile import NAME, CheckpointCost, Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.text import escaped

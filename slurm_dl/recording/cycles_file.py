@@ -30,8 +30,14 @@ from slurm_dl.model.plan import Plan
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import policy_file, registry
 from slurm_dl.policies.base import Policy
-from slurm_dl.recording.snapshot_file import check
-from slurm_dl.recording.typed_json import FormError, from_bytes, from_plain, to_bytes, to_plain
+from slurm_dl.recording.snapshot_file import (
+    FormError,
+    check,
+    from_bytes,
+    from_plain,
+    to_bytes,
+    to_plain,
+)
 from slurm_dl.text import shown
 
 FORMAT = 4

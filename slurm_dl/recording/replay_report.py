@@ -31,7 +31,7 @@ from slurm_dl.model.plan import OpenHandover, Plan
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.recording.cycles_file import RecordedCycle, RecordingError, Setup
-from slurm_dl.recording.typed_json import to_plain
+from slurm_dl.recording.snapshot_file import to_plain
 from slurm_dl.text import counted, duration, safe
 from slurm_dl.yaml_places import parse
 

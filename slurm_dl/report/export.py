@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_dl.files import replace_file
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
-from slurm_dl.report.number_format import plain_number
 from slurm_dl.report.summary_metrics import Group, Spread, Summary
+from slurm_dl.report.terminal_table import plain_number
 from slurm_dl.text import escaped
 
 _FORMULA = ("=", "+", "-", "@")

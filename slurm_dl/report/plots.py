@@ -19,11 +19,11 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from matplotlib.ticker import PercentFormatter as Percent
 
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.jobs import F64
 from slurm_dl.report import style, timeline
-from slurm_dl.report.number_format import NONE, TimeUnit, duration, number, unit_of
 from slurm_dl.report.summary_metrics import spread
+from slurm_dl.report.terminal_table import NONE, TimeUnit, duration, number, unit_of
 
 _POINTS: Final = 2000
 """Most points of one line; a page is not wider."""

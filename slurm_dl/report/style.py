@@ -27,7 +27,7 @@ from matplotlib.ticker import NullLocator
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.report.export import write_whole
-from slurm_dl.report.number_format import NONE
+from slurm_dl.report.terminal_table import NONE
 from slurm_dl.text import safe
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

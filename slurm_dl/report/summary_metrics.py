@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.report.timeline import jobs_present
 

@@ -15,9 +15,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from slurm_dl.report.number_format import NONE, duration, number, percent, unit_of
 from slurm_dl.report.summary_metrics import UNFAIR_RHO, Group, Spread, Summary
-from slurm_dl.report.terminal_table import Column, table
+from slurm_dl.report.terminal_table import NONE, Column, duration, number, percent, table, unit_of
 from slurm_dl.text import safe
 
 _NAME: Final = 14

@@ -11,7 +11,7 @@ from typing import Self
 
 import numpy as np
 
-from slurm_dl.model.job_record import Records, Runs
+from slurm_dl.model.completed_jobs import Records, Runs
 from slurm_dl.model.jobs import F64
 
 

@@ -14,8 +14,8 @@ from subprocess import CompletedProcess
 from typing import Final
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import command_runner
 from slurm_dl.sandbox import layout as layouts
+from slurm_dl.sandbox import process_control
 from slurm_dl.sandbox.layout import Layout
 
 SERVER: Final = "mariadbd"
@@ -104,7 +104,7 @@ def prepare(layout: Layout) -> None:
         return
     new = layout.database / "data.new"
     shutil.rmtree(new, ignore_errors=True)
-    command_runner.run(
+    process_control.run(
         [
             INSTALLER,
             "--no-defaults",

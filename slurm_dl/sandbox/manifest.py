@@ -26,9 +26,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
 from slurm_dl.sandbox.config_files import ports_needed
 from slurm_dl.sandbox.layout import Layout, check_path, write_file
+from slurm_dl.sandbox.process_control import DeadlinePassedError, eventually
 from slurm_dl.sandbox.spec import SandboxSpec, differences
 
 # Below Linux' ephemeral ports (32768 and up), above Slurm's own and most services'.
@@ -148,7 +148,6 @@ def _check_asked(first: int, count: int, others: tuple[PortClaim, ...]) -> None:
 
 
 def _counts(claim: PortClaim, directory: Path) -> bool:
-    """Whether *claim* is of another sandbox that still exists."""
     if claim.directory == str(directory):
         return False
     try:

@@ -17,19 +17,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import (
-    accounting_database,
-    command_runner,
-    config_files,
-    manifest,
-    process_control,
-)
+from slurm_dl.sandbox import accounting_database, config_files, manifest, process_control
 from slurm_dl.sandbox import layout as layouts
-from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
 from slurm_dl.sandbox.daemons import MUNGED, MYSQLD, SLURMCTLD, SLURMD, SLURMDBD, TERM_S, Daemons
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import Record
-from slurm_dl.sandbox.process_control import Process
+from slurm_dl.sandbox.process_control import DeadlinePassedError, Process, eventually
 from slurm_dl.sandbox.spec import SandboxSpec
 
 _NODE_STATE: Final = re.compile(r"^NodeName=(\S+) .*? State=(\S+)", re.MULTILINE)
@@ -196,7 +189,7 @@ class Sandbox:
             cwd: By default :attr:`jobs_directory`.
             env: Added to the clean environment.
         """
-        return command_runner.run(
+        return process_control.run(
             argv,
             timeout_s,
             check=check,
@@ -321,7 +314,7 @@ class Sandbox:
 
     def _start(self, names: Sequence[str]) -> None:
         """Start *names*, all of one kind, and wait until they serve."""
-        env = {"PATH": command_runner.PATH, "LANG": "C.UTF-8", **self.env}
+        env = {"PATH": process_control.PATH, "LANG": "C.UTF-8", **self.env}
         self._daemons.start(names, env=env)
         within_s = _START_S + len(names)
 

@@ -24,14 +24,14 @@ from slurm_dl.config import Config
 from slurm_dl.config.engine_settings import profiles_of, settings_of, with_sure_saves
 from slurm_dl.engine.settings import Settings
 from slurm_dl.ledger.noted import ShadowJob
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.shadow.report_data import HOUR_S, Balance, Names, Period, Simulated, by_group
 from slurm_dl.simulation.cluster_shape import ClusterShape, NodeGroup
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, shapes
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, shapes
 from slurm_dl.simulation.slurm.scenario import OnStep, Scenario, simulate_plain, simulate_slurm
 
 SAME_S: Final = 60.0

@@ -20,8 +20,7 @@ from slurm_dl.ledger.noted import LONGEST_NAME, MinuteTotals, Noted, PlannedHand
 from slurm_dl.ledger.sqlite.store import StoreError
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, I64, NOT_HELD, PENDING, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETED, I64, NOT_HELD, PENDING, Bool, is_in
 from slurm_dl.model.plan import OpenHandover, Plan, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.shadow.planned_handovers import PlannedHandovers, account_of

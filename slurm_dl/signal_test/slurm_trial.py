@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_dl.job.untrusted_files import RUNS_NAME
+from slurm_dl.job.run_files import RUNS_NAME
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.handover import Run

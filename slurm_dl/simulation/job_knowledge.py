@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.jobs import F64, I64, Origin
 from slurm_dl.model.policy_inputs import Inputs
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import Sizes

@@ -1,8 +1,8 @@
 """dlsubmit: a few words from the user, a batch script and sbatch's arguments from us.
 
-command line -> `sbatch_options` (divide) -> `job_request` (validate) -> `job_shape`, `node_range`
-or `half_gpu` (nodes and GPUs) -> `job_extras` (CPUs, memory, switches) -> `batch_script` (template,
-arguments) -> sbatch. Only the command line, `slurm_calls` and `model_profile` touch the world.
+command line -> `sbatch_options` (divide) -> `job_request` (validate) -> `job_shape`
+(nodes and GPUs) -> `job_extras` (CPUs, memory, switches) -> `batch_script` (template,
+arguments) -> sbatch. Only the command line, `slurm_calls` and `job_extras` touch the world.
 
 The names below are for scripts of users: an `Executor` runs dlsubmit for a call of a function.
 They need Python 3.8 and the standard library alone, and so does all that is imported here.

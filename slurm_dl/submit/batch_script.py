@@ -14,11 +14,9 @@ from pathlib import PurePath
 
 from slurm_dl.model.shape import Shape
 from slurm_dl.submit import job_comment, script_templates
-from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest
-from slurm_dl.submit.job_shape import JobShape
-from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.job_shape import HalfGpu, JobShape, NodeRange
 from slurm_dl.submit.shell_quoting import UserText
 
 

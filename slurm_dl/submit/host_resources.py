@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from slurm_dl.model.profile import Profile
 from slurm_dl.placement.synergy import Share, demand, proportional
 from slurm_dl.slurm.read.grammar import UsableNode
-from slurm_dl.submit.half_gpu import HalfGpu
-from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape
-from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, HalfGpu, JobShape, NodeRange
 
 Wanted = JobShape | NodeRange | HalfGpu
 """All kinds of shapes."""

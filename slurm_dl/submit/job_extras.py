@@ -5,24 +5,27 @@ All of it only where the user said nothing of it, and each with a note where it 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.job.rank_order import is_tree, leaves
-from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.contract import MOST_SIZES
+from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.profile import Profile, skew_of
+from slurm_dl.model.shape import Shape, by_gpus
 from slurm_dl.placement.synergy import Share, proportional
 from slurm_dl.slurm.read.grammar import read_usable
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.submit import host_resources, job_sizes, slurm_calls
+from slurm_dl.submit import host_resources, job_comment, job_shape, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
 from slurm_dl.submit.host_resources import Silence, Wanted
 from slurm_dl.submit.job_request import JobRequest
-from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape
-from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape, NodeRange
 from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import duration, shown
 
@@ -68,10 +71,10 @@ def _host_share(
     tasks, elastic = tasks_per_node(request, wanted), bool(request.sizes)
     if not silence:
         return (), told(wanted, (), silence, request.sbatch, tasks_per_node=tasks, elastic=elastic)
-    sizes = job_sizes.shapes(request)
+    sizes = shapes(request)
     least = wanted
     if isinstance(wanted, JobShape):
-        least = job_sizes.least_of(request, wanted, known.partitions)
+        least = least_of(request, wanted, known.partitions)
     nodes = host_resources.kinds(known.partitions, least)
     names = [node.name for node in nodes if node.name]
     limit = host_resources.UNLIMITED
@@ -273,3 +276,113 @@ def _mb(text: str) -> int:
     unit = text[-1:].upper()
     number = text[:-1] if unit in _TO_MB else text
     return int(_whole(number) * _TO_MB.get(unit, 1.0))
+
+
+_NEAR_NAMES = 5
+
+
+def find_profile(model: str, profile_dir: Path) -> tuple[Profile | None, str]:
+    """The profile that a job's ``--model`` names, and what its owner should know about it.
+
+    Raises:
+        ConfigError: The site has profiles, and this name is none of them.
+    """
+    from slurm_dl.profiles import (  # noqa: PLC0415 - YAML: only where a model is named
+        load_profiles,
+        shipped_profiles,
+        site_over,
+    )
+
+    own: Mapping[str, Profile] = {}
+    try:
+        if _is_open(profile_dir):
+            own = load_profiles(profile_dir, reader="user")
+        known = site_over(shipped_profiles(), own)
+    except ConfigError as err:
+        first = str(err).partition("\n")[0]
+        return None, f"profiles of models are not used: {first}"
+    profile = known.get(model)
+    if profile is not None:
+        return profile, ""
+    near = difflib.get_close_matches(model, sorted(known), n=_NEAR_NAMES)
+    hint = f"near it: {', '.join(near)}" if near else "dlctl profile list shows them"
+    if own:
+        msg = f"--model: there is no profile {shown(model)}; {hint}"
+        raise ConfigError(msg)
+    return None, f"there is no profile {shown(model)}, so it only names the model; {hint}"
+
+
+def _is_open(directory: Path) -> bool:
+    try:
+        return directory.is_dir()
+    except OSError:  # A directory above it is closed.
+        return False
+
+
+def lay_out(
+    request: JobRequest,
+    wanted: Wanted,
+    partitions: Sequence[GpuPartition],
+    kept: Collection[str] = (),
+) -> JobRequest:
+    """*request* with all its sizes as shapes, fewest GPUs first, in its comment too.
+
+    Args:
+        wanted: The shape that it is submitted with; it is one of its sizes.
+        partitions: Where it may run.
+        kept: Names of the variables that sbatch gets.
+
+    Raises:
+        ConfigError: One of them does not fit, they are too many, or the comment is too long.
+    """
+    if not request.sizes or not isinstance(wanted, JobShape):
+        return request
+    if "SBATCH_EXCLUSIVE" in kept:
+        msg = "--sizes cannot go with SBATCH_EXCLUSIVE: a size takes its part of each node"
+        raise ConfigError(msg)
+    asked = Shape(wanted.nodes, wanted.gpus_per_node)
+    sizes = by_gpus({asked, *(_laid(size, asked, request, partitions) for size in request.sizes)})
+    if len(sizes) > MOST_SIZES:
+        msg = f"--sizes: {len(sizes)} with that of --gpus, at most {MOST_SIZES}; leave some out"
+        raise ConfigError(msg)
+    comment = job_comment.with_sizes(request.comment, sizes, asked, request.batch)
+    return replace(request, sizes=sizes, comment=comment)
+
+
+def least_of(request: JobRequest, wanted: JobShape, partitions: Sequence[GpuPartition]) -> JobShape:
+    """*wanted*, as if it asked of a node what the least of its sizes asks, on any type."""
+    if not request.sizes:
+        return wanted
+    types = {node.gpu_type for partition in partitions for node in partition.nodes}
+    each = min(size.gpus_per_node for size in shapes(request))
+    fitting = wanted.types if wanted.gpu_type else tuple(sorted(types))
+    return replace(wanted, gpus_per_node=each, types=fitting)
+
+
+def shapes(request: JobRequest) -> tuple[Shape, ...]:
+    """Its sizes, once they are laid out."""
+    return tuple(size for size in request.sizes if isinstance(size, Shape))
+
+
+def _laid(
+    size: int | Shape, asked: Shape, request: JobRequest, partitions: Sequence[GpuPartition]
+) -> Shape:
+    if size in {asked.gpus, asked}:
+        return asked  # --nodes has said how these lie.
+    gpus, nodes = (size, None) if isinstance(size, int) else (size.gpus, size.nodes)
+    try:
+        found = job_shape.choose(partitions, gpus=gpus, gpu_type=request.gpu_type, nodes=nodes)
+    except ConfigError as err:
+        # The remedy in the words of this option.
+        said = re.sub(
+            r"--(gpus|nodes)=(\d+)", lambda m: _as_size(m[1], int(m[2]), gpus, nodes), str(err)
+        )
+        msg = f"--sizes: {size}: {said.replace('--nodes', 'nodes')}"
+        raise ConfigError(msg) from None
+    return Shape(found.nodes, found.gpus_per_node)
+
+
+def _as_size(option: str, number: int, gpus: int, nodes: int | None) -> str:
+    if option == "nodes":
+        return f"{number}x{gpus // number}"
+    return f"{number}" if nodes is None else f"{nodes}x{number // nodes}"

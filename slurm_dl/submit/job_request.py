@@ -12,12 +12,12 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Literal, cast, get_args
 
-from slurm_dl.job.untrusted_files import RUNS_NAME
+from slurm_dl.job.run_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
-from slurm_dl.submit import half_gpu, job_comment, option_values
-from slurm_dl.submit.job_setup import NO_SETUP, JobSetup, in_container, read_setup
+from slurm_dl.submit import job_comment, job_shape, option_values
+from slurm_dl.submit.job_environment import NO_SETUP, JobSetup, in_container, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import shown
@@ -153,7 +153,7 @@ def check(
             _command(sweep.replaced(task), _launcher(typed.launcher))
         command = sweep.replaced(0)
     if typed.share:
-        cpus, sbatch = half_gpu.of_request(typed.cpus, sbatch)
+        cpus, sbatch = job_shape.of_request(typed.cpus, sbatch)
         typed = replace(typed, cpus=cpus)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)

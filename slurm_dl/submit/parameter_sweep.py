@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_dl.job.untrusted_files import read_regular
+from slurm_dl.job.run_files import read_regular
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit.shell_quoting import ShellText, word
 from slurm_dl.text import shown

@@ -22,11 +22,10 @@ from typing import cast
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates, submit_checks
+from slurm_dl.submit.job_environment import SETUP, read_setup
 from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_SIGNAL
-from slurm_dl.submit.job_setup import SETUP, read_setup
-from slurm_dl.submit.script_request import GPU_OPTIONS, ScriptRequest, variable_of
 from slurm_dl.submit.shell_quoting import UserText, quote, word
-from slurm_dl.submit.user_script import UserScript, named
+from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest, UserScript, named, variable_of
 from slurm_dl.text import shown
 
 _OF_A_COMMAND = (

@@ -17,9 +17,8 @@ import numpy as np
 
 from slurm_dl.model.completed_jobs import NO_PAST
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobRow, JobState
+from slurm_dl.model.jobs import Held, JobRow, JobState, Origin
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.testing.snapshot_builder import (
     NOW_S,

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, JobRow, Jobs, JobState
+from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, JobRow, Jobs, JobState, Remembered
 from slurm_dl.model.nodes import Allocations, Nodes
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 
 NOW_S: Final = 2_000_000.0

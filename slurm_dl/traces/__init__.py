@@ -1,9 +1,9 @@
 """Traces of real clusters: reading them in their own formats, and workloads made after them."""
 
+from slurm_dl.traces.builder import LeftOutLine, Reason
 from slurm_dl.traces.format_registry import FORMATS, Format, detect_format, read_trace
-from slurm_dl.traces.skipped_lines import LeftOutLine, Reason
+from slurm_dl.traces.formats.slurm_dl_csv import write_trace
 from slurm_dl.traces.summary import LeftOutSummary, TraceSummary, summarize
-from slurm_dl.traces.writer import write_trace
 
 __all__ = [
     "FORMATS",

@@ -8,8 +8,7 @@ from typing import Final
 
 from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Moment, TimeForm
-from slurm_dl.traces.skipped_lines import Reason
+from slurm_dl.traces.builder import BadValue, Moment, Reason, TimeForm
 
 MAX_NAME: Final = 256
 """Characters in a job id, a user or a model."""

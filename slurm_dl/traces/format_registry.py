@@ -16,12 +16,11 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.traces.builder import Gathering
 from slurm_dl.traces.file_lines import Head, read_head
+from slurm_dl.traces.formats.artifact_workloads import POLLUX, SYNERGY, with_models
 from slurm_dl.traces.formats.gavel_shockwave import GAVEL
 from slurm_dl.traces.formats.pai import PAI
 from slurm_dl.traces.formats.philly_json import PHILLY_JSON
-from slurm_dl.traces.formats.pollux import POLLUX, with_models
 from slurm_dl.traces.formats.slurm_dl_csv import SLURM_DL, with_columns
-from slurm_dl.traces.formats.synergy_deploy import SYNERGY
 from slurm_dl.traces.formats.tabular import CHRONUS, HELIOS, ITP, MURI, PHILLY, TIRESIAS
 from slurm_dl.traces.slurm.sacct import SACCT
 from slurm_dl.traces.table_format import Columns
@@ -141,7 +140,6 @@ def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - 
 
 
 def _name(path: Path) -> str:
-    """The file's name without its endings."""
     bare = path.name.removesuffix(".gz")
     return (
         Path(bare).stem

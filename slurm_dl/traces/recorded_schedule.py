@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_dl.model.completed_jobs import Records, Runs
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.slurm.accounting.past_jobs import AccountedRun
 from slurm_dl.traces.builder import Gathering

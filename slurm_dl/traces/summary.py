@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.trace import Ending, Trace
-from slurm_dl.traces.skipped_lines import LeftOutLine
+from slurm_dl.traces.builder import LeftOutLine
 
 EXAMPLES: Final = 3
 """Lines shown of each kind that was left out."""

@@ -12,9 +12,8 @@ from typing import BinaryIO, Final, NamedTuple
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import safe
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.file_lines import MAX_LINE_BYTES, Head, numbered_lines, opened, words
-from slurm_dl.traces.skipped_lines import Reason
 
 ToJob = Callable[[int, Sequence[str]], JobLine]
 """From the number of a line among the jobs, 0 is the first, and its fields."""

@@ -14,7 +14,7 @@ from patience import eventually
 from playwright.sync_api import expect
 from report_cases import life, records_of
 
-from slurm_dl.model.job_record import Records, RunNodes
+from slurm_dl.model.completed_jobs import Records, RunNodes
 from slurm_dl.report.html import page
 from slurm_dl.report.html.page_data import Schedule, Subject, page_data
 

@@ -18,7 +18,7 @@ from slurm_dl.experiments.grid import Cell, Experiment, Simulated
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import registry
 from slurm_dl.traces import read_trace
-from slurm_dl.traces.made_tags import with_tags
+from slurm_dl.traces.workload_generator import with_tags
 
 TRACES = Path(__file__).parents[2] / "traces"
 SIXTY = TRACES / "tiresias" / "60_job.csv"

@@ -19,7 +19,7 @@ from patience import PATIENCE
 
 from slurm_dl import __version__
 from slurm_dl.config import load
-from slurm_dl.config.client import client_config_of
+from slurm_dl.config.derived_files import client_config_of
 
 DLSUBMIT = Path(sys.executable).parent / "dlsubmit"
 

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from patience import PATIENCE
 
-from slurm_dl.cli.dlsubmit import preview
+from slurm_dl.cli.dlsubmit.verdict import TIMEOUT_S
 from slurm_dl.daemon.control.requests import QuoteRequest, parse
 
 DLSUBMIT = Path(sys.executable).parent / "dlsubmit"
@@ -168,7 +168,7 @@ def test_a_submission_says_when_it_would_start(
     for one in asked:
         assert one["shapes"] == ["1x4"]
         assert (one["partition"], one["limit_s"], one["name"]) == ("gpu", 7200, "x")
-        assert one["within_s"] < preview.TIMEOUT_S
+        assert one["within_s"] < TIMEOUT_S
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_submission_depends_on_no_daemon(place: Path, answers: Answers | None)
         assert asked
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
-    assert time.monotonic() - began_s < preview.TIMEOUT_S + 5 * PATIENCE
+    assert time.monotonic() - began_s < TIMEOUT_S + 5 * PATIENCE
 
 
 def test_where_users_ask_by_ssh_jobs_are_submitted_here(place: Path) -> None:

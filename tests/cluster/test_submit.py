@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.config import load
-from slurm_dl.config.client import client_config_of
+from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.submit.sbatch_options import SBATCH_22_05, Takes
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from contract.cases import AFTERWARDS, CASES, CLUSTER, FEATURES, SETTLED_AT_LAST, Case
 
 from slurm_dl.sandbox import Sandbox, SandboxSpec
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.releases import Release, parse_release
 
 WITHIN_S = 240.0

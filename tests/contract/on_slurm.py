@@ -20,7 +20,7 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClusterAction, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.pyslurm.reader import Wanted, make_queue
 from slurm_dl.slurm.tool_runner import Slurm

@@ -24,7 +24,7 @@ from contract.on_slurm import looked_at
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.read.node_reader import node_arguments

@@ -23,7 +23,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.accounting.job_runs import run_arguments
 from slurm_dl.slurm.accounting.query import FIELDS, arguments, between
 from slurm_dl.slurm.accounting.site_history import HEADER

@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.job.run_files import STATE_FILE
-from slurm_dl.job.untrusted_files import LARGEST_BYTES, read_regular
+from slurm_dl.job.run_files import LARGEST_BYTES, STATE_FILE, read_regular
 from slurm_dl.signal_test.run_directory import RunFiles
 from slurm_dl.submit import batch_script
 from slurm_dl.submit.job_request import SubmitOptions, check

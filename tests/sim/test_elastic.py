@@ -14,8 +14,7 @@ from slurm_scenarios import scenario
 from small_traces import make_trace, outcome_of
 
 from slurm_dl.engine.settings import AS_SUBMITTED, Preemption, Resizing, Settings
-from slurm_dl.experiments.elastic_jobs import LARGEST_SERIAL, drawn, speed
-from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.experiments.oracle import LARGEST_SERIAL, Oracle, drawn, speed
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry

@@ -18,7 +18,7 @@ import pytest
 from trace_parts import first_jobs
 
 from slurm_dl.experiments import cluster_presets, simulation_run
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.report.summary_metrics import summarise
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.start_costs import MuriCosts

@@ -11,22 +11,21 @@ import pytest
 import slurm_scenarios as scenes
 
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.job_record import Records
-from slurm_dl.model.jobs import Held
+from slurm_dl.model.jobs import Held, Origin
 from slurm_dl.model.plan import Requeue
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.shortest import Srtf
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
-from slurm_dl.simulation.slurm.job_scripts import JobScript, Scripts
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.simulation.slurm.scheduling_passes import Phases
+from slurm_dl.simulation.slurm.scripted_cluster import JobScript, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, SlurmSim
 
 CLOCKS = Phases(tick_s=0.0, full_s=0.0, backfill_s=0.0)

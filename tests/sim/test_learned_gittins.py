@@ -17,9 +17,8 @@ from slurm_dl.report.summary_metrics import Summary, summarise
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.ideal.start_costs import FlatCosts
-from slurm_dl.traces.made_tags import with_tags
 from slurm_dl.traces.workload_fit import read_fit
-from slurm_dl.traces.workload_generator import generate
+from slurm_dl.traces.workload_generator import generate, with_tags
 
 pytestmark = pytest.mark.long
 

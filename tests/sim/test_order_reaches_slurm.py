@@ -7,7 +7,7 @@ import pytest
 
 from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.experiments.simulation_run import PolicySpec
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.simulation.cluster_shape import parse_shape
 

@@ -15,7 +15,7 @@ import pytest
 from placed import fragmenting, placed, with_models
 from small_traces import make_trace
 
-from slurm_dl.experiments.resampling import resampled
+from slurm_dl.experiments.bootstrap_interval import resampled
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.trace import Trace
 from slurm_dl.placement.consolidate import Consolidate

@@ -14,14 +14,14 @@ from slurm_dl.experiments.grid import Cell, Experiment, Workload
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import PlacementSetup
 from slurm_dl.experiments.simulation_run import PolicySpec
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.ideal.measured_jobs import OnMeasured
 from slurm_dl.simulation.ideal.measured_models import NotMeasuredError, packed, read_model
 from slurm_dl.traces.format_registry import BY_MODELS, read_trace
-from slurm_dl.traces.made_tags import tagged
+from slurm_dl.traces.workload_generator import tagged
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces/pollux"

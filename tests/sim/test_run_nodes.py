@@ -13,7 +13,7 @@ from small_traces import make_trace, traces
 
 from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.experiments.placement_choice import Named
-from slurm_dl.model.job_record import Records, RunNodes
+from slurm_dl.model.completed_jobs import Records, RunNodes
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.registry import POLICIES
 from slurm_dl.report.html.page_data import in_order, number

@@ -28,7 +28,7 @@ from slurm_dl.model.plan import (
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.steer import Steer
 from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, SlurmSim
 
 FIRST, SECOND = JobId(1), JobId(2)

@@ -17,7 +17,7 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox import SandboxSpec
 from slurm_dl.simulation.slurm.daemon_timing import Writes
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures, OnSignal, shapes
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, NodeFailures, OnSignal, shapes
 from slurm_dl.simulation.slurm.overheads import (
     IDEAL,
     PRESETS,

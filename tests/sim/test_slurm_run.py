@@ -17,8 +17,8 @@ from slurm_dl.config.daemon_section import DaemonSection
 from slurm_dl.daemon import rate_limits
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.trace import Ending
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -27,7 +27,7 @@ from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm import scenario
 from slurm_dl.simulation.slurm.daemon_timing import NEVER_QUIET, delay_after
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.overheads import IDEAL, PRODUCTION, SANDBOX, SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Simulation

@@ -22,7 +22,7 @@ from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.simulation.slurm.job_behaviour import NodeFailures
+from slurm_dl.simulation.slurm.job_columns import NodeFailures
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
 from slurm_dl.simulation.slurm.scenario import simulate_slurm
 

@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.experiments.bootstrap_interval import resampled
 from slurm_dl.experiments.grid import faster
-from slurm_dl.experiments.resampling import resampled
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.traces import (
@@ -32,10 +32,10 @@ from slurm_dl.traces import (
     write_trace,
 )
 from slurm_dl.traces import builder as gather_module
-from slurm_dl.traces import file_lines as lines_module
+from slurm_dl.traces import table_format as lines_module
+from slurm_dl.traces.builder import SHOWN_PER_REASON
 from slurm_dl.traces.file_lines import read_head
 from slurm_dl.traces.format_registry import BY_MODELS
-from slurm_dl.traces.skipped_lines import SHOWN_PER_REASON
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"

@@ -12,7 +12,7 @@ from pasts import Over, past_of
 from scipy.stats import spearmanr
 
 from slurm_dl.estimates.backtest import PREDICTORS, held_out, rank_correlation
-from slurm_dl.estimates.job_features import JobFeatures
+from slurm_dl.estimates.similar_jobs import JobFeatures
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.jobs import F64
 

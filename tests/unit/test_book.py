@@ -32,9 +32,8 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.policies.gandiva_fair import GandivaFair
 from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.replay_report import plan_bytes
-from slurm_dl.recording.typed_json import from_bytes, to_bytes
-from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster
-from slurm_dl.simulation.forward.timing import ForwardTiming
+from slurm_dl.recording.snapshot_file import from_bytes, to_bytes
+from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster, ForwardTiming
 from slurm_dl.simulation.slurm.overheads import PRODUCTION
 from slurm_dl.simulation.slurm.scenario import simulate_slurm
 

@@ -8,7 +8,7 @@ from pasts import Over, past_of
 
 from slurm_dl.estimates import boosted_trees
 from slurm_dl.estimates.boosted_trees import LEAST_JOBS, learned_s
-from slurm_dl.estimates.job_features import JobFeatures
+from slurm_dl.estimates.similar_jobs import JobFeatures
 from slurm_dl.model.completed_jobs import Past
 
 DAY_S = 86_400.0

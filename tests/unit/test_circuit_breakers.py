@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from superseding import supersede
 
-from slurm_dl.config.breakers_section import BreakersSection
+from slurm_dl.config.preemption_section import BreakersSection
 from slurm_dl.engine.circuit_breakers import (
     gpus_taken,
     managed_gpus,

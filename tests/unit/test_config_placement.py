@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from slurm_dl.config import Config, json_schema, load, load_with_origins, show
+from slurm_dl.config import Config, derived_files, load, load_with_origins, show
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry
@@ -221,10 +221,10 @@ def test_rules_are_shown_each_with_its_line(tmp_path: Path) -> None:
 
 def test_the_page_and_the_schema_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """What can be chosen, each with its parameters and whether a rule is strict."""
-    for module in (reference, json_schema):
+    for module in (reference, derived_files):
         monkeypatch.setattr(module, "SCHEMES", {"best_fit": BestFit, "near": Near})
         monkeypatch.setattr(module, "RULES", {"apart": Apart, "quiet": Quiet})
-    page, schema = reference.reference(), json_schema.schema()
+    page, schema = reference.reference(), derived_files.schema()
     section: dict[str, Any] = schema["$defs"]["PlacementSection"]
 
     assert '| `scheme` | `""` | empty, or one of best_fit, near |' in page

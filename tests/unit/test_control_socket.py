@@ -20,7 +20,7 @@ from control_clients import NOBODY, OTHER, as_user, drip, echo, says, until_clos
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control import load_limits, reception, socket_server
+from slurm_dl.daemon.control import reception, socket_server
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.reception import Answer, Peer, Reception, uids_of
 from slurm_dl.daemon.control.socket_server import ControlServer
@@ -304,7 +304,7 @@ def test_a_user_who_reads_no_answers_fills_no_memory_and_is_in_nobodys_way(
 ) -> None:
     """What is held for one user is bounded; others are served meanwhile, they afterwards."""
     answer_bytes, most_bytes = 2_000_000, 9_000_000
-    monkeypatch.setattr(load_limits, "UNSENT_PER_USER", most_bytes)
+    monkeypatch.setattr(reception, "UNSENT_PER_USER", most_bytes)
     monkeypatch.setattr(socket_server, "SEND_S", 5.0)
     building, at_once = Counter[int](), Counter[int]()
 

@@ -20,12 +20,12 @@ from pathlib import Path
 import pytest
 from control_clients import NOBODY, OTHER, as_user, drip, echo, munged, says, until_closed
 
-from slurm_dl.daemon.control import tcp_server
+from slurm_dl.daemon.control import socket_server
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.munge import ANSWER, REQUEST, Munge, MungeError, digest
 from slurm_dl.daemon.control.reception import Answer, Peer, Reception, RequestError
+from slurm_dl.daemon.control.socket_server import TcpServer
 from slurm_dl.daemon.control.tcp_client import TcpServers
-from slurm_dl.daemon.control.tcp_server import TcpServer
 from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError
@@ -276,8 +276,8 @@ def test_a_bad_client_is_refused_or_dropped_and_in_nobodys_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As many as there are places for clients that nobody knows yet, and ten more."""
-    monkeypatch.setattr(tcp_server, "ARRIVAL_S", 1.0)
-    monkeypatch.setattr(tcp_server, "STRANGERS", 20)
+    monkeypatch.setattr(socket_server, "ARRIVAL_S", 1.0)
+    monkeypatch.setattr(socket_server, "STRANGERS", 20)
     host, port = (address := serve()).split(":")
     with contextlib.ExitStack() as clients:
         pool = clients.enter_context(ThreadPoolExecutor(30))
@@ -350,7 +350,7 @@ def test_clients_that_nobody_knows_have_no_more_places_than_are_said(
     hosts: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They come faster than those that give way can end: the next one must end another."""
-    monkeypatch.setattr(tcp_server, "STRANGERS", 20)
+    monkeypatch.setattr(socket_server, "STRANGERS", 20)
     reception = Reception(admins=(), answer=lambda *_: {}, on_bug=lambda _: None)
     ended: list[object] = []
     server = TcpServer(("127.0.0.1", 0), munge=Munge(hosts("cluster")), reception=reception)

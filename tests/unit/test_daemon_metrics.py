@@ -50,7 +50,7 @@ from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue, TripBreaker
 from slurm_dl.model.promise import Promise, Totals
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import SIZE, SizeHistory
+from slurm_dl.model.sizes import SIZE, SizeHistory
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))

@@ -21,8 +21,8 @@ from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Origin
 from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot

@@ -25,9 +25,8 @@ from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, PENDING, RUNNING, Held, JobState
+from slurm_dl.model.jobs import F64, PENDING, RUNNING, Held, JobState, Origin
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.trace import Trace
@@ -35,10 +34,9 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster
+from slurm_dl.simulation.forward.continued_cluster import ContinuedCluster, ForwardTiming
 from slurm_dl.simulation.forward.initial_state import MOST_TASKS, HypotheticalJob, beginning
 from slurm_dl.simulation.forward.runtime_distribution import RuntimeDistribution
-from slurm_dl.simulation.forward.timing import ForwardTiming
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.ideal.start_costs import NoCosts

@@ -22,7 +22,8 @@ from rich.console import Console
 from slurm_dl.cli.dlsim.comparison_text import WIDE, WIDTH, marks_of, tables
 from slurm_dl.experiments import array_job, bootstrap_interval, comparison, grid, simulation_run
 from slurm_dl.experiments.array_job import MAX_TASKS, ArrayRequest, Folder
-from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.bootstrap_interval import TimeBlocks, resampled
+from slurm_dl.experiments.cell_store import Store, manifest_of
 from slurm_dl.experiments.cluster_presets import find as find_cluster
 from slurm_dl.experiments.comparison import FIGURES, Compared, Comparison
 from slurm_dl.experiments.grid import (
@@ -34,12 +35,10 @@ from slurm_dl.experiments.grid import (
     figures_of,
     product,
 )
-from slurm_dl.experiments.manifest import manifest_of
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
 from slurm_dl.experiments.policy_words import names_all, parse_loads, parse_policies
 from slurm_dl.experiments.process_pool import WorkError, WorkFault
-from slurm_dl.experiments.resampling import TimeBlocks, resampled
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.snapshot import Snapshot

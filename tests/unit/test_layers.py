@@ -21,7 +21,7 @@ PURE_MAY_IMPORT = {
 """Everything the pure layers import from outside, but for `ALSO`."""
 
 ALSO = {
-    "slurm_dl.model.array_labels": {"re"},
+    "slurm_dl.model.ids": {"re"},
     "slurm_dl.model.booking": {"json"},
     "slurm_dl.model.plugins": {"importlib"},
     "slurm_dl.model.bounds": {"re"},

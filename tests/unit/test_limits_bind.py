@@ -30,7 +30,7 @@ from squeue_records import answer, words
 from slurm_dl.engine.preemption.limits_left import LimitsLeft
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.quotas import Quotas
+from slurm_dl.model.limits import Quotas
 
 NO_LIMITS = "cpu=N(0),mem=N(0),node=N(0),billing=N(0),gres/gpu=N(0)"
 LIMITED = f"""\

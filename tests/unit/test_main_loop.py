@@ -45,7 +45,7 @@ from slurm_dl.model.promise import Promise
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.sandbox import command_runner
+from slurm_dl.sandbox import process_control
 from slurm_dl.slurm.controller_status import ControllerStatus
 
 YAML = """\
@@ -1047,7 +1047,7 @@ def test_a_signal_ends_the_sleep(house: House, monkeypatch: pytest.MonkeyPatch) 
 
     def kill() -> None:
         # 30 s of sleep follow the first look; whether it has begun yet does not matter.
-        command_runner.eventually(lambda: house.daemon.board.current.next_poll_s > 0, 10)
+        process_control.eventually(lambda: house.daemon.board.current.next_poll_s > 0, 10)
         os.kill(os.getpid(), signal.SIGTERM)
         if not over.wait(10):
             rescued.append(True)

@@ -20,7 +20,7 @@ from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.estimates.job_features import as_submitted
+from slurm_dl.estimates.similar_jobs import as_submitted
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import LEAST_UNTIL, NO_CLAIM, SIGNALS, Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState

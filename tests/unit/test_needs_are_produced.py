@@ -23,7 +23,7 @@ from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
-from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.jobs import Origin
 from slurm_dl.model.policy_inputs import COLUMNS, columns_and
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot

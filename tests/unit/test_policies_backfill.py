@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from small_traces import make_trace, outcome_of, traces
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.jobs import Held, JobRow, JobState
+from slurm_dl.model.jobs import Held, JobRow, JobState, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.arithmetic.availability import held, waiting

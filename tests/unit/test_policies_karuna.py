@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_runs import Work, run
 
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import JobRow, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.latest_start import latest_start

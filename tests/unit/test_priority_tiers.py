@@ -16,7 +16,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Native, Overdue, Preemption, Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow
-from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.model.limits import PartitionLimits
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy

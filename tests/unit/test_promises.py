@@ -24,7 +24,7 @@ from slurm_dl.policies.edf import Edf
 from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.policies.plain import PLAIN
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.forward.timing import ForwardTiming
+from slurm_dl.simulation.forward.continued_cluster import ForwardTiming
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 

@@ -34,9 +34,9 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model.booking import updated
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.limits import Quotas
 from slurm_dl.model.plan import Book
 from slurm_dl.model.promise import promises_in
-from slurm_dl.model.quotas import Quotas
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.edf import Edf

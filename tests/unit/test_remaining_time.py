@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S, left_of
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import JobRow, Origin
 from slurm_dl.model.snapshot import Snapshot
 
 NAN, INF = math.nan, math.inf

@@ -36,6 +36,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import (
     Book,
     ClearSteer,
@@ -50,7 +51,6 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement import scheme_registry as placement_registry
@@ -60,7 +60,7 @@ from slurm_dl.recording import cycles_file as recording_module
 from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Setup, Writer
 from slurm_dl.recording.replay_report import differences, plan_bytes
-from slurm_dl.recording.typed_json import from_bytes, to_bytes, to_plain
+from slurm_dl.recording.snapshot_file import from_bytes, to_bytes, to_plain
 
 FUZZ = 100
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.report.export import (
     groups_json,
     jobs_csv,

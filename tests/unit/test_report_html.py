@@ -21,8 +21,8 @@ from in_process import in_process
 from report_cases import life, records_of
 
 from slurm_dl.cli.dlsim.command import main
+from slurm_dl.model.completed_jobs import Records, Runs
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.report import timeline
 from slurm_dl.report.html import SCRIPTS, inert_json, page
 from slurm_dl.report.html import page_data as columns

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
+from slurm_dl.model.completed_jobs import JobRecord, Records, Runs
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.job_record import JobRecord, Records, Runs
 from slurm_dl.report.summary_metrics import (
     SIZE_CLASSES,
     Group,

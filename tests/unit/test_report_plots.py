@@ -16,8 +16,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from report_cases import life, records_of
 
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.report import plots, style
 
 EVIL = r"$\frac{1}{0$ _x & <b> % 漢字"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from report_cases import life, records_of
 
+from slurm_dl.model.completed_jobs import JobRecord, Records, Runs
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.job_record import JobRecord, Records, Runs
 
 
 def row(job_id: int, user: str) -> JobRecord:

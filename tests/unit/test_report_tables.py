@@ -12,9 +12,9 @@ from report_cases import Life, life, records_of, workloads
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from slurm_dl.report.number_format import duration, number, percent, plain_number, unit_of
 from slurm_dl.report.summary_metrics import by_size, by_user, summarise
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
+from slurm_dl.report.terminal_table import duration, number, percent, plain_number, unit_of
 from slurm_dl.text import safe
 
 HOUR = 3600.0

@@ -14,13 +14,11 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Native, Overdue, Preemption, Resizing, Settings
 from slurm_dl.model.booking import entry
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.jobs import Held, JobRow, Origin
 from slurm_dl.model.plan import OpenHandover, Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import SIZE, SizeHistory
-from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.sizes import SIZE, SizeHistory, Sizes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas

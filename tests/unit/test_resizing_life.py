@@ -22,7 +22,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import Action, ClusterAction, OpenHandover, Reshape, Unfinished
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import size_histories
+from slurm_dl.model.sizes import size_histories
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.elastic.afs import Afs

@@ -10,10 +10,10 @@ import pytest
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import SandboxNodes, SandboxSpec, accounting_database, layout, manifest
-from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
 from slurm_dl.sandbox.daemons import Daemons
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import Record
+from slurm_dl.sandbox.process_control import DeadlinePassedError, eventually
 
 SPEC = SandboxSpec()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from user_scripts import arguments, submitted, written
 
-from slurm_dl.submit.user_defaults import find_defaults
+from slurm_dl.submit.user_files import find_defaults
 
 DLRUN = Path(sys.executable).with_name("dlrun")
 PYTHON = "/usr/bin/python3"

@@ -34,8 +34,8 @@ from slurm_dl.ledger.noted import (
 )
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import StoreChange
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.model.job_record import Records
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.shadow import counterfactual, report_data
 from slurm_dl.shadow.counterfactual import all_of, both, compared, sampled

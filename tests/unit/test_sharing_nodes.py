@@ -19,9 +19,9 @@ from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import SetSteer
 from slurm_dl.model.profile import Load, Profile
-from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit

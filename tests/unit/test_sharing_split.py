@@ -20,10 +20,10 @@ from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import OpenHandover, Requeue, Signal
 from slurm_dl.model.profile import Load, Profile, Speed
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import Fifo
 from tests.build import observed, pending, running, snapshot

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pasts import Over, past_of
 
 from slurm_dl.estimates import similar_jobs
-from slurm_dl.estimates.job_features import JobFeatures
-from slurm_dl.estimates.similar_jobs import rolling_s, tagged_s
+from slurm_dl.estimates.similar_jobs import JobFeatures, rolling_s, tagged_s
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 
 

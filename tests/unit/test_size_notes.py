@@ -16,7 +16,7 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import SIZE, SizeHistory, Spent, size_histories
+from slurm_dl.model.sizes import SIZE, SizeHistory, Spent, size_histories
 from slurm_dl.model.snapshot import LeftOut, Snapshot
 
 NOW_S = build.NOW_S

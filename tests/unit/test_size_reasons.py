@@ -26,7 +26,7 @@ from slurm_dl.model.handover import Handover, Purpose, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import SIZE, SizeHistory
+from slurm_dl.model.sizes import SIZE, SizeHistory
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.fifo import FifoSkip

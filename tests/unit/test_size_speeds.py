@@ -10,20 +10,18 @@ import numpy as np
 import pytest
 
 from slurm_dl.daemon.enrich import Enricher
-from slurm_dl.estimates.job_features import as_submitted, asked
 from slurm_dl.estimates.remaining_time import left_of
+from slurm_dl.estimates.similar_jobs import as_submitted, asked
 from slurm_dl.estimates.size_speeds import elastic_rows, sizes_of
 from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
 from slurm_dl.model.booking import entry
 from slurm_dl.model.contract import Batch, Claim
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.jobs import JobRow, JobState, Origin
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.shared_gpu import SharedGpu
-from slurm_dl.model.size_history import SIZE, SizeHistory, Spent
-from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.sizes import SIZE, SizeHistory, Sizes, Spent
 from slurm_dl.model.snapshot import JobText, Snapshot
 
 NOW_S = build.NOW_S

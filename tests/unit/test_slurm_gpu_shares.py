@@ -10,7 +10,7 @@ import pytest
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.shared_gpu import SharedGpu
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.slurm.read.gpu_holdings import Shares, devices_in
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading, NodeSeen, NodesSeen, site_of

@@ -15,8 +15,7 @@ from build import observed, pending, snapshot
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.recording.snapshot_file import decode, encode
-from slurm_dl.recording.typed_json import to_bytes, to_plain
+from slurm_dl.recording.snapshot_file import decode, encode, to_bytes, to_plain
 
 MASKS = ([True, False], [False, True], [False, False])
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit import batch_script, half_gpu, job_shape, node_range
+from slurm_dl.submit import batch_script, job_shape
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import LAUNCHERS, SubmitOptions, check
 from slurm_dl.submit.script_templates import TemplateDirectory
@@ -30,10 +30,10 @@ _spec.loader.exec_module(record)
 TWO_NODES = job_shape.JobShape(
     nodes=2, gpus_per_node=4, gpu_type="a100", types=("a100",), enough_up=True
 )
-RANGE = node_range.NodeRange(
+RANGE = job_shape.NodeRange(
     nodes=1, most_nodes=4, gpus=8, gpu_type="a100", types=("a100",), enough_up=True
 )
-HALF = half_gpu.HalfGpu(shards=2, gpu_type=None, types=("a100",), enough_up=True)
+HALF = job_shape.HalfGpu(shards=2, gpu_type=None, types=("a100",), enough_up=True)
 
 
 def compose(

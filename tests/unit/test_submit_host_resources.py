@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_dl.model.profile import HostRate, Profile
 from slurm_dl.placement.synergy import Host
 from slurm_dl.slurm.read.grammar import UsableNode
-from slurm_dl.submit import half_gpu, job_shape, node_range
+from slurm_dl.submit import job_shape
 from slurm_dl.submit.host_resources import Silence, Wanted, directives, kinds, left_to_us, usable
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
 
@@ -74,7 +74,7 @@ def test_it_fits_on_every_kind_of_node() -> None:
 
 def test_a_range_of_nodes_gets_each_gpus_part() -> None:
     """A node may give all its GPUs, so a model's wish for more would keep some of them away."""
-    wanted = node_range.choose([part(node(), node())], gpus=5, gpu_type=None, least=1, most=2)
+    wanted = job_shape.choose_range([part(node(), node())], gpus=5, gpu_type=None, least=1, most=2)
 
     asked = directives(wanted, [node()], ALL, tasks_per_node=1, profile=HUNGRY)
     unknown = directives(wanted, [], ALL, tasks_per_node=1)
@@ -84,7 +84,7 @@ def test_a_range_of_nodes_gets_each_gpus_part() -> None:
 
 
 def test_half_a_gpu_gets_half_its_part() -> None:
-    wanted = half_gpu.choose([part(node())], gpu_type=None)
+    wanted = job_shape.choose_half([part(node())], gpu_type=None)
 
     assert directives(wanted, [node()], ALL, tasks_per_node=1) == (
         "--cpus-per-task=2",

@@ -9,9 +9,9 @@ import pytest
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_shape
+from slurm_dl.submit.job_extras import lay_out, least_of
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
-from slurm_dl.submit.job_sizes import lay_out, least_of
 
 SITE = [
     GpuPartition(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.job_shape import GpuNode, GpuPartition
-from slurm_dl.submit.node_range import NodeRange, choose
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, NodeRange, choose_range
 
 
 def node(gpus: int, gpu_type: str = "a100", *, up: bool = True) -> GpuNode:
@@ -33,7 +32,7 @@ def test_what_fits(
     gpus: int, gpu_type: str | None, least: int, most: int, types: tuple[str, ...]
 ) -> None:
     """The widest nodes of one type have to hold it, and there must be the fewest it asks for."""
-    shape = choose([MIXED], gpus=gpus, gpu_type=gpu_type, least=least, most=most)
+    shape = choose_range([MIXED], gpus=gpus, gpu_type=gpu_type, least=least, most=most)
 
     assert shape == NodeRange(
         nodes=least,
@@ -59,12 +58,12 @@ def test_what_does_not_fit(
     gpus: int, gpu_type: str | None, least: int, most: int, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose([MIXED], gpus=gpus, gpu_type=gpu_type, least=least, most=most)
+        choose_range([MIXED], gpus=gpus, gpu_type=gpu_type, least=least, most=most)
 
 
 def test_nodes_that_are_down_count_last() -> None:
     """The job then waits for them."""
     partition = GpuPartition(name="gpu", nodes=(node(4), node(4, up=False)))
 
-    assert choose([partition], gpus=4, gpu_type=None, least=1, most=2).enough_up
-    assert not choose([partition], gpus=6, gpu_type=None, least=1, most=2).enough_up
+    assert choose_range([partition], gpus=4, gpu_type=None, least=1, most=2).enough_up
+    assert not choose_range([partition], gpus=6, gpu_type=None, least=1, most=2).enough_up

@@ -16,17 +16,17 @@ import pytest
 from slurm_dl import client_config, config
 from slurm_dl.cli.dlsubmit import command_job
 from slurm_dl.client_config import SOCKET_NAME, ClientConfig, read_client_config
-from slurm_dl.config.client import client_config_of
+from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import PathsSection, PolicySection
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.elastic.afs import Afs
-from slurm_dl.submit import model_profile
+from slurm_dl.submit import job_extras
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
-from slurm_dl.submit.user_notes import grace_note, qos_notes
+from slurm_dl.submit.submit_checks import grace_note, qos_notes
 from slurm_dl.text import user_name
 
 NATIVE = ClientConfig(qos="dl", native=True)
@@ -284,7 +284,7 @@ def test_profiles_that_nobody_lets_us_see_are_none() -> None:
     with pytest.raises(OSError, match="too long"):
         closed.is_dir()
 
-    profile, note = model_profile.find_profile("resnet50", closed)
+    profile, note = job_extras.find_profile("resnet50", closed)
 
     assert profile is not None
     assert not note

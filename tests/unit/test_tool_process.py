@@ -12,7 +12,7 @@ from patience import eventually
 from slurm_dl.job import controller, tool_process
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.sandbox import command_runner
+from slurm_dl.sandbox import process_control
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write.actions import SignalDelivery
 
@@ -36,7 +36,7 @@ def dlrun(where: Path) -> JobController:
 
 def sandbox(where: Path) -> None:
     how = {"check": False, "user": None, "stdin": "", "cwd": "/", "env": {}}
-    command_runner.run([str(where / "scontrol")], TIMEOUT_S, **how)  # type: ignore[arg-type]
+    process_control.run([str(where / "scontrol")], TIMEOUT_S, **how)  # type: ignore[arg-type]
 
 
 def has_ended(pid: str) -> bool:

@@ -22,8 +22,8 @@ from slurm_dl.estimates.training_speed import (
     speed_of,
 )
 from slurm_dl.model.contract import Claim
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Origin
 from slurm_dl.model.profile import Profile, ShapeRate, Speed
 from slurm_dl.model.shape import Shape
 

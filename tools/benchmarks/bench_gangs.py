@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.experiments.resampling import resampled
+from slurm_dl.experiments.bootstrap_interval import resampled
 from slurm_dl.model.jobs import F64, PENDING
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders

@@ -31,7 +31,7 @@ from slurm_dl.daemon.control.client import Client
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.controller_status import rpcs_of
 
 AIM_PLAN_S = 1.5

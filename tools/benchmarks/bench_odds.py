@@ -31,8 +31,8 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import About
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.forward.continued_cluster import ForwardTiming
 from slurm_dl.simulation.forward.initial_state import HypotheticalJob
-from slurm_dl.simulation.forward.timing import ForwardTiming
 from slurm_dl.simulation.slurm.scenario import Scenario, Simulation
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, FIRST_JOB_ID
 from slurm_dl.traces.format_registry import read_trace

@@ -23,9 +23,8 @@ import numpy as np
 from slurm_dl.engine.intent import intend
 from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, Jobs, JobState
+from slurm_dl.model.jobs import F64, I64, Jobs, JobState, Origin
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies import registry

@@ -29,7 +29,7 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.plan import ClusterAction
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.tool_runner import Slurm
 

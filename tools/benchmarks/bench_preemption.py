@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 import measure
 import yaml
 
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 
 GPUS = 4
 LONG_JOBS = 4

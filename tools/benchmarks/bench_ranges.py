@@ -19,9 +19,8 @@ from multiprocessing import Pool
 import numpy as np
 
 from slurm_dl.experiments import bootstrap_interval
-from slurm_dl.experiments.bootstrap_interval import t_quantile
+from slurm_dl.experiments.bootstrap_interval import TimeBlocks, resampled, t_quantile
 from slurm_dl.experiments.grid import Cell, Experiment, Workload
-from slurm_dl.experiments.resampling import TimeBlocks, resampled
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace

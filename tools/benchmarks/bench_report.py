@@ -17,7 +17,7 @@ import measure
 from playwright.sync_api import sync_playwright
 
 from slurm_dl.experiments import cluster_presets, simulation_run
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.report.html import page
 from slurm_dl.report.html.page_data import Schedule, Subject, page_data
 from slurm_dl.simulation.cluster_shape import parse_shape

@@ -31,13 +31,12 @@ from slurm_dl.forecast.forward_runs import ForecastQuestion, foresee
 from slurm_dl.forecast.worker import growth_for
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool, Jobs, JobState
+from slurm_dl.model.jobs import F64, Bool, Jobs, JobState, Remembered
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.recording import snapshot_file
-from slurm_dl.simulation.forward.timing import ForwardTiming
+from slurm_dl.simulation.forward.continued_cluster import ForwardTiming
 from slurm_dl.traces.format_registry import read_trace
 
 TRACE = Path(__file__).parents[2] / "traces/philly/philly.csv.gz"

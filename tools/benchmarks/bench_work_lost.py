@@ -31,7 +31,7 @@ from pathlib import Path
 import yaml
 
 from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxNodes, SandboxSpec
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 
 GPUS = 16
 SHORT = 12

@@ -17,13 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.model.job_record import Records
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.jobs import F64
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import style
 from slurm_dl.report.style import save
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour
 from slurm_dl.simulation.slurm.overheads import SANDBOX
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.simulation.slurm.scheduling_passes import Phases

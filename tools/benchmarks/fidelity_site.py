@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 
 NODES = 4
 GPUS_PER_NODE = 4

@@ -17,10 +17,9 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import Jobs, JobState
+from slurm_dl.model.jobs import Jobs, JobState, Remembered
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import SetSiteFactor
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Policy
 

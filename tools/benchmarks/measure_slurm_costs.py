@@ -33,7 +33,7 @@ from slurm_dl.model.plan import (
     Signal,
     Unseal,
 )
-from slurm_dl.sandbox.command_runner import eventually
+from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.tool_runner import Slurm
 

@@ -32,10 +32,9 @@ import numpy as np
 import yaml
 
 from demo.workload import mixed
-from slurm_dl.experiments.bootstrap_interval import t_quantile
-from slurm_dl.experiments.resampling import resampled
+from slurm_dl.experiments.bootstrap_interval import resampled, t_quantile
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.writer import write_trace
+from slurm_dl.traces.formats.slurm_dl_csv import write_trace
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RANGES: Final = ROOT / "tests/quality/ranges.yaml"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
+from slurm_dl.sandbox.process_control import DeadlinePassedError, eventually
 from tools.chaos import tally
 from tools.chaos.attacker import Attacker, polls_failed
 from tools.chaos.crowd import Crowd

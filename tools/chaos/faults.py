@@ -20,7 +20,7 @@ from typing import Final
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import process_control
-from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
+from slurm_dl.sandbox.process_control import DeadlinePassedError, eventually
 from tools.chaos import schedd as schedds
 from tools.chaos.site import Site
 

@@ -18,7 +18,7 @@ import yaml
 from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.json_types import JsonObject
-from slurm_dl.sandbox.command_runner import DeadlinePassedError, eventually
+from slurm_dl.sandbox.process_control import DeadlinePassedError, eventually
 
 SKEWED: Final = Path(__file__).with_name("skewed.py")
 MIN_QUANTUM_S: Final = 5

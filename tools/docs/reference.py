@@ -13,7 +13,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_dl.config.json_schema import policies_for_slurm
+from slurm_dl.config.derived_files import policies_for_slurm
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.config.placement_section import PlacementSection

@@ -24,7 +24,7 @@ from slurm_dl.submit.job_request import check
 from slurm_dl.submit.job_shape import JobShape, choose
 from slurm_dl.submit.shell_quoting import UserText, quote
 from slurm_dl.submit.slurm_calls import parse_partitions
-from slurm_dl.submit.user_defaults import parse_defaults
+from slurm_dl.submit.user_files import parse_defaults
 from slurm_dl.submit.user_script import parse_script
 from tools.fuzz.target import Target, argument, text
 
@@ -126,7 +126,7 @@ TARGETS = (
         parse=_defaults,
         own=(ConfigError,),
         source="the user's own defaults for dlsubmit",
-        parser="submit.user_defaults.parse_defaults",
+        parser="submit.user_files.parse_defaults",
         seeds=(b"grace: 60\naccount: 'a b'\nno_preempt: true\ntime: 2:00:00\n",),
     ),
     Target(

@@ -71,10 +71,10 @@ _MODULES = {
     "gavel": "formats.gavel_shockwave",
     "pai": "formats.pai",
     "philly-json": "formats.philly_json",
-    "pollux": "formats.pollux",
+    "pollux": "formats.artifact_workloads",
     "sacct": "slurm.sacct",
     "slurm_dl": "formats.slurm_dl_csv",
-    "synergy": "formats.synergy_deploy",
+    "synergy": "formats.artifact_workloads",
 }
 
 
@@ -136,7 +136,7 @@ TARGETS = (
         parse=_measured,
         own=(ConfigError,),
         source="measured models of a trace in format pollux",
-        parser="simulation.ideal.measured_tables",
+        parser="simulation.ideal.measured_models",
         seeds=(_MODEL,),
     ),
     Target(

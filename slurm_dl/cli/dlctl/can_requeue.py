@@ -12,8 +12,7 @@ from itertools import chain
 import click
 
 from slurm_dl.cli import completion
-from slurm_dl.cli.commandline import EXIT_FAILED, print_json
-from slurm_dl.cli.shared_options import AS_JSON
+from slurm_dl.cli.commandline import AS_JSON, EXIT_FAILED, print_json
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.read.comment_claims import ClaimReader

@@ -10,17 +10,15 @@ import click
 
 import slurm_dl
 from slurm_dl.cli.by_ssh import VIA
-from slurm_dl.cli.commandline import print_json, run
+from slurm_dl.cli.commandline import AS_JSON, SOCKET, LazyGroup, print_json, run
 from slurm_dl.cli.dlctl.status_text import status_lines
-from slurm_dl.cli.lazy_group import LazyGroup
-from slurm_dl.cli.shared_options import AS_JSON, SOCKET
 from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.json_types import JsonObject
 from slurm_dl.text import safe
 
 _COMMANDS = {
     "breakers": (
-        "slurm_dl.cli.dlctl.breakers:breakers",
+        "slurm_dl.cli.dlctl.daemon_tables:breakers",
         "List the circuit breakers: their bounds, whether they have tripped, and why.",
     ),
     "can-requeue": (
@@ -56,7 +54,7 @@ _COMMANDS = {
         "Look at models' profiles, install them, and learn them from real runs.",
     ),
     "promises": (
-        "slurm_dl.cli.dlctl.promises:promises",
+        "slurm_dl.cli.dlctl.daemon_tables:promises",
         "List the promises of deadlines: their windows, their states, and how many were kept.",
     ),
     "record": (

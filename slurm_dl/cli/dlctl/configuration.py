@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from slurm_dl import config as configs
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
-from slurm_dl.config import json_schema
-from slurm_dl.config.client import client_config_of
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, SET, SOCKET, print_json
+from slurm_dl.config import derived_files
+from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.json_types import Json, as_list
 from slurm_dl.model.errors import ConfigError
@@ -37,7 +36,7 @@ def check_config(
       dlctl check-config --schema > slurm_dl.schema.json
     """  # noqa: D301 - \b is click's mark
     if schema:
-        print_json(json_schema.schema())
+        print_json(derived_files.schema())
         return
     try:
         config, origins = configs.load_with_origins(file, overrides=settings)

@@ -7,8 +7,15 @@ from pathlib import Path
 
 import click
 
-from slurm_dl.cli.commandline import EXIT_FAILED, EXIT_USAGE, print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
+from slurm_dl.cli.commandline import (
+    AS_JSON,
+    CONFIG,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    SET,
+    SOCKET,
+    print_json,
+)
 from slurm_dl.doctor.all_checks import examine
 from slurm_dl.doctor.site import CheckResult, Site
 from slurm_dl.report.terminal_table import Column, show

@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from slurm_dl.cli import completion
-from slurm_dl.cli.shared_options import SOCKET
+from slurm_dl.cli.commandline import SOCKET
 from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.json_types import Json, JsonObject, as_list, number
 from slurm_dl.model.errors import ClusterError, ConfigError

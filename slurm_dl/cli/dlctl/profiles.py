@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 
-from slurm_dl.cli.commandline import EXIT_USAGE, print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_USAGE, print_json
 from slurm_dl.config import load
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.model.errors import ConfigError

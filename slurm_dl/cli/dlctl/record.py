@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 
 from slurm_dl import __version__
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, SOCKET, seconds_of
+from slurm_dl.cli.commandline import AS_JSON, SOCKET, print_json, seconds_of
 from slurm_dl.daemon.control.client import Client, admins_daemon
 from slurm_dl.engine.decide import decide
 from slurm_dl.recording.anonymise import Anonymous

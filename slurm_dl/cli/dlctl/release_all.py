@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, SET, print_json
 from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.config import Config, load
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of

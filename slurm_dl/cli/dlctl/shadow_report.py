@@ -10,8 +10,7 @@ from pathlib import Path
 
 import click
 
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, seconds_of
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, SET, print_json, seconds_of
 from slurm_dl.config import load
 from slurm_dl.daemon.assembly import LEDGER_FILE
 from slurm_dl.files import replace_file

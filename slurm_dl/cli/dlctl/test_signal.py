@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, print_json
 from slurm_dl.config import load
 from slurm_dl.daemon.assembly import slurm_of
 from slurm_dl.model.contract import SIGNALS, Contract

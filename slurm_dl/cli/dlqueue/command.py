@@ -16,12 +16,16 @@ import click
 import slurm_dl
 from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA
-from slurm_dl.cli.commandline import print_json, run
-from slurm_dl.cli.dlqueue.columns import COLUMNS, STYLES, cells
-from slurm_dl.cli.dlqueue.output_format import START_FORMAT, checked, show_formatted
+from slurm_dl.cli.commandline import SOCKET, LazyGroup, print_json, run
+from slurm_dl.cli.dlqueue.columns import (
+    COLUMNS,
+    START_FORMAT,
+    STYLES,
+    cells,
+    checked,
+    show_formatted,
+)
 from slurm_dl.cli.dlqueue.when import expected_starts, show_stale, when
-from slurm_dl.cli.lazy_group import LazyGroup
-from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.client_config import read_client_config
 from slurm_dl.daemon.control.client import Client, daemon_at
 from slurm_dl.daemon.control.wire_format import SORTS, QueueRequest

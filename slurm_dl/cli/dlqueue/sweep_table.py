@@ -16,7 +16,7 @@ from slurm_dl.cli.commandline import print_json
 from slurm_dl.job.run_files import PROGRESS_FILE, read_object
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.submit.function_job import states_of
-from slurm_dl.submit.past_submissions import recall_sweep
+from slurm_dl.submit.user_files import recall_sweep
 from slurm_dl.text import number, safe, shown
 
 

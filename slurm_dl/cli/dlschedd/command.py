@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 import slurm_dl
-from slurm_dl.cli.commandline import EXIT_FAILED, print_json, run
-from slurm_dl.cli.shared_options import CONFIG
+from slurm_dl.cli.commandline import CONFIG, EXIT_FAILED, print_json, run
 from slurm_dl.model.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpa
 
 import click
 
-from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.commandline import command_line, print_json
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
-from slurm_dl.cli.lazy_group import command_line
 from slurm_dl.experiments import grid
-from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.cell_store import Manifest, Store, manifest_of
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated
-from slurm_dl.experiments.manifest import Manifest, manifest_of
 from slurm_dl.experiments.option_words import numbers, parse_amounts
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.placement_choice import (

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from slurm_dl.cli import commandline
-from slurm_dl.cli.lazy_group import LazyGroup
+from slurm_dl.cli.commandline import LazyGroup
 
 _HELP = {
     "compare": "Run TRACE under several policies and lay the figures side by side.",
@@ -32,9 +32,9 @@ _HELP = {
 """The line of each command in the help: the first one of its own."""
 
 _MODULES = {
-    **{name: name for name in ("game", "generate", "history", "replay")},
+    **{name: name for name in ("game", "history", "replay")},
+    **dict.fromkeys(("generate", "traces"), "trace_commands"),
     "policies": "policy_lists",
-    "traces": "listing",
 }
 """Where a command is, if not in `experiment_commands`."""
 

@@ -21,21 +21,19 @@ from slurm_dl.cli.dlsim.asked import (
 )
 from slurm_dl.experiments import array_job, comparison, grid, policy_words
 from slurm_dl.experiments.array_job import ArrayRequest, Folder
-from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.cell_store import Manifest, Store
 from slurm_dl.experiments.comparison import Compared, Comparison, Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
-from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
-from slurm_dl.report.number_format import unit_of
-from slurm_dl.report.terminal_table import progress
+from slurm_dl.report.terminal_table import progress, unit_of
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.made_tags import tagged
+from slurm_dl.traces.workload_generator import tagged
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

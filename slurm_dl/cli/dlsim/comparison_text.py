@@ -20,8 +20,16 @@ from slurm_dl.experiments import comparison
 from slurm_dl.experiments.bootstrap_interval import Range
 from slurm_dl.experiments.comparison import Compared, Comparison, Row
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.number_format import NONE, number, percent, unit_of
-from slurm_dl.report.terminal_table import Column, console, laid_out, table
+from slurm_dl.report.terminal_table import (
+    NONE,
+    Column,
+    console,
+    laid_out,
+    number,
+    percent,
+    table,
+    unit_of,
+)
 from slurm_dl.text import safe
 
 WIDTH: Final = 80
@@ -256,7 +264,6 @@ def _lines(rows: Sequence[Row], columns: dict[str, list[_Cell]]) -> list[list[Te
 
 
 def _fitting(rows: Sequence[Row], columns: dict[str, list[_Cell]], width: int) -> list[str]:
-    """Titles of the columns for which there is room."""
     names = [Column(title="policy", folds=True), *(Column(title=title) for title in columns)]
     widest = [[max(c.plain.split("\n"), key=len) for c in line] for line in _lines(rows, columns)]
     heads = [max(title.split("\n"), key=len) for title in ("policy", *columns)]
@@ -268,7 +275,6 @@ def _fitting(rows: Sequence[Row], columns: dict[str, list[_Cell]], width: int) -
 
 
 def _table(name: str, rows: Sequence[Row], columns: dict[str, list[_Cell]]) -> RenderableType:
-    """A line for each of *rows* with its part of the *columns*."""
     numbers = (Column(title=title, right=True) for title in columns)
     return table((Column(title=name, folds=True), *numbers), _lines(rows, columns))
 

@@ -22,8 +22,7 @@ from slurm_dl.experiments.grid import Figures, Workload, product
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
 from slurm_dl.report import export
-from slurm_dl.report.number_format import NONE, duration
-from slurm_dl.report.terminal_table import Column, table
+from slurm_dl.report.terminal_table import NONE, Column, duration, table
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 

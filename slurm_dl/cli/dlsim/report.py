@@ -17,12 +17,12 @@ from slurm_dl.cli.dlsim.asked import (
     run_all,
 )
 from slurm_dl.experiments import grid, policy_words
+from slurm_dl.experiments.cell_store import Manifest
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
-from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import Result
+from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.export import write_whole
 from slurm_dl.report.html import page

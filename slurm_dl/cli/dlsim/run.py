@@ -18,24 +18,22 @@ from slurm_dl.cli.dlsim.asked import (
     read_lines,
 )
 from slurm_dl.experiments import grid
-from slurm_dl.experiments.cell_store import Store
+from slurm_dl.experiments.cell_store import Manifest, Store
 from slurm_dl.experiments.grid import Cell, Experiment, Simulated, Workload
-from slurm_dl.experiments.manifest import Manifest
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import policy_file
 from slurm_dl.report import export, summary_metrics
-from slurm_dl.report.number_format import number, percent
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
-from slurm_dl.report.terminal_table import console, progress
+from slurm_dl.report.terminal_table import console, number, percent, progress
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.outcome import Lay
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.made_tags import tagged
+from slurm_dl.traces.workload_generator import tagged
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

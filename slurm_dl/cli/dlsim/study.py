@@ -26,9 +26,9 @@ from slurm_dl.experiments.study import (
 )
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
-from slurm_dl.report.number_format import number, plain_number
+from slurm_dl.report.terminal_table import number, plain_number
 from slurm_dl.text import safe
-from slurm_dl.traces.made_tags import parse_sd
+from slurm_dl.traces.workload_generator import parse_sd
 
 _BESIDE: Final = 5
 """Traces in one table."""

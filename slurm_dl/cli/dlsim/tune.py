@@ -33,7 +33,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import export
-from slurm_dl.report.number_format import duration, number, percent, plain_number
+from slurm_dl.report.terminal_table import duration, number, percent, plain_number
 from slurm_dl.simulation.cluster_shape import parse_shape
 
 

@@ -34,8 +34,7 @@ from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, Ranking
 from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
-from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
-from slurm_dl.report.terminal_table import Column, table
+from slurm_dl.report.terminal_table import NONE, Column, TimeUnit, number, percent, table, unit_of
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.text import safe
 

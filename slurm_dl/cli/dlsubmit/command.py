@@ -15,9 +15,8 @@ import slurm_dl
 from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA, become_ssh
 from slurm_dl.cli.dlqueue.when import before_submitting
-from slurm_dl.cli.dlsubmit import usual_options
-from slurm_dl.cli.dlsubmit.command_job import submit_command
-from slurm_dl.cli.dlsubmit.script_command import submit_script
+from slurm_dl.cli.dlsubmit import command_job
+from slurm_dl.cli.dlsubmit.command_job import submit_command, submit_script
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
 from slurm_dl.submit import (
     script_templates,
@@ -29,8 +28,8 @@ from slurm_dl.submit.job_request import (
     LAUNCHERS,
     SubmitOptions,
 )
-from slurm_dl.submit.past_submissions import again
 from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
+from slurm_dl.submit.user_files import again
 
 _LINE = "slurm_dl.command_line"
 
@@ -63,9 +62,9 @@ class _DividedCommand(click.Command):
             return super().parse_args(ctx, args)
         own = _own_options(self.get_params(ctx))
         line, notes = again(divide(args, own), own)
-        found = usual_options.find(own)
+        found = command_job.find(own)
         ctx.meta[_LINE] = line
-        ctx.meta[usual_options.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
+        ctx.meta[command_job.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
         ctx.default_map = defaults.own
         return super().parse_args(ctx, list(line.own))
 
@@ -250,13 +249,13 @@ def dlsubmit(
 ) -> int:
     """Submit a deep-learning job that can be preempted by a checkpoint and resumed."""
     where = script_templates.places(dict(os.environ))
-    defaults: usual_options.UsualOptions = ctx.meta[usual_options.DEFAULTS]
+    defaults: command_job.UsualOptions = ctx.meta[command_job.DEFAULTS]
     line: CommandLine = ctx.meta[_LINE]
     if show_template is not None:
         _show_template(script_templates.find(show_template, where), as_json=as_json)
         return 0
     if show_defaults:
-        return usual_options.show(defaults, as_json=as_json)
+        return command_job.show(defaults, as_json=as_json)
     if when:
         return before_submitting(ctx.params, as_json=as_json)
     if line.script:

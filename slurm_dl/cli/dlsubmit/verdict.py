@@ -1,4 +1,4 @@
-"""``dlsubmit --by``: whether the deadline is promised, asked before and after the submission."""
+"""The daemon's word on a submission: when it would start, and with ``--by``, if it is promised."""
 
 from __future__ import annotations
 
@@ -12,19 +12,81 @@ from typing import Any, Final, TypeAlias
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlsubmit.preview import NOT_FORETOLD, RUN_S, TIMEOUT_S, shape_fields
 from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
+from slurm_dl.forecast.start_time_text import preview_text
 from slurm_dl.json_types import JsonObject, as_list, number
 from slurm_dl.model.errors import ConfigError, ElsewhereError
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import slurm_calls
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, qos_of
-from slurm_dl.submit.job_shape import GpuPartition
+from slurm_dl.submit.job_shape import GpuPartition, JobShape
 from slurm_dl.submit.option_values import deadline_s, time_limit_s
 from slurm_dl.submit.script_job import ScriptJob
-from slurm_dl.submit.script_request import GPU_OPTIONS, ScriptRequest
+from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest
 from slurm_dl.text import ago, safe
+
+TIMEOUT_S = 3.0
+"""So long a submission waits for the answer in all."""
+
+RUN_S = 1.5
+"""So long the daemon runs forward for it; its process takes about one more second to start."""
+
+NOT_FORETOLD = frozenset(
+    {
+        "begin", "constraint", "dependency", "exclude", "hold", "nodefile", "nodelist",
+        "reservation",
+    }
+)  # fmt: skip
+"""Options of sbatch that change when a job starts and that the forecast does not know."""
+
+
+def preview(
+    request: JobRequest,
+    chosen: Wanted,
+    partitions: Sequence[GpuPartition],
+    *,
+    no_preempt: bool,
+) -> str:
+    """One line: when the job would start as it is, and with the other choice of ``--no-preempt``.
+
+    Empty if the forecast does not know such jobs, or if no daemon answers soon: it is absent, of an
+    earlier release, busy or slow, does not act, or is asked by ssh alone.
+    """
+    fields = shape_fields(request, chosen, partitions)
+    if isinstance(fields, str):
+        return ""
+    try:
+        answer = Client(daemon_at(), TIMEOUT_S).ask("when", **fields, within_s=RUN_S)
+    except (DaemonError, ConfigError, ElsewhereError):
+        return ""
+    text = preview_text(answer, no_preempt=no_preempt)
+    if not text or not str(answer.get("doing", "")).startswith("acting"):
+        return ""
+    who = "" if request.array is None else "the first task "
+    if request.sizes:
+        who = f"in the size {as_list(fields['shapes'])[0]} it "
+    return safe(f"{who}{text}", 200)
+
+
+def shape_fields(
+    request: JobRequest, chosen: Wanted, partitions: Sequence[GpuPartition]
+) -> JsonObject | str:
+    """The job in the words of the daemon's requests; or why it is not asked about such a job."""
+    names = {word.partition("=")[0].removeprefix("--") for word in request.sbatch}
+    if other := sorted(names & NOT_FORETOLD):
+        return f"dlschedd is not asked about jobs with --{other[0]}"
+    if not isinstance(chosen, JobShape) or len(partitions) > 1:
+        return "dlschedd is asked about whole GPUs on a number of nodes of one partition alone"
+    limit_s = math.inf if request.time is None else time_limit_s(request.time)
+    return {
+        "shapes": [f"{chosen.nodes}x{chosen.gpus_per_node}"],
+        "partition": partitions[0].name,
+        "gpu_type": chosen.gpu_type or "",
+        "limit_s": None if math.isinf(limit_s) else limit_s,
+        "name": request.name,
+    }
+
 
 NOT_PROMISED: Final = 3
 """Exit status if a deadline is not promised."""
@@ -197,7 +259,6 @@ def _is_promised(answer: JsonObject) -> bool:
 
 
 def _one(answer: JsonObject) -> JsonObject:
-    """The verdict on the one shape, or on the job."""
     shape = next(iter(as_list(answer.get("shapes"))), answer)
     return shape if isinstance(shape, dict) else {}
 

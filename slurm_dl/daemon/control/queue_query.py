@@ -18,8 +18,7 @@ from slurm_dl.daemon.control.wire_format import QueueRequest
 from slurm_dl.daemon.published_state import LETTERS, LIVE, is_pending_part, row, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.json_types import JsonObject
-from slurm_dl.model.array_labels import has_task
-from slurm_dl.model.ids import JobId
+from slurm_dl.model.ids import JobId, has_task
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
 from slurm_dl.model.snapshot import JobText, Observed
 

@@ -6,10 +6,11 @@ Answers come from the `Board`, the audit log and the pause switch, never from th
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 
-from slurm_dl.config.value_origins import Plain
+from slurm_dl.config.loading import Plain
 from slurm_dl.daemon import forecast_answers as when
 from slurm_dl.daemon import forecast_service, published_state, quote_answers
 from slurm_dl.daemon.audit_log import AuditLine
@@ -17,7 +18,6 @@ from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
 from slurm_dl.daemon.control.job_history import OVER, past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
-from slurm_dl.daemon.control.promises_answer import promises_of
 from slurm_dl.daemon.control.queue_query import page
 from slurm_dl.daemon.control.reception import Peer, RequestError, Stream
 from slurm_dl.daemon.control.requests import (
@@ -37,13 +37,16 @@ from slurm_dl.daemon.control.requests import (
 )
 from slurm_dl.daemon.control.status_answer import ControlContext, paused_of, standing_of, status
 from slurm_dl.daemon.control.wire_format import QueueRequest, RefusalKind
-from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState
+from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.explain.plan_reasons import why
+from slurm_dl.engine.explain.promise_reasons import spare_s, state_of
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.ledger.sqlite.ending_rows import Only
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.promise import Promise, promises_in, totals_in
 from slurm_dl.policies.base import Policy
 from slurm_dl.recording import snapshot_file
 from slurm_dl.text import safe
@@ -56,7 +59,7 @@ _STATES = {
 
 
 class RequestHandlers:
-    """Answers requests; may be called from many threads at once. `load_limits` bounds how many."""
+    """Answers requests; may be called from many threads at once. `LoadLimits` bounds how many."""
 
     def __init__(self, context: ControlContext) -> None:
         self._context = context
@@ -284,3 +287,29 @@ def _states(word: str) -> tuple[JobState, ...]:
         msg = f"no job state {safe(word, 40)!r}: use {known}, their long names, or all"
         raise RequestError(RefusalKind.BAD_REQUEST, msg)
     return states
+
+
+def promises_of(cycle: Cycle, sight: Sight) -> JsonObject:
+    """Promises of the jobs that may be named, by deadline; the totals only to whom all may be."""
+    booked, rows = cycle.booked, cycle.snapshot.jobs.rows
+    found = sorted(promises_in(booked).items(), key=lambda one: (one[1].due_s, one[0]))
+    totals: Json = None if isinstance(sight, Own) else dataclasses.asdict(totals_in(booked))
+    return {
+        "now_s": cycle.snapshot.now_s,
+        "promises": [_object(cycle, j, rows.get(j), p) for j, p in found if sight.knows(j)],
+        "totals": totals,
+    }
+
+
+def _object(cycle: Cycle, job_id: JobId, row: int | None, promise: Promise) -> JsonObject:
+    snap, spare = cycle.snapshot, None
+    state = state_of(snap, row, promise)
+    if row is not None and state in {"waiting", "running"}:
+        spare = round(spare_s(snap, row, promise), 1)
+    return {
+        "job": text_of(snap.seen, job_id).label,
+        "job_id": job_id,
+        "state": state,
+        "spare_s": spare,
+        **dataclasses.asdict(promise),
+    }

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 import slurm_dl
+from slurm_dl.config.loading import FILE_KEY
 from slurm_dl.config.placement_section import PlacementSection
-from slurm_dl.config.value_origins import FILE_KEY
 from slurm_dl.daemon import forecast_service as when
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.breaker_resets import breakers_of, not_here

@@ -1,4 +1,4 @@
-"""A client's end of the control socket over TCP; see `tcp_server`."""
+"""A client's end of the control socket over TCP; see `socket_server`."""
 
 from __future__ import annotations
 

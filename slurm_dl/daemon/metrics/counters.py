@@ -20,7 +20,7 @@ from slurm_dl.model.booking import Entry
 from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.jobs import COMPLETING, F64, I64
 from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue
-from slurm_dl.model.size_history import NO_HISTORY, size_histories
+from slurm_dl.model.sizes import NO_HISTORY, size_histories
 from slurm_dl.model.snapshot import Snapshot
 
 COMMANDS_RUN: Final[Counter[str]] = Counter()

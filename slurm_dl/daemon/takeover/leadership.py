@@ -23,8 +23,9 @@ from slurm_dl.config.daemon_section import split_address
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Loaded
+from slurm_dl.daemon.control.munge import Munge
 from slurm_dl.daemon.control.reception import Answer, Reception
-from slurm_dl.daemon.control.socket_server import ControlServer
+from slurm_dl.daemon.control.socket_server import ControlServer, TcpServer
 from slurm_dl.daemon.preconditions import Precondition, first_refusal
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S
@@ -211,9 +212,6 @@ def _listening(config: Config, answer: Answer, log: FilteringBoundLogger) -> Ite
         unix = ControlServer(path, mode=mode, reception=reception)
         servers.enter_context(contextlib.closing(unix))
         if config.control.listen:
-            from slurm_dl.daemon.control.munge import Munge  # noqa: PLC0415 - only where it is set
-            from slurm_dl.daemon.control.tcp_server import TcpServer  # noqa: PLC0415
-
             munge = Munge(str(config.control.munge_socket))
             tcp = TcpServer(split_address(config.control.listen), munge=munge, reception=reception)
             servers.enter_context(contextlib.closing(tcp))

@@ -37,10 +37,9 @@ from slurm_dl.engine.settings import Deadlines, External, Native
 from slurm_dl.ledger.completions import endings_at
 from slurm_dl.ledger.job_past import PastJob
 from slurm_dl.model.contract import Claim
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import BY_HAND, COMPLETED, COMPLETING, NOT_HELD, JobState
+from slurm_dl.model.jobs import BY_HAND, COMPLETED, COMPLETING, NOT_HELD, JobState, Origin
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Policy
 

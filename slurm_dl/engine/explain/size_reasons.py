@@ -15,13 +15,11 @@ from slurm_dl.engine.preemption.surplus import growth_rest
 from slurm_dl.engine.settings import External
 from slurm_dl.engine.waiting_sizes import shape_of
 from slurm_dl.estimates.size_speeds import elastic_rows
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, PENDING
+from slurm_dl.model.jobs import COMPLETING, PENDING, Origin
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import NO_HISTORY, SizeHistory, size_histories, size_of
-from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.sizes import NO_HISTORY, SizeHistory, Sizes, size_histories, size_of
 from slurm_dl.policies.base import Policy
 
 UNREADABLE_SIZES = (

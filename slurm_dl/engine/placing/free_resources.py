@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, Bool, JobState
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, I64, Bool, JobState, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpus_taken import gpus_taken
 from slurm_dl.placement.resource_request import Ask, ResourceRequest

@@ -19,10 +19,9 @@ from slurm_dl.engine.placing.place_waiting import Placed, holds, named, to_place
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, Held, JobState
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import Bool, Held, JobState, is_in
+from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.profile import Profile
-from slurm_dl.model.shared_gpu import SLACK
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpu_packing import GpuTenant, PairLimits, rank_of, why_apart
 from slurm_dl.placement.pending_job import PendingJob

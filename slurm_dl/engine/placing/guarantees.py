@@ -23,8 +23,7 @@ from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, JobState
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import Bool, JobState, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
 from slurm_dl.placement.scheme import Scheme

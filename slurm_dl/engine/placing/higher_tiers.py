@@ -17,7 +17,7 @@ from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.eligibility import lacks_room
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, PENDING, Bool
-from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.model.limits import PartitionLimits
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import eligible
 from slurm_dl.placement.resource_request import ResourceRequests

@@ -19,8 +19,7 @@ from slurm_dl.engine.placing.place_waiting import Placed
 from slurm_dl.engine.placing.steering import SteerAction
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, NOT_HELD, PENDING
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETING, NOT_HELD, PENDING, is_in
 from slurm_dl.model.plan import Action
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.scheme import Wait

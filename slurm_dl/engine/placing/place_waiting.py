@@ -16,8 +16,7 @@ from slurm_dl.engine.site_factors import in_window
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import Handover, Seal
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import PENDING, Bool, Held
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import PENDING, Bool, Held, is_in
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.candidate_nodes import CandidateNodes

@@ -13,7 +13,7 @@ from slurm_dl.engine.settings import Preemption
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.booking import Entry, entry, of_kind
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import is_in
 from slurm_dl.model.plan import Book
 from slurm_dl.model.snapshot import Snapshot
 

@@ -11,8 +11,7 @@ import numpy as np
 from slurm_dl.engine.preemption.eligibility import accepted
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 

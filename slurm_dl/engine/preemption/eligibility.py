@@ -21,8 +21,7 @@ from slurm_dl.engine.preemption.start_again import (
 )
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 

@@ -30,8 +30,7 @@ from slurm_dl.engine.site_factors import in_window, site_factor_writes, undone
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests

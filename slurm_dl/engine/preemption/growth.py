@@ -21,8 +21,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.waiting_sizes import at_shapes, shape_of
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import PENDING
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import PENDING, is_in
 from slurm_dl.model.shape import Shape
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 

@@ -14,7 +14,7 @@ import numpy as np
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING
-from slurm_dl.model.quotas import Quotas
+from slurm_dl.model.limits import Quotas
 from slurm_dl.model.snapshot import Snapshot
 
 BY_ITSELF = -1

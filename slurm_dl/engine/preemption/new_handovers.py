@@ -27,8 +27,7 @@ from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import I32, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import I32, Bool, is_in
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests

@@ -15,8 +15,7 @@ import numpy as np
 from slurm_dl.engine.preemption.stopping_cost import save_restore_s
 from slurm_dl.model.breaker import NOT_OURS
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import COMPLETING, F64, is_in
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import DEFAULT_HOLD_S, Snapshot
 

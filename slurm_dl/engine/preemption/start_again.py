@@ -14,8 +14,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, Bool, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 from slurm_dl.placement.resource_request import ResourceRequests

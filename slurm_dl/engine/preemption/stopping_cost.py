@@ -15,8 +15,7 @@ import numpy.typing as npt
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, Bool, is_in
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 

@@ -21,12 +21,10 @@ from slurm_dl.engine.sized_target import AS_RANKED, Movable
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.engine.waiting_sizes import live_elastic, shape_of
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, RUNNING
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, RUNNING, is_in
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.size_history import NO_HISTORY, SizeHistory, size_histories
-from slurm_dl.model.sizes import Sizes
+from slurm_dl.model.sizes import NO_HISTORY, SizeHistory, Sizes, size_histories
 from slurm_dl.model.snapshot import Snapshot
 
 _DAY_S = 86_400.0

@@ -19,9 +19,9 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpu_packing import LEAST_SPEED, Models
 

@@ -20,8 +20,7 @@ import numpy.typing as npt
 from slurm_dl.engine.placing.free_resources import FreeResources, gres_held, gres_of_rows
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Settings
-from slurm_dl.model.jobs import F64, I64, Bool
-from slurm_dl.model.membership import is_in
+from slurm_dl.model.jobs import F64, I64, Bool, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.sqlite.rows import ENDINGS
-from slurm_dl.model.array_labels import has_task
-from slurm_dl.model.ids import JobId
+from slurm_dl.model.ids import JobId, has_task
 
 ENDING_UPSERT = (
     f"INSERT {ENDINGS.insert} ON CONFLICT (job_id) DO UPDATE SET "

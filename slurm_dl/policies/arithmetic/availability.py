@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING
+from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of

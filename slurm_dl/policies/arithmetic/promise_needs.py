@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, PENDING
+from slurm_dl.model.jobs import F64, PENDING, Origin
 from slurm_dl.model.promise import Estimate, PromiseTerms
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need, Resource

@@ -20,7 +20,7 @@ from typing import Self
 
 import numpy as np
 
-from slurm_dl.estimates.job_features import asked
+from slurm_dl.estimates.similar_jobs import asked
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot

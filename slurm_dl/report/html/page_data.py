@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.completed_jobs import Records, RunNodes
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.job_record import Records, RunNodes
 from slurm_dl.model.jobs import F64, I32, I64
 from slurm_dl.report import summary_metrics, timeline
 from slurm_dl.report.export import summary_json

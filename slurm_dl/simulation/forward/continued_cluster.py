@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -25,15 +26,40 @@ from slurm_dl.model.booking import updated
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs
+from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs, Remembered
 from slurm_dl.model.plan import Book, OpenHandover, Plan, Promote, SetSiteFactor
 from slurm_dl.model.policy_inputs import columns_at
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.forward.initial_state import startable, staying_once_started
 from slurm_dl.simulation.forward.node_allocations import NodeAllocations
-from slurm_dl.simulation.forward.timing import ForwardTiming
+from slurm_dl.simulation.slurm.scheduler import Backfill
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardTiming:
+    """What takes how long in a forward run; all zero is the papers' ideal cluster.
+
+    Attributes:
+        handover_s: From the decision until the GPUs are with their new owners, and until the next
+            decision after it, as so many hand-overs as may be under way at once are then over.
+        growth: The further ahead, the coarser: two steps are apart by at least this share of the
+            time since the snapshot. A decision then begins the hand-overs of all that time.
+        backfill: How Slurm plans ahead.
+    """
+
+    poll_s: float = 30.0  # Between two decisions
+    handover_s: float = 35.0
+    hold_s: float = 121.0  # A job that gave way may not start for this long after that
+    restore_s: float = 30.0  # A run of a job that ran before makes no progress for this long
+    growth: float = 0.02
+    bf_interval_s: float = 30.0  # Between two backfill passes
+    backfill: Backfill = field(
+        default_factory=lambda: Backfill(
+            resolution_s=60.0, precision_s=30.0, window_s=86400.0, max_jobs=50
+        )
+    )
+
 
 _HOUR_S: Final = 3600.0
 _INSTANT_S: Final = 1e-6

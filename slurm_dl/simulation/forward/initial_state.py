@@ -17,10 +17,19 @@ import numpy.typing as npt
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held, JobRow, Jobs, JobState
+from slurm_dl.model.jobs import (
+    COMPLETING,
+    I64,
+    PENDING,
+    Bool,
+    Held,
+    JobRow,
+    Jobs,
+    JobState,
+    Remembered,
+)
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.policy_inputs import columns_and, columns_at
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy, displaces
 

@@ -26,10 +26,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.estimates.job_features import asked
+from slurm_dl.estimates.similar_jobs import asked
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.estimate_origin import Origin
-from slurm_dl.model.jobs import COMPLETING, F64, I64
+from slurm_dl.model.jobs import COMPLETING, F64, I64, Origin
 from slurm_dl.model.snapshot import Snapshot
 
 LIKE_IT: Final = 5

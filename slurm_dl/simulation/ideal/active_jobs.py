@@ -16,9 +16,8 @@ from slurm_dl.model.booking import Entry
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
+from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs, Remembered
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape

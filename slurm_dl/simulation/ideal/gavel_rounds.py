@@ -125,7 +125,6 @@ class GavelRounds(IdealCluster):
         self._start(change.starts)
 
     def _is_due(self) -> bool:
-        """True if shares are to be found now."""
         kept_s = self._now_s - self._shared_s
         return self._is_stale and (kept_s >= _LEAST_KEPT_S or self._shared_s == 0)
 

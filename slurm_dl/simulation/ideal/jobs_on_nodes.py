@@ -23,9 +23,9 @@ import numpy.typing as npt
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.target import NOBODY
+from slurm_dl.model.completed_jobs import RunNodes
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.job_record import RunNodes
 from slurm_dl.model.jobs import COMPLETING, F64, RUNNING
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.profile import Profile
@@ -38,8 +38,7 @@ from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.placement_model import PlacementChange
 from slurm_dl.simulation.ideal.placement_pass import SLACK_GPUS, PlacementPass
 from slurm_dl.simulation.ideal.placement_speed import ContentionSpeed, PlacementSpeed, place_speed
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.outcome import Lay
+from slurm_dl.simulation.outcome import Lay, NodeJournal
 
 Rows = npt.NDArray[np.int64]
 

@@ -28,10 +28,10 @@ from slurm_dl.simulation.ideal.measured_models import (
     MeasuredModel,
     NotMeasuredError,
     Placement,
+    applications,
     packed,
     read_model,
 )
-from slurm_dl.simulation.ideal.measured_tables import applications
 from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementChange
 from slurm_dl.simulation.job_knowledge import JobSizes
 from slurm_dl.text import safe

@@ -27,16 +27,14 @@ from slurm_dl.engine.settings import AS_SUBMITTED, Resizing
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
 from slurm_dl.model.booking import changes, updated
-from slurm_dl.model.job_record import Records, Runs
+from slurm_dl.model.completed_jobs import Records, Runs
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, INSTANT_S, DecisionTimes
-from slurm_dl.simulation.ideal.gpu_types import OnTypes
-from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementModel
-from slurm_dl.simulation.ideal.sized_jobs import OnSizes
+from slurm_dl.simulation.ideal.placement_model import Anywhere, OnSizes, OnTypes, PlacementModel
 from slurm_dl.simulation.ideal.start_costs import Costs, NoCosts, restarts_s
 from slurm_dl.simulation.job_knowledge import NOTHING, Chronicle, TraceKnowledge
 from slurm_dl.simulation.outcome import Outcome, SimulationError

@@ -15,16 +15,13 @@ import numpy as np
 
 from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.trace import Ending
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.outcome import SimulationError
-from slurm_dl.simulation.slurm.dispatch import Dispatch
+from slurm_dl.simulation.outcome import NodeJournal, SimulationError
 from slurm_dl.simulation.slurm.events import Agenda, Event, EventKind
-from slurm_dl.simulation.slurm.job_behaviour import Breakage, NodeFailures, OnSignal
-from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.slurm.job_columns import Breakage, JobColumns, NodeFailures, OnSignal
 from slurm_dl.simulation.slurm.node_pool import NodePool, SimulatedQueue
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scheduler import Backfill, Reserved, Start
-from slurm_dl.simulation.slurm.scheduling_passes import Phases
+from slurm_dl.simulation.slurm.scheduling_passes import Dispatch, Phases
 
 _ROUNDING_S: Final = 1e-6
 
@@ -289,7 +286,6 @@ class Machine:
             self.changes += 1
 
     def _leaves_s(self, row: int) -> float:
-        """How long a run that is told to end holds its GPUs."""
         stays = self._on_signal[row] == OnSignal.IGNORE
         return self._costs.epilog_s + (self._costs.kill_wait_s if stays else self._costs.stop_s)
 

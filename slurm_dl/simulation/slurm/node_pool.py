@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from slurm_dl.model.job_record import RunNodes
+from slurm_dl.model.completed_jobs import RunNodes
 from slurm_dl.model.jobs import I64, Bool
-from slurm_dl.simulation.node_journal import NodeJournal
+from slurm_dl.simulation.outcome import NodeJournal
 from slurm_dl.simulation.slurm.job_columns import JobColumns
 from slurm_dl.simulation.slurm.scheduler import NodeRows, Running, WaitingJob
 

@@ -23,17 +23,15 @@ from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, RUNNING, JobState
+from slurm_dl.model.jobs import F64, I64, RUNNING, JobState, Origin
 from slurm_dl.model.plan import Promote
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy, displaces
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge, TraceTexts, past_of
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.simulation.outcome import NodeJournal, Outcome
 from slurm_dl.simulation.slurm.daemon_timing import (
     Writes,
     delay_after,
@@ -41,12 +39,10 @@ from slurm_dl.simulation.slurm.daemon_timing import (
     quiet_until,
     until_wake,
 )
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
-from slurm_dl.simulation.slurm.job_columns import JobColumns
-from slurm_dl.simulation.slurm.job_scripts import Scripts
+from slurm_dl.simulation.slurm.job_columns import JobBehaviour, JobColumns, NodeFailures
 from slurm_dl.simulation.slurm.overheads import PRODUCTION, SlurmCosts
 from slurm_dl.simulation.slurm.scheduling_passes import Phases, next_on_grid
-from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim
+from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, FIRST_JOB_ID, SlurmSim
 
 LOOKS_AFTER_START: Final = 1

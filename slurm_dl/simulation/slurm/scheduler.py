@@ -255,7 +255,6 @@ class _Plan:
         return np.asarray(self._nodes[:planned][clash].any(axis=0))
 
     def _overlaps(self, nodes: NodeRows, from_s: float, to_s: float) -> bool:
-        """Whether somebody better wants one of *nodes* between *from_s* and *to_s*."""
         planned = self._planned
         clash = (self._from_s[:planned] < to_s) & (self._to_s[:planned] > from_s)
         return bool(self._nodes[:planned][clash][:, nodes].any())

@@ -1,30 +1,83 @@
-"""A simulated Slurm whose jobs do what their scripts say."""
+"""A simulated Slurm whose jobs do what their scripts say: their users do as they like."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.contract import Claim
+from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, RUNNING
+from slurm_dl.model.jobs import F64, I64, RUNNING, Bool
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.slurm.events import Event, EventKind
-from slurm_dl.simulation.slurm.job_columns import JobColumns
-from slurm_dl.simulation.slurm.job_scripts import NOBODY, JobScript, Scripts
+from slurm_dl.simulation.slurm.job_columns import JobColumns, OnSignal
 from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.scheduler import Start
 from slurm_dl.simulation.slurm.simulated_cluster import FIRST_JOB_ID, SlurmSim
+
+OPTED_IN: Final = Claim(contract=Contract())
+
+NOBODY: Final = -1
+"""The row of no job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobScript:
+    """One job of a user less honest than those of `JobBehaviour`; times in seconds."""
+
+    claim: Claim | None = OPTED_IN  # What its metadata say; None: nothing
+    claims_while_it_runs: bool = True  # False: it takes the claim out once it runs
+    on_signal: OnSignal = OnSignal.SAVE
+    checkpoint_every_s: float = 3600.0  # Of work; 0: it saves only when it is asked to or leaves
+    reports: Literal["true", "never", "now"] = "true"  # Of its last checkpoint, while it runs
+    progress: float | None = None  # Share of its work it says it has done; None: the truth
+    requeue_refused: bool = False  # It sets Requeue=0 once it runs
+    fails: bool = False  # At its end
+    begin_s: float = -math.inf  # Not eligible before, in the trace's time
+    leaves_after_s: float = math.inf  # Of a run; then it saves, and leaves by itself
+    heir: int = NOBODY  # Row of the job that goes on with its work; without one it requeues itself
+    heir_after: Literal["leaving", "preemption"] = "leaving"  # What makes it end for its heir
+    gap_s: float = 1.0  # From its end to the submission of its heir
+    after: int = NOBODY  # Row of the job after whose end it is submitted, heirs of that included
+    think_s: float = 0.0  # From that end to its submission
+    held: tuple[int, int] | None = None  # Nodes, and GPUs on each of them that nobody else gets
+    gpus: float | None = None  # What Slurm tells of it; None: all that it holds
+    cpus: int | None = None  # Likewise; None: one on each node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scripts:
+    """The scripts of all jobs of a trace, row by row."""
+
+    rows: tuple[JobScript, ...]
+
+    def column(self, name: str) -> list[Any]:
+        """One field of all jobs."""
+        return [getattr(script, name) for script in self.rows]
+
+    @property
+    def progress(self) -> F64 | None:
+        """``(n,)`` what each claims, NaN where it tells the truth; None: all do."""
+        claimed = np.array(self.column("progress"), dtype=np.float64)
+        return None if np.isnan(claimed).all() else claimed
+
+    @property
+    def due(self) -> Bool:
+        """``(n,)`` bool, jobs that come by themselves, at their time in the trace."""
+        heirs = np.isin(np.arange(len(self.rows)), self.column("heir"))
+        by_itself: Bool = ~heirs & (np.array(self.column("after")) == NOBODY)
+        return by_itself
 
 
 class ScriptedMachine(Machine):

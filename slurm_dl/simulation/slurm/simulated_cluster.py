@@ -38,9 +38,14 @@ from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import JobSizes
-from slurm_dl.simulation.node_journal import NodeJournal
-from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures, OnSignal, shapes
-from slurm_dl.simulation.slurm.job_columns import JobColumns
+from slurm_dl.simulation.outcome import NodeJournal
+from slurm_dl.simulation.slurm.job_columns import (
+    JobBehaviour,
+    JobColumns,
+    NodeFailures,
+    OnSignal,
+    shapes,
+)
 from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scheduler import Backfill

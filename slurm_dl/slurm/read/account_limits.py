@@ -17,8 +17,8 @@ import numpy as np
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.limits import Quotas
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.quotas import Quotas
 from slurm_dl.slurm.read.associations import (
     JOBS,
     BarredCandidate,

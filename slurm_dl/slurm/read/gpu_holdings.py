@@ -36,8 +36,7 @@ import numpy as np
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.shared_gpu import SLACK, SharedGpu
+from slurm_dl.model.nodes import SLACK, Allocations, SharedGpu
 from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading

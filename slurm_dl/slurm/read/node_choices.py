@@ -17,7 +17,7 @@ import numpy as np
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
-from slurm_dl.model.other_gres import OtherGres
+from slurm_dl.model.nodes import OtherGres
 from slurm_dl.slurm.read.conditions import OPTIONS, PER_CORE, SWITCHES, ConditionReader
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.job_reader import MAY_START

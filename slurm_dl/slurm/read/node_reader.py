@@ -19,8 +19,8 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.limits import PartitionLimits
 from slurm_dl.model.nodes import Nodes
-from slurm_dl.model.partition_limits import PartitionLimits
 from slurm_dl.model.snapshot import Blocked
 from slurm_dl.slurm.read.grammar import UsableNode
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand

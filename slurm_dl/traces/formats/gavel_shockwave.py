@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.field_values import amount, name, number, whole_gpus
 from slurm_dl.traces.file_lines import Head, numbered_lines, opened
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import gather, rows
 
 _WIDTHS: Final = frozenset({7, 10, 12})

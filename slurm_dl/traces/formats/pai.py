@@ -16,10 +16,9 @@ from typing import Final
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.field_values import amount, job_id, name, number
 from slurm_dl.traces.file_lines import Head, numbered_lines, opened
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import gather, rows
 
 JOB_COLUMNS: Final = ("job_name", "inst_id", "user", "status", "start_time", "end_time")

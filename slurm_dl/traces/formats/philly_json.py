@@ -21,10 +21,9 @@ from typing import BinaryIO, Final
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.field_values import account, job_id, moment_s, name
 from slurm_dl.traces.file_lines import MAX_UNPACKED_BYTES, Head, opened
-from slurm_dl.traces.skipped_lines import Reason
 
 MAX_OBJECT: Final = 1 << 20
 """Characters of one job; the longest of the release has some thousands."""

@@ -7,17 +7,18 @@ in the same way, with ``--columns`` for the names of their columns.
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import BinaryIO, Final
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.trace import Ending
+from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.field_values import job_id, lasting_s, moment_s, name, number
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import TableFormat, TableRow, split, there_are
 
 COLUMNS: Final = ("job_id", "submit_s", "duration_s", "gpus", "user", "model", "ending")
@@ -102,3 +103,40 @@ def with_columns(text: str) -> OwnFormat:
         ),
         required=frozenset(given.values()),
     )
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write *trace* to *path*, in place of what is there.
+
+    Numbers are written so that the same float is read back. Lines that were left out are not
+    part of it.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    accounts = trace.account_names
+    times = None if trace.due_s is None else trace.due_s.tolist()
+    due = times and ["" if math.isinf(at_s) else at_s for at_s in times]
+    try:
+        with path.open("w", encoding="utf-8", newline="") as stream:
+            out = csv.writer(stream, lineterminator="\n")
+            more = {ACCOUNT: accounts, DUE: due}
+            columns = {name: column for name, column in more.items() if column is not None}
+            out.writerow((*COLUMNS, *columns))
+            out.writerows(
+                (*row, trace.users[user], model, Ending(ending).name, *rest)
+                for *row, user, model, ending, rest in zip(
+                    trace.job_id,
+                    trace.submit_s.tolist(),
+                    trace.duration_s.tolist(),
+                    trace.gpus.tolist(),
+                    trace.user.tolist(),
+                    ["" if m < 0 else trace.models[m] for m in trace.model.tolist()],
+                    trace.ending.tolist(),
+                    zip(*columns.values(), strict=True) if columns else [()] * len(trace),
+                    strict=True,
+                )
+            )
+    except OSError as err:
+        msg = f"{path}: cannot be written: {err.strerror}"
+        raise ConfigError(msg) from err

@@ -8,9 +8,8 @@ from typing import Final
 
 from slurm_dl.model.trace import Ending
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, JobLine
+from slurm_dl.traces.builder import BadValue, JobLine, Reason
 from slurm_dl.traces.field_values import account, amount, job_id, moment_s, name, number, whole_gpus
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import TableFormat
 
 

@@ -31,10 +31,9 @@ from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns, noted, 
 from slurm_dl.slurm.read.job_labels import tasks_in, tasks_of
 from slurm_dl.slurm.read.vocabulary import epoch_s
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering
+from slurm_dl.traces.builder import BadValue, Gathering, Reason
 from slurm_dl.traces.field_values import amount
 from slurm_dl.traces.file_lines import numbered_lines, opened, words
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.slurm.sacct import SACCT, TAKEN, jobs_into
 from slurm_dl.traces.table_format import rows
 

@@ -26,11 +26,10 @@ from typing import Final
 from slurm_dl.model.trace import Ending
 from slurm_dl.slurm.accounting.past_jobs import FAILED, GOES_ON, AccountedRun, gpus_in, whole_job
 from slurm_dl.text import shown
-from slurm_dl.traces.builder import BadValue, Gathering, JobLine
+from slurm_dl.traces.builder import BadValue, Gathering, JobLine, Reason
 from slurm_dl.traces.field_values import lasting_s, moment_s, name
 from slurm_dl.traces.file_lines import Head, opened, read_head
 from slurm_dl.traces.formats.philly_json import entries
-from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import Columns
 
 _ENDINGS: Final = {
@@ -253,7 +252,6 @@ def _clock(epoch: str) -> str:
 
 
 def _tres(listed: object) -> str:
-    """The GPUs of a list of TRES as sacct prints them."""
     parts = [
         f"gres/{name}={_word(one, 'count') or 0}"
         for one in (listed if isinstance(listed, list) else ())

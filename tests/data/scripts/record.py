@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_dl.cli.dlsubmit.command import options_of
 from slurm_dl.cli.dlsubmit.command_job import choose_shape
-from slurm_dl.submit import batch_script, job_shape, job_sizes
+from slurm_dl.submit import batch_script, job_extras, job_shape
 from slurm_dl.submit.job_request import check
 from slurm_dl.submit.script_templates import TemplateDirectory
 from slurm_dl.submit.shell_quoting import quote
@@ -42,7 +42,7 @@ def render(args: Sequence[str]) -> str:
     )
     extras = None if request.model is None else EXTRAS
     shape = choose_shape(request, [PARTITION])
-    request = job_sizes.lay_out(request, shape, [PARTITION])
+    request = job_extras.lay_out(request, shape, [PARTITION])
     made = batch_script.compose(request, shape, TEMPLATES, extras)
     return f"# {quote(made.args)}\n{made.script}"
 
