@@ -10,7 +10,6 @@ section 3.3 (model-based placement); the wait for locality: Jeon et al. (Philly)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from slurm_dl.model.jobs import Bool
+from slurm_dl.model.parameter_bounds import Bounded, NotNegative, Part
 from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
@@ -31,7 +31,7 @@ from slurm_dl.placement.soonest import Soonest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consolidate:
+class Consolidate(Bounded):
     """Skewed models on the fewest nodes, or anywhere after a wait; other models on fragments.
 
     Attributes:
@@ -52,20 +52,10 @@ class Consolidate:
         "and grows with its time limit."
     )
 
-    skew_threshold: float = 0.4
-    locality_wait_s: float = 600.0
-    locality_wait_per_run: float = 0.0
-    longest_locality_wait_s: float = 7200.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.skew_threshold <= 1:
-            msg = f"skew_threshold must be from 0 to 1 (got {self.skew_threshold})"
-            raise ValueError(msg)
-        for name in ("locality_wait_s", "locality_wait_per_run", "longest_locality_wait_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                msg = f"{name} must be a finite number, 0 or more (got {value})"
-                raise ValueError(msg)
+    skew_threshold: Part = 0.4
+    locality_wait_s: NotNegative = 600.0
+    locality_wait_per_run: NotNegative = 0.0
+    longest_locality_wait_s: NotNegative = 7200.0
 
     def begin(
         self, snap: Snapshot, stock: FreeNodes, _profiles: Mapping[str, Profile], /

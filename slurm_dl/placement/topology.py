@@ -9,11 +9,11 @@ Source: Slurm's topology/tree (best-fit leaf); locality as in Philly, ATC 2019, 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from slurm_dl.model.parameter_bounds import Bounded, NotNegative
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
@@ -27,7 +27,7 @@ from slurm_dl.placement.soonest import Soonest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Bounded):
     """Fewest nodes first, then the fewest leaf switches, then the leaf with the tightest fit.
 
     Attributes:
@@ -42,12 +42,7 @@ class Topology:
         "counts from the end of the job's last run, or from its submission."
     )
 
-    locality_wait_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.locality_wait_s) and self.locality_wait_s >= 0):
-            msg = f"locality_wait_s must be a finite number, 0 or more (got {self.locality_wait_s})"
-            raise ValueError(msg)
+    locality_wait_s: NotNegative = 0.0
 
     def begin(
         self, snap: Snapshot, stock: FreeNodes, _profiles: Mapping[str, Profile], /

@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, Bool
+from slurm_dl.model.parameter_bounds import Bounded
 from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
@@ -193,6 +194,27 @@ class Policy(Protocol):
         Returns:
             Epoch seconds, not before now; inf if never.
         """
+
+
+class OneTier(Bounded, Policy):
+    """What most policies have in common; a policy need not be made from it.
+
+    Jobs are in one tier, by an order that changes as jobs come or go and not by itself.
+    """
+
+    interpretation: ClassVar[str] = ""
+    preempts: ClassVar[Preempts] = "rank"
+    skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = False
+
+    @property
+    def tiers(self) -> int:
+        """One: the key says it all."""
+        return 1
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never; see `Policy`."""
+        return math.inf
 
 
 def displaces(policy: Policy) -> Preempts:

@@ -10,7 +10,6 @@ NSDI 2011, section 4 (the progressive filling that Algorithm 1 follows in steps 
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
@@ -98,22 +97,6 @@ def _level(want: F64, full: F64, room: F64) -> F64:
         if use[at, r] > room[r] * (1 + _SLACK) + _NOTHING:
             found[r] = (room[r] - done[at, r]) / slope[at, r]
     return found
-
-
-def check_weights(field: str, weights: Weights) -> None:
-    """Raise if *weights* are no table of positive numbers by name.
-
-    Raises:
-        ValueError: One is not finite and above 0, or a name is there twice.
-    """
-    names = [name for name, _ in weights]
-    if len(set(names)) < len(names):
-        msg = f"{field} must name each account once (got {names})"
-        raise ValueError(msg)
-    for name, weight in weights:
-        if not (math.isfinite(weight) and weight > 0):
-            msg = f"{field} must be finite numbers above 0 (got {weight} for {name})"
-            raise ValueError(msg)
 
 
 def weights_of(weights: Weights, names: tuple[str, ...]) -> F64:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
+from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.arithmetic import sizing
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
@@ -31,9 +31,9 @@ class Afs(SizingPolicy):
         quantum_s: Sizes are chosen anew this often, seconds, above 0.
     """
 
-    name: ClassVar[str] = "afs"
-    source: ClassVar[str] = "AFS, NSDI 2021 (AFS-L, known lengths)"
-    about: ClassVar[About] = About(
+    name = "afs"
+    source = "AFS, NSDI 2021 (AFS-L, known lengths)"
+    about = About(
         row="A9",
         level="W3",
         formula=(
@@ -44,13 +44,13 @@ class Afs(SizingPolicy):
         fallback=FALLBACK,
         starves="a long job, while shorter ones come",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         f"{ONE_POOL}Where sizes differ by several GPUs the rule compares whole steps, each from "
         "one size to the next. The walk is first eligible first. A restart costs nothing in the "
         "rule."
     )
 
-    quantum_s: float = 60.0
+    quantum_s: Positive = 60.0
 
     def choose(self, jobs: Sequence[sizing.Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

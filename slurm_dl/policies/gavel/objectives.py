@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -27,7 +26,7 @@ from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.base import About
-from slurm_dl.policies.gavel.pool import Choosing, Entrants, check_table, left_of, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Choosing, Entrants, left_of, weight_of
 
 SOURCE = "Gavel, OSDI 2020"
 READING = (
@@ -50,13 +49,13 @@ class GavelMaxMin(Choosing):
             named.
     """
 
-    name: ClassVar[str] = "gavel_max_min"
-    source: ClassVar[str] = f"{SOURCE}, section 4.1 (max-min fairness)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_max_min"
+    source = f"{SOURCE}, section 4.1 (max-min fairness)"
+    interpretation = (
         f"{READING} Capacity that the least level leaves is raised level by level, then goes to "
         "the sum."
     )
-    about: ClassVar[About] = About(
+    about = About(
         row="A6",
         level="W3",
         formula="max min over jobs of GPUs x thr(X) / (weight x thr(X proportional))",
@@ -64,11 +63,7 @@ class GavelMaxMin(Choosing):
         fallback=FALLBACK,
     )
 
-    weights: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        Choosing.__post_init__(self)
-        check_table("weights", self.weights)
+    weights: ByName = ()
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
@@ -90,9 +85,9 @@ class GavelMaxMin(Choosing):
 class GavelMaxMinAgnostic(GavelMaxMin):
     """Max-min fairness that treats all GPU types as equally fast."""
 
-    name: ClassVar[str] = "gavel_max_min_agnostic"
-    source: ClassVar[str] = f"{SOURCE}, section 7 (the baseline without throughputs)"
-    about: ClassVar[About] = About(
+    name = "gavel_max_min_agnostic"
+    source = f"{SOURCE}, section 7 (the baseline without throughputs)"
+    about = About(
         row="A6",
         level="W3",
         formula="max min over jobs of GPUs x (time on any type) / weight",
@@ -113,13 +108,13 @@ class GavelMaxMinAgnostic(GavelMaxMin):
 class GavelMakespan(Choosing):
     """Minimise the time at which the last of the present jobs is done."""
 
-    name: ClassVar[str] = "gavel_makespan"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (minimum makespan)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_makespan"
+    source = f"{SOURCE}, section 4.2 (minimum makespan)"
+    interpretation = (
         f"{READING} One program replaces a bisection: thr >= left / T for the least T is the "
         "largest least thr / left."
     )
-    about: ClassVar[About] = About(
+    about = About(
         row="A6",
         level="W3",
         formula="the least T with thr(X) >= left / T for every job",
@@ -166,13 +161,13 @@ class GavelMakespan(Choosing):
 class GavelFinishTime(Choosing):
     """Minimise the largest ratio of finish time to finish time on a fair part of the cluster."""
 
-    name: ClassVar[str] = "gavel_finish_time"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_finish_time"
+    source = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
+    interpretation = (
         f"{READING} A job alone has the n-th part of every type for the n present jobs, also for "
         "the work it has done; the paper adds up the parts of each moment."
     )
-    about: ClassVar[About] = About(
+    about = About(
         row="A6",
         level="W3",
         formula="min max of (age + left / thr(X)) / ((done + left) / thr(X isolated))",
@@ -205,12 +200,12 @@ class GavelFinishTime(Choosing):
 class GavelSum(Choosing):
     """Maximise the sum of throughputs."""
 
-    name: ClassVar[str] = "gavel_sum"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_sum"
+    source = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
+    interpretation = (
         f"{READING} A job's throughput counts in units of its own speed on a type of rate 1."
     )
-    about: ClassVar[About] = About(
+    about = About(
         row="A6",
         level="W3",
         formula="max sum over jobs of thr(X)",
@@ -244,13 +239,13 @@ class GavelCost(GavelSum):
         costs: Cost of a GPU by the name of its type, in any unit; 1 for types that are not named.
     """
 
-    name: ClassVar[str] = "gavel_cost"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_cost"
+    source = f"{SOURCE}, section 4.2 (cost)"
+    interpretation = (
         f"{GavelSum.interpretation} The sum of throughput by cost is that of the paper's public "
         "code; the text divides the sum of throughputs by the sum of costs."
     )
-    about: ClassVar[About] = About(
+    about = About(
         row="A6",
         level="W3",
         formula="max sum over jobs and types of rate / cost x X",
@@ -259,11 +254,7 @@ class GavelCost(GavelSum):
         starves="jobs of many GPUs or of small gain, while others come",
     )
 
-    costs: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        GavelSum.__post_init__(self)
-        check_table("costs", self.costs)
+    costs: ByName = ()
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
@@ -280,13 +271,13 @@ class GavelCost(GavelSum):
 class GavelCostSlo(GavelCost):
     """Maximise the sum of throughput per cost, subject to the deadlines of jobs."""
 
-    name: ClassVar[str] = "gavel_cost_slo"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost subject to SLOs)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_cost_slo"
+    source = f"{SOURCE}, section 4.2 (cost subject to SLOs)"
+    interpretation = (
         f"{GavelCost.interpretation} A job that cannot meet its deadline even alone has no "
         "deadline constraint. If the other jobs cannot all meet their deadlines, no job has one."
     )
-    about: ClassVar[About] = About(
+    about = About(
         row="A6",
         level="W3",
         formula="max sum of rate / cost x X, thr(X) >= left / (due - now) for jobs that are due",

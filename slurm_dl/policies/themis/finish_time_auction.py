@@ -20,11 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING
+from slurm_dl.model.parameter_bounds import Bound
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.finish_fairness import Apps, apps
@@ -77,9 +78,9 @@ class Themis(Sharing):
             more, below 1. One app may always bid.
     """
 
-    name: ClassVar[str] = "themis"
-    source: ClassVar[str] = f"{SOURCE} (finish-time fairness, partial allocation auction)"
-    about: ClassVar[About] = About(
+    name = "themis"
+    source = f"{SOURCE} (finish-time fairness, partial allocation auction)"
+    about = About(
         row="A5",
         level="W3",
         formula=(
@@ -94,7 +95,7 @@ class Themis(Sharing):
         ),
         trusts=("progress", "its array: tasks are judged together"),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The arbiter computes each app's bid, since an app values nothing but its finish. A job "
         "is a gang of fixed size, so an app wins whole jobs, running jobs first, then the first "
         "eligible. Times count from submission, as in the paper. "
@@ -109,13 +110,7 @@ class Themis(Sharing):
         "contention, not as work done."
     )
 
-    fairness: float = 0.8
-
-    def __post_init__(self) -> None:
-        Sharing.__post_init__(self)
-        if not 0 <= self.fairness < 1:
-            msg = f"fairness must be 0 or more and below 1 (got {self.fairness})"
-            raise ValueError(msg)
+    fairness: Annotated[float, Bound("0 or more and below 1", lambda part: 0 <= part < 1)] = 0.8
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
@@ -144,9 +139,9 @@ class ThemisConvex(Solving):
         window: Most waiting jobs that take part; running jobs always do.
     """
 
-    name: ClassVar[str] = "themis_convex"
-    source: ClassVar[str] = f"{SOURCE}, in the form of Gavel, OSDI 2020, section 4.2"
-    about: ClassVar[About] = About(
+    name = "themis_convex"
+    source = f"{SOURCE}, in the form of Gavel, OSDI 2020, section 4.2"
+    about = About(
         row="A5",
         level="W3",
         formula="min over X of max (elapsed + left / thr(X)) / (time alone on 1/N)",
@@ -156,7 +151,7 @@ class ThemisConvex(Solving):
         ),
         trusts=("progress",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "rho is each job's own. N is its app's: the mean number of apps since it came; Gavel's "
         "policy counts the present jobs. With one GPU type the largest rho that can still be "
         "reduced is minimised too, and so on down, without a solver. With several types the rest "
