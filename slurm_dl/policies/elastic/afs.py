@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.arithmetic import sizing
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
@@ -25,11 +24,7 @@ from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Afs(SizingPolicy):
-    """The next size to the job that gains more by it than another loses, short jobs first.
-
-    Attributes:
-        quantum_s: Sizes are chosen anew this often, seconds, above 0.
-    """
+    """The next size to the job that gains more by it than another loses, short jobs first."""
 
     name = "afs"
     source = "AFS, NSDI 2021 (AFS-L, known lengths)"
@@ -49,8 +44,6 @@ class Afs(SizingPolicy):
         "one size to the next. The walk is first eligible first. A restart costs nothing in the "
         "rule."
     )
-
-    quantum_s: Positive = 60.0
 
     def choose(self, jobs: Sequence[sizing.Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.arithmetic.sizing import Job, by_gain, least_sizes
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
@@ -23,11 +22,7 @@ from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimus(SizingPolicy):
-    """Least sizes for all jobs, then the next size to the job that saves most time by each GPU.
-
-    Attributes:
-        quantum_s: Sizes are chosen anew this often, seconds, above 0.
-    """
+    """Least sizes for all jobs, then the next size to the job that saves most time by each GPU."""
 
     name = "optimus"
     source = "Optimus, EuroSys 2018, sections 4.1 and 4.2"
@@ -43,8 +38,6 @@ class Optimus(SizingPolicy):
         "larger one. Its end and its speeds are given, not fitted to its loss. A restart costs "
         "nothing in the rule."
     )
-
-    quantum_s: Positive = 60.0
 
     def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.arithmetic.sizing import Job, by_steps
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
@@ -22,11 +21,7 @@ from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCar(SizingPolicy):
-    """Sizes change by steps: down for jobs that come, up into GPUs that are free.
-
-    Attributes:
-        quantum_s: Sizes are chosen anew this often, seconds, above 0.
-    """
+    """Sizes change by steps: down for jobs that come, up into GPUs that are free."""
 
     name = "sidecar"
     source = "Efficient, non-intrusive GPU scheduling framework, SC 2020"
@@ -45,8 +40,6 @@ class SideCar(SizingPolicy):
         f"{ONE_POOL}Its rule is not published: which steps are taken is by Optimus' gain. A "
         "restart costs nothing in the rule."
     )
-
-    quantum_s: Positive = 60.0
 
     def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

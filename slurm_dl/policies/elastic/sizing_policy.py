@@ -9,6 +9,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,10 +33,15 @@ ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one poo
 """The GPUs that each of these policies hands out, in words."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizingPolicy(OneTier):
-    """One tier; the sizes are the decision, and all that are chosen fit together."""
+    """One tier; the sizes are the decision, and all that are chosen fit together.
 
-    quantum_s: Positive
+    Attributes:
+        quantum_s: Sizes are chosen anew this often, seconds, above 0.
+    """
+
+    quantum_s: Positive = 60.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

@@ -25,9 +25,8 @@ from slurm_dl.model.parameter_bounds import Bound, Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.demand import tenants
-from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import FALLBACK, READING, SOURCE, normalised
-from slurm_dl.policies.gavel.pool import ByName, Entrants, Solving, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Entrants, Solving, about_gavel, weight_of
 
 Inside = Annotated[
     Literal["fairness", "fifo"], Bound("fairness or fifo", lambda one: one in {"fairness", "fifo"})
@@ -53,9 +52,7 @@ class GavelHierarchical(Solving):
         f"{READING} Jobs that can get no more are found by the prices of the linear program; the "
         "paper solves an integer program. Inside an account all jobs have the same weight."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="water filling of normalised throughputs, each as fast as its part of the weight",
         needs=("rates", "accounts"),
         fallback=(

@@ -25,8 +25,7 @@ import numpy as np
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.base import About
-from slurm_dl.policies.gavel.pool import ByName, Choosing, Entrants, left_of, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Choosing, Entrants, about_gavel, left_of, weight_of
 
 SOURCE = "Gavel, OSDI 2020"
 READING = (
@@ -55,9 +54,7 @@ class GavelMaxMin(Choosing):
         f"{READING} Capacity that the least level leaves is raised level by level, then goes to "
         "the sum."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max min over jobs of GPUs x thr(X) / (weight x thr(X proportional))",
         needs=("rates",),
         fallback=FALLBACK,
@@ -73,12 +70,7 @@ class GavelMaxMin(Choosing):
     def _max_min(self, who: Entrants, gain: F64) -> linear_programs.Solved:
         if self.interior:
             return self.centre(who.pool, gain)
-        return linear_programs.by_classes(
-            who.pool,
-            (gain,),
-            lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.max_min, gain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +79,7 @@ class GavelMaxMinAgnostic(GavelMaxMin):
 
     name = "gavel_max_min_agnostic"
     source = f"{SOURCE}, section 7 (the baseline without throughputs)"
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max min over jobs of GPUs x (time on any type) / weight",
         fallback="if a program takes longer than limit_s, the proportional share is used",
     )
@@ -114,9 +104,7 @@ class GavelMakespan(Choosing):
         f"{READING} One program replaces a bisection: thr >= left / T for the least T is the "
         "largest least thr / left."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="the least T with thr(X) >= left / T for every job",
         needs=("left_s", "rates"),
         fallback=f"A job of unknown length is as long as the longest known one. {FALLBACK}",
@@ -129,12 +117,7 @@ class GavelMakespan(Choosing):
         left = np.where(known, left, left[known].max(initial=1.0))
         if self.interior:
             return self._in_time(who, left)
-        return linear_programs.by_classes(
-            who.pool,
-            (who.rates / left[:, None],),
-            lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.max_min, who.rates / left[:, None])
 
     def _in_time(self, who: Entrants, left: F64) -> linear_programs.Solved:
         """Shares with which all are done in time T, up to 5 % above the least.
@@ -167,9 +150,7 @@ class GavelFinishTime(Choosing):
         f"{READING} A job alone has the n-th part of every type for the n present jobs, also for "
         "the work it has done; the paper adds up the parts of each moment."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="min max of (age + left / thr(X)) / ((done + left) / thr(X isolated))",
         needs=("left_s", "progress", "rates"),
         fallback=(
@@ -186,14 +167,7 @@ class GavelFinishTime(Choosing):
             return linear_programs.least_ratio(
                 who.pool, who.rates, past=past, coming=coming, limit_s=self.limit_s
             )
-        return linear_programs.by_classes(
-            who.pool,
-            (who.rates, past, coming),
-            lambda pool, columns: linear_programs.min_max_ratio(
-                pool, columns[0], past=columns[1], coming=columns[2], limit_s=self.limit_s
-            ),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.min_max_ratio, who.rates, past, coming)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,30 +179,29 @@ class GavelSum(Choosing):
     interpretation = (
         f"{READING} A job's throughput counts in units of its own speed on a type of rate 1."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max sum over jobs of thr(X)",
         needs=("rates",),
         fallback=FALLBACK,
         starves="jobs of many GPUs or of small gain, while others come",
     )
 
-    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
-        return self._max_sum(who, who.rates, np.zeros(len(who.rows)))
-
-    def _max_sum(self, who: Entrants, value: F64, floor: F64) -> linear_programs.Solved:
+        value, floor = self._value(snap, who), self._floor(snap, who)
         if self.interior and not floor.any():
             found = linear_programs.max_sum(who.pool, value, limit_s=self.limit_s, interior=True)
             assert found is not None  # noqa: S101 - no floors, so there are such shares
             return found
-        return linear_programs.by_classes(
-            who.pool,
-            (value, who.rates, floor),
-            lambda pool, columns: _floored(pool, *columns, limit_s=self.limit_s),
-            split_above=self.split_above,
-        )
+        return self.solve(who, _floored, value, who.rates, floor)
+
+    def _value(self, snap: Snapshot, who: Entrants) -> F64:  # noqa: ARG002
+        """``(k, t)`` what the sum counts."""
+        return who.rates
+
+    def _floor(self, snap: Snapshot, who: Entrants) -> F64:  # noqa: ARG002
+        """``(k,)`` the least throughput of each job."""
+        return np.zeros(len(who.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,20 +218,11 @@ class GavelCost(GavelSum):
         f"{GavelSum.interpretation} The sum of throughput by cost is that of the paper's public "
         "code; the text divides the sum of throughputs by the sum of costs."
     )
-    about = About(
-        row="A6",
-        level="W3",
-        formula="max sum over jobs and types of rate / cost x X",
-        needs=("rates",),
-        fallback=FALLBACK,
-        starves="jobs of many GPUs or of small gain, while others come",
+    about = dataclasses.replace(
+        GavelSum.about, formula="max sum over jobs and types of rate / cost x X"
     )
 
     costs: ByName = ()
-
-    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
-        """See `Sharing`."""
-        return self._max_sum(who, self._value(snap, who), np.zeros(len(who.rows)))
 
     def _value(self, snap: Snapshot, who: Entrants) -> F64:
         known = dict(self.costs)
@@ -277,9 +241,7 @@ class GavelCostSlo(GavelCost):
         f"{GavelCost.interpretation} A job that cannot meet its deadline even alone has no "
         "deadline constraint. If the other jobs cannot all meet their deadlines, no job has one."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max sum of rate / cost x X, thr(X) >= left / (due - now) for jobs that are due",
         needs=("rates", "left_s", "due_s"),
         fallback=(
@@ -290,9 +252,8 @@ class GavelCostSlo(GavelCost):
         trusts=("its deadline",),
     )
 
-    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
-        """See `Sharing`."""
-        return self._max_sum(who, self._value(snap, who), due_floor(snap, who))
+    def _floor(self, snap: Snapshot, who: Entrants) -> F64:
+        return due_floor(snap, who)
 
 
 def normalised(who: Entrants) -> F64:

@@ -11,7 +11,9 @@ Workloads", OSDI 2020, sections 3.1 (shares), 4 (policies) and 5 (rounds).
 from __future__ import annotations
 
 import abc
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,10 +27,13 @@ from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
 from slurm_dl.policies.arithmetic.lp_solver import interior_solver
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import OneTier, Order, by_share
+from slurm_dl.policies.base import About, OneTier, Order, by_share
 
 LEAST_LEFT_S = 60.0
 """A job that should be over by now is still expected to run for a minute."""
+
+about_gavel = functools.partial(About, row="A6", level="W3")
+"""What is said of a policy of Gavel's."""
 
 ByName = Annotated[
     tuple[tuple[str, float], ...],
@@ -147,6 +152,22 @@ class Solving(Sharing):
 
     split_above: Count = linear_programs.SPLIT_ABOVE
     limit_s: Positive = linear_programs.LIMIT_S
+
+    def solve(
+        self, who: Entrants, program: Callable[..., linear_programs.Solved], *columns: F64
+    ) -> linear_programs.Solved:
+        """The shares by *program*, a part of the pool at a time; see `linear_programs.by_classes`.
+
+        Args:
+            program: Takes a pool, its part of each column, and ``limit_s``.
+            columns: A row for each entrant.
+        """
+        return linear_programs.by_classes(
+            who.pool,
+            columns,
+            lambda pool, parts: program(pool, *parts, limit_s=self.limit_s),
+            split_above=self.split_above,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

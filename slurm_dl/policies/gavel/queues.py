@@ -17,9 +17,8 @@ import numpy as np
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import READING, SOURCE, isolated
-from slurm_dl.policies.gavel.pool import Entrants, Sharing, left_of
+from slurm_dl.policies.gavel.pool import Entrants, Sharing, about_gavel, left_of
 
 _NO_RATES = "Every type counts as equally fast; the first of them with enough free GPUs is taken."
 _SLACK_GPUS = 1e-9
@@ -36,9 +35,7 @@ class GavelFifo(Sharing):
         "the sum of rate / best rate x (jobs behind it). The type of every job is chosen again "
         "each time."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula=(
             "first eligible first: of the types with enough free GPUs the one with the highest rate"
         ),
@@ -59,9 +56,7 @@ class GavelSjf(Sharing):
     name = "gavel_sjf"
     source = f"{SOURCE}, section 4.2 (shortest job first)"
     interpretation = f"{READING} Jobs behind one that does not fit are served."
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula=(
             "by left / best rate: of the types with enough free GPUs the one with the highest rate"
         ),
@@ -88,9 +83,7 @@ class GavelIsolated(Sharing):
         f"{READING} The part is cut to its whole time for each job separately; the paper's public "
         "code divides all jobs by the largest."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="X = GPUs of the type / (jobs x GPUs of the job), at most 1 over all types",
         idles=(
             "a job with few GPUs has no more than its whole time, and none on types where it "
@@ -112,9 +105,7 @@ class GavelProportional(Sharing):
     interpretation = (
         f"{READING} Jobs of any number of GPUs get the same time, so that it fits in the cluster."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="X = GPUs of the type / all GPUs x min(1, all GPUs / GPUs asked for)",
         idles="the part of a type that a job cannot use is in no job's share",
     )

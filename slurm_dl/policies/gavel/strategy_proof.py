@@ -30,9 +30,8 @@ from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.parameter_bounds import Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import READING, SOURCE
-from slurm_dl.policies.gavel.pool import ByName, Entrants, Sharing, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Entrants, Sharing, about_gavel, weight_of
 
 _BARRIER_END = 0.9e-10
 """Weight of the barrier at which the answer is near enough; the loss is that times its terms."""
@@ -65,9 +64,7 @@ class GavelStrategyProof(Sharing):
         "throughputs, not their minimum. The part that is held back is in no job's share. An "
         "engine that leaves no GPU idle may still give it away, and a lie may then pay."
     )
-    about = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="X = argmax sum w log thr(X), times prod over others of thr(X) / thr(X without me)",
         needs=("rates",),
         fallback=(

@@ -173,14 +173,7 @@ class ThemisConvex(Solving):
             return linear_programs.Solved(
                 least_worst(past, coming / who.rates[:, 0], who.pool), "solved"
             )
-        return linear_programs.by_classes(
-            who.pool,
-            (who.rates, past, coming),
-            lambda pool, columns: linear_programs.min_max_ratio(
-                pool, columns[0], past=columns[1], coming=columns[2], limit_s=self.limit_s
-            ),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.min_max_ratio, who.rates, past, coming)
 
 
 def standing(snap: Snapshot, who: Entrants, among: Apps, lease_s: float) -> ThemisState:
