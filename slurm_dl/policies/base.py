@@ -1,6 +1,6 @@
 """What a policy that orders jobs has to say, and nothing more.
 
-A new published system is one file beside this one and one line in `registry`.
+A new published system is one file beside this one, named in `registry`.
 """
 
 from __future__ import annotations
@@ -116,16 +116,15 @@ class Order:
     pressing: Bool | None = None
 
 
+def in_tiers(tier: I16, key: F64, tiers: int, tie: F64 | None = None) -> Order:
+    """The order of a policy that promotes nobody."""
+    promote = np.zeros(len(key), dtype=np.bool_)
+    return Order(tier=tier, key=key, promote=promote, tiers=tiers, tie=tie)
+
+
 def one_tier(key: F64, tie: F64 | None = None) -> Order:
     """The order of a policy whose key says it all; nobody is promoted."""
-    n = len(key)
-    return Order(
-        tier=np.zeros(n, dtype=np.int16),
-        key=key,
-        promote=np.zeros(n, dtype=np.bool_),
-        tiers=1,
-        tie=tie,
-    )
+    return in_tiers(np.zeros(len(key), dtype=np.int16), key, 1, tie)
 
 
 def by_share(share: F64) -> Order:

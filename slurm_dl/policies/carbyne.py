@@ -38,7 +38,7 @@ from slurm_dl.policies.arithmetic.dominant_shares import (
 )
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order
+from slurm_dl.policies.base import About, OneTier, Order, in_tiers
 
 _INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
@@ -122,13 +122,7 @@ class Carbyne(OneTier):
         late = presses & (slack <= _SLACKS[-1])
         tier[need.rows[late]] = _SLACKS.searchsorted(slack[late], side="left")
         key[need.rows[presses]] = need.due_s[presses]
-        return Order(
-            tier=tier,
-            key=key,
-            promote=np.zeros(n, dtype=np.bool_),
-            tiers=self.tiers,
-            tie=-_score(snap),
-        )
+        return in_tiers(tier, key, self.tiers, -_score(snap))
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """When the next job cannot wait any longer, or has its fair share; see `Policy`."""

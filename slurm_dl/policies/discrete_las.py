@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -95,10 +96,7 @@ class DiscreteLas(OneTier):
             left=self.left_in_queue(snap, order, rows),
             rate=self.rate(snap)[rows],
         )
-        if self.promote_knob > 0:
-            starves_s = self._starves_at(snap)[~order.promote & ~running]
-            change_s = min(change_s, float(starves_s.min(initial=np.inf)))
-        return change_s
+        return min(change_s, self._next_to_starve_s(snap, order, running))
 
     def service(self, snap: Snapshot) -> F64:
         """``(n,)`` service since the last promotion: GPU-seconds, or seconds in one dimension."""
@@ -117,6 +115,12 @@ class DiscreteLas(OneTier):
     def rate(self, snap: Snapshot) -> F64:
         """``(n,)`` service that a second of running adds."""
         return np.ones(len(snap.jobs)) if self.dimensions == 1 else snap.seen.weighted_gpus()
+
+    def _next_to_starve_s(self, snap: Snapshot, order: Order, running: Bool) -> float:
+        """When the next job is promoted, epoch seconds; inf if none is."""
+        if self.promote_knob == 0:
+            return math.inf
+        return float(self._starves_at(snap)[~order.promote & ~running].min(initial=np.inf))
 
     def _starves_at(self, snap: Snapshot) -> F64:
         """``(n,)`` when each job will have waited too long, epoch seconds; inf if never."""

@@ -93,10 +93,7 @@ class Elas(DiscreteLas):
             )
             rises_s = self._first_to_rise(snap, order, tells)
             change_s = min(change_s, max(min(sinks_s, rises_s), snap.now_s + self.quantum_s))
-        if self.promote_knob > 0:
-            starves_s = self._starves_at(snap)[~order.promote & ~running]
-            change_s = min(change_s, float(starves_s.min(initial=np.inf)))
-        return change_s
+        return min(change_s, self._next_to_starve_s(snap, order, running))
 
     def _first_to_rise(self, snap: Snapshot, order: Order, rows: Rows) -> float:
         """When the first of the jobs at *rows* needs less than its queue, if it goes on so."""

@@ -18,7 +18,7 @@ import numpy as np
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.parameter_bounds import Bound, Figures
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, OneTier, Order, in_tiers, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +122,7 @@ class StaticPriority(OneTier):
                 text = texts.get(JobId(job_id))
                 if text is not None:
                     tier[row] = by_qos.get(text.qos, other)
-        return Order(
-            tier=tier,
-            key=snap.memory.queued_s,
-            promote=np.zeros(len(tier), dtype=np.bool_),
-            tiers=len(tier_of),
-        )
+        return in_tiers(tier, snap.memory.queued_s, len(tier_of))
 
     def _priorities(self) -> list[float]:
         """All that a job may have, the largest first."""

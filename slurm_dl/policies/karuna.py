@@ -31,7 +31,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order
+from slurm_dl.policies.base import About, OneTier, Order, in_tiers
 from slurm_dl.policies.discrete_las import Thresholds, edges_of, first_to_sink
 
 _INSTANT_S: Final = 1e-6
@@ -122,9 +122,7 @@ class Karuna(OneTier):
         tier[due.rows] = self.tiers - 1
         tier[due.rows[due.press_s <= snap.now_s + _INSTANT_S]] = 0
         key[due.rows] = due.due_s
-        order = Order(
-            tier=tier, key=key, promote=np.zeros(len(jobs), dtype=np.bool_), tiers=self.tiers
-        )
+        order = in_tiers(tier, key, self.tiers)
         others = contenders(snap) & (jobs.state == PENDING)
         others[due.rows] = False
         if self.early or not others.any():

@@ -34,7 +34,7 @@ from slurm_dl.model.parameter_bounds import NotNegative, OneOrMore, Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.run_time_model import RunTimeModel
-from slurm_dl.policies.base import About, OneTier, Order, quantum_end_s
+from slurm_dl.policies.base import About, OneTier, Order, in_tiers, quantum_end_s
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 LEAST_PAST = 30
@@ -116,12 +116,7 @@ class LearnedGittins(OneTier):
         young = snap.now_s - jobs.start_s < self.min_quantum_s
         # A job that begins anew by itself has no new quantum: it would run for ever.
         tier[runs & young & ~began_anew(snap)] = 0
-        return Order(
-            tier=tier,
-            key=np.where(runs, 0.0, 1.0),
-            promote=np.zeros(len(jobs), dtype=np.bool_),
-            tiers=self.tiers,
-        )
+        return in_tiers(tier, np.where(runs, 0.0, 1.0), self.tiers)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """A quantum from now while jobs run and others wait; see `Policy`."""

@@ -17,7 +17,7 @@ import numpy as np
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.parameter_bounds import Bound, NotNegative, OneOrMore
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, Order
+from slurm_dl.policies.base import About, Order, in_tiers
 from slurm_dl.policies.list_las import ListLas, list_keys, one_step_down
 
 _Sizes = Annotated[
@@ -70,13 +70,8 @@ class ListGittins(ListLas):
         # Equal indices: who was eligible earlier, then the place in the list.
         tie = np.empty(len(service))
         tie[np.lexsort((list_keys(snap, tier), snap.memory.queued_s))] = np.arange(len(tie))
-        return Order(
-            tier=tier,
-            tie=tie,
-            key=-index[ages.searchsorted(service, side="right")],
-            promote=np.zeros(len(service), dtype=np.bool_),
-            tiers=self.tiers,
-        )
+        key = -index[ages.searchsorted(service, side="right")]
+        return in_tiers(tier, key, self.tiers, tie)
 
 
 @functools.lru_cache(maxsize=8)

@@ -162,10 +162,7 @@ class ThemisConvex(Solving):
         """See `Sharing`."""
         among = apps(snap)
         n = among.contention[among.of[who.rows]]
-        done = done_of(snap, who, np.ones(len(who.rows)))
-        left = _known_left(snap, who, done, self.lease_s)
-        if snap.progress is not None:
-            done = done_of(snap, who, left)
+        done, left = _work(snap, who, self.lease_s)
         ideal_s = (done + left) / _alone(who, who.pool.gpus, n)
         elapsed_s = np.maximum(snap.now_s - snap.memory.first_submit_s[who.rows], 0.0)
         past, coming = elapsed_s / ideal_s, left / ideal_s
@@ -185,10 +182,7 @@ def standing(snap: Snapshot, who: Entrants, among: Apps, lease_s: float) -> Them
     def sum_by_app(values: F64) -> F64:
         return np.bincount(of, weights=values, minlength=a).astype(np.float64)
 
-    done = done_of(snap, who, np.ones(len(gpus)))
-    left = _known_left(snap, who, done, lease_s)
-    if snap.progress is not None:
-        done = done_of(snap, who, left)
+    done, left = _work(snap, who, lease_s)
     # A record of an array's pending tasks stands for all of them.
     wants = gpus * snap.jobs.tasks[who.rows]
     left_gpu_s = sum_by_app(left * wants)
@@ -297,10 +291,12 @@ def _wanted(won: Won, may_bid: I64, by_rho: I64, queues: Sequence[I64]) -> list[
     return winners + others
 
 
-def _known_left(snap: Snapshot, who: Entrants, done: F64, lease_s: float) -> F64:
-    """``(k,)`` seconds left at rate 1; as long again as it has run where nothing is known."""
+def _work(snap: Snapshot, who: Entrants, lease_s: float) -> tuple[F64, F64]:
+    """``(k,)`` seconds at rate 1 done, and left: as many as done where nothing is known."""
+    done = done_of(snap, who, np.ones(len(who.rows)))
     left = left_of(snap, who.rows)
-    return np.where(np.isfinite(left), left, np.maximum(done, lease_s))
+    left = np.where(np.isfinite(left), left, np.maximum(done, lease_s))
+    return (done if snap.progress is None else done_of(snap, who, left)), left
 
 
 def _alone(who: Entrants, demand: F64, n: F64) -> F64:
