@@ -14,18 +14,22 @@ from slurm_dl.policies.base import OneTier, Policy
 
 
 def named_in(*modules: ModuleType) -> dict[str, type[Policy]]:
-    """The policies that *modules* define, by name; what is made for others has none."""
-    return {
+    """The policies that *modules* define, sorted by name; what others are made from has none."""
+    found = {
         kind.name: kind
         for module in modules
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, OneTier)
         if kind.__module__ == module.__name__ and "name" in vars(kind)
     }
+    return dict(sorted(found.items()))
 
 
 PLAIN: Final[Mapping[str, type[Policy]]] = MappingProxyType(
-    named_in(arrival_las, discrete_las, las, shortest)
-    | {policy.name: policy for policy in (fifo.Fifo, fifo.FifoSkip)}
+    {
+        name: policy
+        for name, policy in named_in(arrival_las, discrete_las, fifo, las, shortest).items()
+        if policy is not fifo.StaticPriority
+    }
 )
 """By name."""

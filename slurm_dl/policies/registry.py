@@ -40,10 +40,12 @@ ENTRY_POINT_GROUP = "slurm_dl.policies"
 
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     dict(PLAIN)
-    | named_in(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, fifo)
-    | named_in(gandiva_fair, gittins, grouper, hug, karuna, learned_gittins, list_gittins)
-    | named_in(list_las, mlfs, qssf, tagged, afs, optimus, sidecar)
-    | named_in(hierarchy, objectives, queues, strategy_proof, finish_time_auction)
+    | named_in(
+        *(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, gandiva_fair),
+        *(gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las, mlfs, qssf),
+        *(fifo, tagged, afs, optimus, sidecar),
+        *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
+    )
 )
 """The policies that come with the project."""
 
