@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+Table = tuple[tuple[str, float], ...]
+"""Figures by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -50,7 +53,7 @@ class Figures:
     wrong: str
     twice: str = ""
 
-    def check(self, name: str, table: Mapping[str, float] | tuple[tuple[str, float], ...]) -> None:
+    def check(self, name: str, table: Mapping[str, float] | Table) -> None:
         """Raise if a figure of *table* is wrong, or a key stands there twice.
 
         Raises:
@@ -86,7 +89,7 @@ Sizes = Annotated[
     Bound("finite numbers above 0", lambda sizes: all(map(above_0, sizes)), got=""),
 ]
 Weights = Annotated[
-    tuple[tuple[str, float], ...],
+    Table,
     Figures(
         above_0,
         wrong="{name} must be finite numbers above 0 (got {value} for {key})",

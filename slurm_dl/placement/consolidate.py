@@ -10,6 +10,7 @@ section 3.3 (model-based placement); the wait for locality: Jeon et al. (Philly)
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -84,9 +85,7 @@ class _Consolidating:
 
     def __init__(self, how: Consolidate, snap: Snapshot, stock: FreeNodes) -> None:
         self._how = how
-        self._snap = snap
-        self._stock = stock
-        self._known: Soonest | None = None
+        self._soonest = functools.cache(lambda: Soonest(snap, stock))
 
     def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
@@ -108,7 +107,7 @@ class _Consolidating:
         if spot is not None and (leaves == 1 or for_s <= 0):
             return spot
         if for_s > 0:
-            soonest = self._soonest
+            soonest = self._soonest()
             wide = soonest.wide(offer, first)
             if spot is not None and not soonest.on_one_leaf(wide, first.n_nodes):
                 return spot
@@ -120,18 +119,12 @@ class _Consolidating:
         """Nodes on which it can only start together; None if it always starts together."""
         first = want.need.asks[0]
         if len(want.need.asks) > 1:
-            within = self._soonest.best_nodes(want, wide, first)
+            within = self._soonest().best_nodes(want, wide, first)
             return Wait(within=within, for_s=for_s, why=why)
-        if first.n_nodes == 1 or self._soonest.leaves_of(wide) == 1:
+        if first.n_nodes == 1 or self._soonest().leaves_of(wide) == 1:
             return None
-        leaf = self._soonest.best_leaf(want, wide, first)
+        leaf = self._soonest().best_leaf(want, wide, first)
         return None if leaf is None else Wait(within=leaf, for_s=for_s, why=f"{why}, on one leaf")
-
-    @property
-    def _soonest(self) -> Soonest:
-        if self._known is None:
-            self._known = Soonest(self._snap, self._stock)
-        return self._known
 
 
 def _first_that_fits(offer: CandidateNodes, asks: Sequence[Ask]) -> Spot | None:

@@ -9,6 +9,7 @@ Source: Slurm's topology/tree (best-fit leaf); locality as in Philly, ATC 2019, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -56,9 +57,7 @@ class _OnLeaves:
 
     def __init__(self, how: Topology, snap: Snapshot, stock: FreeNodes) -> None:
         self._how = how
-        self._snap = snap
-        self._stock = stock
-        self._known: Soonest | None = None
+        self._soonest = functools.cache(lambda: Soonest(snap, stock))
 
     def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
@@ -80,10 +79,9 @@ class _OnLeaves:
 
     def _wait(self, want: PendingJob, offer: CandidateNodes, ask: Ask, for_s: float) -> Wait | None:
         """On one leaf; None if no leaf, or every node that it may use, is as good."""
-        if self._known is None:
-            self._known = Soonest(self._snap, self._stock)
-        wide = self._known.wide(offer, ask)
-        if self._known.leaves_of(wide) < 2:  # noqa: PLR2004 - one leaf is no choice
+        soonest = self._soonest()
+        wide = soonest.wide(offer, ask)
+        if soonest.leaves_of(wide) < 2:  # noqa: PLR2004 - one leaf is no choice
             return None
-        leaf = self._known.best_leaf(want, wide, ask)
+        leaf = soonest.best_leaf(want, wide, ask)
         return None if leaf is None else Wait(within=leaf, for_s=for_s, why="one leaf switch")

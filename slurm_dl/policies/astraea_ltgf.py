@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I16, PENDING
-from slurm_dl.model.parameter_bounds import Count, Figures, Part, Positive, above_0
+from slurm_dl.model.parameter_bounds import Count, Figures, Part, Positive, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
 from slurm_dl.policies.arithmetic.lifetimes import lifetimes
@@ -45,7 +45,7 @@ _SLACK_GPUS = 1e-9
 
 
 _Weights = Annotated[
-    tuple[tuple[str, float], ...],
+    Table,
     Figures(
         above_0,
         wrong="{name} must be finite numbers above 0 (got {value} for {key!r})",

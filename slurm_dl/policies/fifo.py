@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.parameter_bounds import Bound, Figures
+from slurm_dl.model.parameter_bounds import Bound, Figures, Table
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, OneTier, Order, in_tiers, one_tier
 
@@ -63,7 +63,7 @@ class FifoSkip(Fifo):
 
 
 _Priorities = Annotated[
-    tuple[tuple[str, float], ...],
+    Table,
     Figures(
         math.isfinite,
         wrong="{name} must give finite numbers (got {value} for {key!r})",

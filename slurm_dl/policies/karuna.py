@@ -26,7 +26,7 @@ import numpy.typing as npt
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING, Bool
-from slurm_dl.model.parameter_bounds import Figures, NotNegative, above_0
+from slurm_dl.model.parameter_bounds import Figures, NotNegative, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
@@ -39,7 +39,7 @@ _INSTANT_S: Final = 1e-6
 
 
 _ByQos = Annotated[
-    tuple[tuple[str, float], ...],
+    Table,
     Figures(
         above_0,
         wrong="{name} must be finite numbers above 0 (got {value} for {key})",

@@ -26,7 +26,15 @@ import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING
-from slurm_dl.model.parameter_bounds import Count, Figures, NotNegative, Part, Positive, from_0
+from slurm_dl.model.parameter_bounds import (
+    Count,
+    Figures,
+    NotNegative,
+    Part,
+    Positive,
+    Table,
+    from_0,
+)
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.base import About, OneTier, Order, one_tier
@@ -35,7 +43,7 @@ Rows = npt.NDArray[np.int64]
 
 
 _Urgencies = Annotated[
-    tuple[tuple[str, float], ...],
+    Table,
     Figures(
         from_0,
         wrong="{name} must be finite numbers, 0 or more (got {value} for {key!r})",

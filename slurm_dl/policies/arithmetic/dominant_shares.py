@@ -16,10 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.parameter_bounds import Table
 from slurm_dl.model.snapshot import Snapshot
-
-Weights = tuple[tuple[str, float], ...]
-"""A number for some accounts, by name."""
 
 I64 = npt.NDArray[np.int64]
 
@@ -99,7 +97,7 @@ def _level(want: F64, full: F64, room: F64) -> F64:
     return found
 
 
-def weights_of(weights: Weights, names: tuple[str, ...]) -> F64:
+def weights_of(weights: Table, names: tuple[str, ...]) -> F64:
     """``(k,)`` the weight of each of *names*; 1 for those that have none."""
     table = dict(weights)
     return np.array([table.get(name, 1.0) for name in names], dtype=np.float64)

@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, PENDING
-from slurm_dl.model.parameter_bounds import Count, Figures, Positive, above_0
+from slurm_dl.model.parameter_bounds import Count, Figures, Positive, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
@@ -36,7 +36,7 @@ about_gavel = functools.partial(About, row="A6", level="W3")
 """What is said of a policy of Gavel's."""
 
 ByName = Annotated[
-    tuple[tuple[str, float], ...],
+    Table,
     Figures(
         above_0,
         wrong="{name}[{key}] must be a finite number above 0 (got {value})",
@@ -101,7 +101,7 @@ def left_of(snap: Snapshot, rows: I64) -> F64:
     return np.maximum(np.where(np.isnan(left), math.inf, left), LEAST_LEFT_S)
 
 
-def weight_of(snap: Snapshot, rows: I64, weights: tuple[tuple[str, float], ...]) -> F64:
+def weight_of(snap: Snapshot, rows: I64, weights: Table) -> F64:
     """``(len(rows),)`` weight of each job's account; 1 for accounts that stand in no table."""
     if not weights:
         return np.ones(len(rows))
