@@ -30,7 +30,7 @@ from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.matching import coarse, match
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 from slurm_dl.policies.gavel.pool import LEAST_LEFT_S
 
 _DAY_S = 86_400.0
@@ -45,7 +45,7 @@ _Window = Annotated[Count, Bound("1000 or less", lambda n: n <= _MOST_MATCHED)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allox(OneTier):
+class Allox(PolicyDefaults):
     """Minimum-cost matching of the jobs of the least served users to GPUs.
 
     Attributes:

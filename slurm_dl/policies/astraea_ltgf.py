@@ -36,7 +36,7 @@ from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
 from slurm_dl.policies.arithmetic.lifetimes import lifetimes
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served, tenant_of_past
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
@@ -55,7 +55,7 @@ _Weights = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AstraeaLtgf(OneTier):
+class AstraeaLtgf(PolicyDefaults):
     """Long-term GPU-time fairness between accounts, and between the jobs of each.
 
     Attributes:

@@ -38,7 +38,7 @@ from slurm_dl.policies.arithmetic.availability import (
     held,
     waiting,
 )
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 _FALLBACK = (
     "The time left is the time limit less the time run so far. A job without a limit is assumed "
@@ -53,7 +53,7 @@ _COUNTED = (
 )
 
 
-class _Backfill(OneTier):
+class _Backfill(PolicyDefaults):
     """First eligible first; what may not start now is barred."""
 
     preempts = "never"

@@ -195,10 +195,10 @@ class Policy(Protocol):
         """
 
 
-class OneTier(Bounded, Policy):
+class PolicyDefaults(Bounded, Policy):
     """What most policies have in common; a policy need not be made from it.
 
-    Jobs are in one tier, by an order that changes as jobs come or go and not by itself.
+    One tier; by rank; an order that changes as jobs come or go and not by itself.
     """
 
     interpretation: ClassVar[str] = ""

@@ -38,7 +38,7 @@ from slurm_dl.policies.arithmetic.dominant_shares import (
 )
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order, in_tiers
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 
 _INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
@@ -61,7 +61,7 @@ _Tiers = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carbyne(OneTier):
+class Carbyne(PolicyDefaults):
     """DRF in which a job yields its turn while it can still meet its DRF finish time.
 
     Attributes:

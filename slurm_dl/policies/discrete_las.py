@@ -22,7 +22,7 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.parameter_bounds import Bound, NotNegative, above_0
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, OneTier, Order, Preempts
+from slurm_dl.policies.base import About, Order, PolicyDefaults, Preempts
 
 Rows = npt.NDArray[np.int64]
 
@@ -36,7 +36,7 @@ Thresholds = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteLas(OneTier):
+class DiscreteLas(PolicyDefaults):
     """K queues by attained GPU-seconds, first eligible first inside each.
 
     Attributes:

@@ -30,7 +30,7 @@ from slurm_dl.policies.arithmetic.dominant_shares import (
     sum_by,
     weights_of,
 )
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 I64 = npt.NDArray[np.int64]
 
@@ -39,7 +39,7 @@ _SLACK: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drf(OneTier):
+class Drf(PolicyDefaults):
     """Least dominant share first.
 
     Attributes:

@@ -28,7 +28,7 @@ from slurm_dl.model.promise import KIND
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.ideal_terms import ideal_terms
 from slurm_dl.policies.arithmetic.promises import Promised, promised
-from slurm_dl.policies.base import About, OneTier, Order, Policy
+from slurm_dl.policies.base import About, Order, Policy, PolicyDefaults
 from slurm_dl.policies.plain import PLAIN
 
 _OURS = 2
@@ -41,7 +41,7 @@ _Others = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edf(OneTier):
+class Edf(PolicyDefaults):
     """Deadlines are promised or refused; promised ones first, from the begin of their window on.
 
     Attributes:

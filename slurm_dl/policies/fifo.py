@@ -18,11 +18,11 @@ import numpy as np
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.parameter_bounds import Bound, Figures, Table
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, OneTier, Order, in_tiers, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fifo(OneTier):
+class Fifo(PolicyDefaults):
     """Serve jobs first eligible first; the first that does not fit blocks the queue.
 
     No job is ever preempted.
@@ -73,7 +73,7 @@ _Priorities = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StaticPriority(OneTier):
+class StaticPriority(PolicyDefaults):
     """Serve jobs by the priority of their QOS, then first eligible first.
 
     No job is ever preempted; jobs that do not fit are skipped.

@@ -28,14 +28,14 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order, by_share
+from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 _FULL: Final = 1e-12
 """A share of what there is, or is wanted, below which nothing is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GandivaFair(OneTier):
+class GandivaFair(PolicyDefaults):
     """GPU time by tickets, with trading between GPU types.
 
     Attributes:

@@ -27,7 +27,7 @@ from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.parameter_bounds import Positive, Sizes
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, OneTier, Order, one_tier, quantum_end_s
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier, quantum_end_s
 
 _NEARER = 0.8
 """Between two sizes the index is known at distances from the next size that shrink by this."""
@@ -43,7 +43,7 @@ _MOST_SAMPLES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gittins(OneTier):
+class Gittins(PolicyDefaults):
     """The largest Gittins index first.
 
     Attributes:

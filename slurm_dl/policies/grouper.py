@@ -28,7 +28,7 @@ from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ _MILLISECOND = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grouper(OneTier):
+class Grouper(PolicyDefaults):
     """The stage with the smallest bottleneck first, its jobs together.
 
     Attributes:

@@ -28,7 +28,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import fluid_progress, parts, sum_by
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order, by_share
+from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 _NOTHING: Final = 1e-12
 """Part of a cluster that is nothing."""
@@ -38,7 +38,7 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hug(OneTier):
+class Hug(PolicyDefaults):
     """The highest equal progress for all tenants, then the rest of the resources.
 
     Attributes:

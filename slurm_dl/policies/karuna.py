@@ -31,7 +31,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order, in_tiers
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 from slurm_dl.policies.discrete_las import Thresholds, edges_of, first_to_sink
 
 _INSTANT_S: Final = 1e-6
@@ -49,7 +49,7 @@ _ByQos = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Karuna(OneTier):
+class Karuna(PolicyDefaults):
     """Jobs with deadlines just in time, other jobs by remaining or attained service.
 
     Attributes:

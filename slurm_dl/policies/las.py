@@ -17,11 +17,11 @@ import numpy as np
 from slurm_dl.model.jobs import COMPLETING, Bool
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Las(OneTier):
+class Las(PolicyDefaults):
     """The least attained service first.
 
     Attributes:

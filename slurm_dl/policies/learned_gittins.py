@@ -34,7 +34,7 @@ from slurm_dl.model.parameter_bounds import NotNegative, OneOrMore, Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.run_time_model import RunTimeModel
-from slurm_dl.policies.base import About, OneTier, Order, in_tiers, quantum_end_s
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers, quantum_end_s
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 LEAST_PAST = 30
@@ -46,7 +46,7 @@ _UNTIL_KNOWN = DiscreteLas()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedGittins(OneTier):
+class LearnedGittins(PolicyDefaults):
     """The fewest expected GPU-seconds for one completion first, learnt from finished jobs.
 
     Attributes:

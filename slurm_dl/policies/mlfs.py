@@ -37,7 +37,7 @@ from slurm_dl.model.parameter_bounds import (
 )
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
@@ -53,7 +53,7 @@ _Urgencies = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mlfs(OneTier):
+class Mlfs(PolicyDefaults):
     """The largest weighted sum of urgency per iteration, deadline, time left and waiting first.
 
     Attributes:

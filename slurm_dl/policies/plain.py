@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType
 from typing import Final
 
 from slurm_dl.policies import arrival_las, discrete_las, fifo, las, shortest
-from slurm_dl.policies.base import OneTier, Policy
+from slurm_dl.policies.base import Policy, PolicyDefaults
 
 
 def named_in(*modules: ModuleType) -> dict[str, type[Policy]]:
@@ -19,7 +19,7 @@ def named_in(*modules: ModuleType) -> dict[str, type[Policy]]:
         kind.name: kind
         for module in modules
         for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, OneTier)
+        if isinstance(kind, type) and issubclass(kind, PolicyDefaults)
         if kind.__module__ == module.__name__ and "name" in vars(kind)
     }
     return dict(sorted(found.items()))

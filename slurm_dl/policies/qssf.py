@@ -27,11 +27,11 @@ from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.parameter_bounds import Bound, Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Qssf(OneTier):
+class Qssf(PolicyDefaults):
     """Fewest predicted GPU-seconds first.
 
     Attributes:

@@ -24,10 +24,10 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 
-class _ByKey(OneTier):
+class _ByKey(PolicyDefaults):
     """One tier, ordered by a key that nobody's waiting or running brings past another's."""
 
     def order(self, snap: Snapshot, /) -> Order:

@@ -21,7 +21,7 @@ from slurm_dl.estimates.similar_jobs import Average, tagged_s
 from slurm_dl.model.parameter_bounds import Bound
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.base import About, OneTier, Order, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 _Average = Annotated[
     Average, Bound("median or mean", lambda a: a in {"median", "mean"}, " (got {value!r})")
@@ -29,7 +29,7 @@ _Average = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tagged(OneTier):
+class Tagged(PolicyDefaults):
     """Shortest predicted duration first.
 
     Attributes:

@@ -21,7 +21,7 @@ from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.sizing import NONE, Job, jobs_at
-from slurm_dl.policies.base import OneTier, Order, one_tier
+from slurm_dl.policies.base import Order, PolicyDefaults, one_tier
 
 FALLBACK: Final = (
     "a job without sizes has the one it asks for; one of unknown time left counts with the mean of "
@@ -34,7 +34,7 @@ ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one poo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SizingPolicy(OneTier):
+class SizingPolicy(PolicyDefaults):
     """One tier; the sizes are the decision, and all that are chosen fit together.
 
     Attributes:

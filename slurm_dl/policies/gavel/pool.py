@@ -27,7 +27,7 @@ from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
 from slurm_dl.policies.arithmetic.lp_solver import interior_solver
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, OneTier, Order, by_share
+from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 LEAST_LEFT_S = 60.0
 """A job that should be over by now is still expected to run for a minute."""
@@ -111,7 +111,7 @@ def weight_of(snap: Snapshot, rows: I64, weights: Table) -> F64:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing(OneTier):
+class Sharing(PolicyDefaults):
     """A policy that says which share of the time each job deserves on each GPU type.
 
     Attributes:
