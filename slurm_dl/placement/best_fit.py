@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
@@ -20,8 +20,16 @@ from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.node_groups import GPUS, JOBS, NodeGroups, Rows
 from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.ranked_groups import Key
 from slurm_dl.placement.resource_request import Ask
 from slurm_dl.placement.scheme import Answer, Spot
+
+
+def free_gpus(stock: NodeGroups, rows: Rows | slice, _ask: Ask) -> F64:
+    """``(k,)`` free GPUs, with more than any node has on top where no job is; see `Key`."""
+    empty = stock.column(JOBS)[rows] == 0
+    key: F64 = stock.column(GPUS)[rows] + empty * (stock.most_whole_gpus + 1)
+    return key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +43,20 @@ class BestFit:
         "Ties are decided by the order of nodes."
     )
 
+    key: ClassVar[Key] = free_gpus
+    """The nodes of the least are taken."""
+    why: ClassVar[str] = "the fullest nodes it fits on"
+
     def begin(
         self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
-    ) -> BestFit:
+    ) -> Self:
         """See `Scheme`: it needs to know nothing else."""
         return self
 
     def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         for ask in want.need.asks:
-            nodes = offer.best(ask, free_gpus)
+            nodes = offer.best(ask, type(self).key)
             if nodes is not None:
-                return Spot(nodes=nodes, why="the fullest nodes it fits on")
+                return Spot(nodes=nodes, why=self.why)
         return None
-
-
-def free_gpus(stock: NodeGroups, rows: Rows | slice, _ask: Ask) -> F64:
-    """``(k,)`` free GPUs, with more than any node has on top where no job is; see `Key`."""
-    empty = stock.column(JOBS)[rows] == 0
-    key: F64 = stock.column(GPUS)[rows] + empty * (stock.most_whole_gpus + 1)
-    return key

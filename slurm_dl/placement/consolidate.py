@@ -10,7 +10,7 @@ section 3.3 (model-based placement); the wait for locality: Jeon et al. (Philly)
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from slurm_dl.model.jobs import Bool
+from slurm_dl.model.parameter_bounds import Bounded, NotNegative, Part
 from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
@@ -31,7 +32,7 @@ from slurm_dl.placement.soonest import Soonest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consolidate:
+class Consolidate(Bounded):
     """Skewed models on the fewest nodes, or anywhere after a wait; other models on fragments.
 
     Attributes:
@@ -52,20 +53,10 @@ class Consolidate:
         "and grows with its time limit."
     )
 
-    skew_threshold: float = 0.4
-    locality_wait_s: float = 600.0
-    locality_wait_per_run: float = 0.0
-    longest_locality_wait_s: float = 7200.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.skew_threshold <= 1:
-            msg = f"skew_threshold must be from 0 to 1 (got {self.skew_threshold})"
-            raise ValueError(msg)
-        for name in ("locality_wait_s", "locality_wait_per_run", "longest_locality_wait_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                msg = f"{name} must be a finite number, 0 or more (got {value})"
-                raise ValueError(msg)
+    skew_threshold: Part = 0.4
+    locality_wait_s: NotNegative = 600.0
+    locality_wait_per_run: NotNegative = 0.0
+    longest_locality_wait_s: NotNegative = 7200.0
 
     def begin(
         self, snap: Snapshot, stock: FreeNodes, _profiles: Mapping[str, Profile], /
@@ -94,9 +85,7 @@ class _Consolidating:
 
     def __init__(self, how: Consolidate, snap: Snapshot, stock: FreeNodes) -> None:
         self._how = how
-        self._snap = snap
-        self._stock = stock
-        self._known: Soonest | None = None
+        self._soonest = functools.cache(lambda: Soonest(snap, stock))
 
     def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
@@ -118,7 +107,7 @@ class _Consolidating:
         if spot is not None and (leaves == 1 or for_s <= 0):
             return spot
         if for_s > 0:
-            soonest = self._soonest
+            soonest = self._soonest()
             wide = soonest.wide(offer, first)
             if spot is not None and not soonest.on_one_leaf(wide, first.n_nodes):
                 return spot
@@ -130,18 +119,12 @@ class _Consolidating:
         """Nodes on which it can only start together; None if it always starts together."""
         first = want.need.asks[0]
         if len(want.need.asks) > 1:
-            within = self._soonest.best_nodes(want, wide, first)
+            within = self._soonest().best_nodes(want, wide, first)
             return Wait(within=within, for_s=for_s, why=why)
-        if first.n_nodes == 1 or self._soonest.leaves_of(wide) == 1:
+        if first.n_nodes == 1 or self._soonest().leaves_of(wide) == 1:
             return None
-        leaf = self._soonest.best_leaf(want, wide, first)
+        leaf = self._soonest().best_leaf(want, wide, first)
         return None if leaf is None else Wait(within=leaf, for_s=for_s, why=f"{why}, on one leaf")
-
-    @property
-    def _soonest(self) -> Soonest:
-        if self._known is None:
-            self._known = Soonest(self._snap, self._stock)
-        return self._known
 
 
 def _first_that_fits(offer: CandidateNodes, asks: Sequence[Ask]) -> Spot | None:

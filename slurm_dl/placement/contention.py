@@ -6,20 +6,20 @@ sum of what the jobs on a node send or move, by their profiles.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.model.jobs import Bool
+from slurm_dl.model.parameter_bounds import Bounded, NotNegative
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.resource_request import Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contention:
+class Contention(Bounded):
     """At most one job of several nodes on each node, or as many as its budgets allow.
 
     Attributes:
@@ -38,15 +38,8 @@ class Contention:
     )
     strict: ClassVar[bool] = True
 
-    network_mb_s: float = 0.0
-    pcie_mb_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("network_mb_s", "pcie_mb_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                msg = f"{name} must be a finite number, 0 or more (got {value})"
-                raise ValueError(msg)
+    network_mb_s: NotNegative = 0.0
+    pcie_mb_s: NotNegative = 0.0
 
     def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
         """See `Rule`."""

@@ -6,44 +6,14 @@ Harmony (INFOCOM 2019, section V).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.profile import Profile
-from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.candidate_nodes import CandidateNodes
-from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.node_groups import NodeGroups, Rows
-from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.ranked_groups import Key
 from slurm_dl.placement.resource_request import Ask
-from slurm_dl.placement.scheme import Answer, Spot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadBalance:
-    """Fewest nodes first, then the least loaded nodes that fit."""
-
-    name: ClassVar[str] = "load_balance"
-    source: ClassVar[str] = "worst fit, as in DL2 (TPDS 2021) and Harmony (INFOCOM 2019)"
-    interpretation: ClassVar[str] = (
-        "a node's load is the sum of the shares of its GPUs, CPUs and memory that are taken"
-    )
-
-    def begin(
-        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
-    ) -> LoadBalance:
-        """See `Scheme`: it needs to know nothing else."""
-        return self
-
-    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
-        """See `Placer`."""
-        for ask in want.need.asks:
-            nodes = offer.best(ask, load)
-            if nodes is not None:
-                return Spot(nodes=nodes, why="the least loaded nodes it fits on")
-        return None
 
 
 def load(stock: NodeGroups, rows: Rows | slice, _ask: Ask) -> F64:
@@ -52,3 +22,17 @@ def load(stock: NodeGroups, rows: Rows | slice, _ask: Ask) -> F64:
     key: F64 = share[0] + share[1]
     key += share[2]
     return -key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalance(BestFit):
+    """Fewest nodes first, then the least loaded nodes that fit."""
+
+    name: ClassVar[str] = "load_balance"
+    source: ClassVar[str] = "worst fit, as in DL2 (TPDS 2021) and Harmony (INFOCOM 2019)"
+    interpretation: ClassVar[str] = (
+        "a node's load is the sum of the shares of its GPUs, CPUs and memory that are taken"
+    )
+
+    key: ClassVar[Key] = load
+    why: ClassVar[str] = "the least loaded nodes it fits on"

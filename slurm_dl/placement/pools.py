@@ -13,12 +13,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.parameter_bounds import Bound, Bounded, Figures, from_0
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
@@ -39,7 +40,7 @@ _HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pools:
+class Pools(Bounded):
     """The pool with the earliest estimated completion, and no move without a clear gain.
 
     Attributes:
@@ -59,26 +60,19 @@ class Pools:
         "Success is given, not learnt."
     )
 
-    margin: float = 0.2
-    cooldown_s: float = 600.0
-    startup_s: Mapping[str, float] = field(default_factory=dict)
-    success: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.margin < 1:
-            msg = f"margin must be from 0 to below 1 (got {self.margin})"
-            raise ValueError(msg)
-        if not 0 <= self.cooldown_s < float("inf"):
-            msg = f"cooldown_s must be 0 or more (got {self.cooldown_s})"
-            raise ValueError(msg)
-        for gpu_type, startup_s in self.startup_s.items():
-            if not 0 <= startup_s < float("inf"):
-                msg = f"startup_s of {gpu_type!r} must be 0 or more (got {startup_s})"
-                raise ValueError(msg)
-        for gpu_type, success in self.success.items():
-            if not 0 < success <= 1:
-                msg = f"success of {gpu_type!r} must be above 0 and at most 1 (got {success})"
-                raise ValueError(msg)
+    margin: Annotated[float, Bound("from 0 to below 1", lambda part: 0 <= part < 1)] = 0.2
+    cooldown_s: Annotated[float, Bound("0 or more", from_0)] = 600.0
+    startup_s: Annotated[
+        Mapping[str, float],
+        Figures(from_0, wrong="{name} of {key!r} must be 0 or more (got {value})"),
+    ] = field(default_factory=dict)
+    success: Annotated[
+        Mapping[str, float],
+        Figures(
+            lambda part: 0 < part <= 1,
+            wrong="{name} of {key!r} must be above 0 and at most 1 (got {value})",
+        ),
+    ] = field(default_factory=dict)
 
     def begin(
         self, snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /

@@ -25,27 +25,13 @@ RULE_GROUP: Final = "slurm_dl.placement_rules"
 SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
     {
         scheme.name: scheme
-        for scheme in (
-            BestFit,
-            Cells,
-            Consolidate,
-            LoadBalance,
-            Pools,
-            Tetris,
-            Topology,
-        )
+        for scheme in (BestFit, Cells, Consolidate, LoadBalance, Pools, Tetris, Topology)
     }
 )
 """The schemes that come with the project."""
 
 RULES: Mapping[str, type[Rule]] = MappingProxyType(
-    {
-        rule.name: rule
-        for rule in (
-            Contention,
-            SmallApart,
-        )
-    }
+    {rule.name: rule for rule in (Contention, SmallApart)}
 )
 """The rules that come with the project."""
 

@@ -9,18 +9,18 @@ Source: Gandiva, OSDI 2018, Algorithm 1 (nodes have an affinity to jobs of one s
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from slurm_dl.model.jobs import Bool
+from slurm_dl.model.parameter_bounds import Bounded, Positive
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.resource_request import Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmallApart:
+class SmallApart(Bounded):
     """Jobs of few GPUs and larger ones are kept apart, as long as both fit.
 
     Attributes:
@@ -35,12 +35,7 @@ class SmallApart:
     )
     strict: ClassVar[bool] = False
 
-    small_gpus: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.small_gpus) and self.small_gpus > 0):
-            msg = f"small_gpus must be a finite number above 0 (got {self.small_gpus})"
-            raise ValueError(msg)
+    small_gpus: Positive = 1.0
 
     def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
         """See `Rule`."""

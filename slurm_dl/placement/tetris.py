@@ -10,45 +10,14 @@ section 3.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.profile import Profile
-from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.candidate_nodes import CandidateNodes
-from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.node_groups import NodeGroups, Rows
-from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.ranked_groups import Key
 from slurm_dl.placement.resource_request import Ask
-from slurm_dl.placement.scheme import Answer, Spot
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tetris:
-    """Fewest nodes first, then the nodes that fit with the highest alignment score."""
-
-    name: ClassVar[str] = "tetris"
-    source: ClassVar[str] = "Tetris, SIGCOMM 2014, section 3.2 (alignment score)"
-    interpretation: ClassVar[str] = (
-        "Jobs come in the policy's order; the paper weighs the score against the time left. "
-        "Network and disk are left out."
-    )
-
-    def begin(
-        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
-    ) -> Tetris:
-        """See `Scheme`: it needs to know nothing else."""
-        return self
-
-    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
-        """See `Placer`."""
-        for ask in want.need.asks:
-            nodes = offer.best(ask, _misalignment)
-            if nodes is not None:
-                return Spot(nodes=nodes, why="the nodes whose free resources suit it best")
-        return None
 
 
 def _misalignment(stock: NodeGroups, rows: Rows | slice, ask: Ask) -> F64:
@@ -58,3 +27,18 @@ def _misalignment(stock: NodeGroups, rows: Rows | slice, ask: Ask) -> F64:
     score += ask.cpus * unit[1] * free[1]
     score += ask.mem_mb * unit[2] * free[2]
     return -score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tetris(BestFit):
+    """Fewest nodes first, then the nodes that fit with the highest alignment score."""
+
+    name: ClassVar[str] = "tetris"
+    source: ClassVar[str] = "Tetris, SIGCOMM 2014, section 3.2 (alignment score)"
+    interpretation: ClassVar[str] = (
+        "Jobs come in the policy's order; the paper weighs the score against the time left. "
+        "Network and disk are left out."
+    )
+
+    key: ClassVar[Key] = _misalignment
+    why: ClassVar[str] = "the nodes whose free resources suit it best"

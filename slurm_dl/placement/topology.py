@@ -9,11 +9,12 @@ Source: Slurm's topology/tree (best-fit leaf); locality as in Philly, ATC 2019, 
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from slurm_dl.model.parameter_bounds import Bounded, NotNegative
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
@@ -27,7 +28,7 @@ from slurm_dl.placement.soonest import Soonest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Bounded):
     """Fewest nodes first, then the fewest leaf switches, then the leaf with the tightest fit.
 
     Attributes:
@@ -42,12 +43,7 @@ class Topology:
         "counts from the end of the job's last run, or from its submission."
     )
 
-    locality_wait_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.locality_wait_s) and self.locality_wait_s >= 0):
-            msg = f"locality_wait_s must be a finite number, 0 or more (got {self.locality_wait_s})"
-            raise ValueError(msg)
+    locality_wait_s: NotNegative = 0.0
 
     def begin(
         self, snap: Snapshot, stock: FreeNodes, _profiles: Mapping[str, Profile], /
@@ -61,9 +57,7 @@ class _OnLeaves:
 
     def __init__(self, how: Topology, snap: Snapshot, stock: FreeNodes) -> None:
         self._how = how
-        self._snap = snap
-        self._stock = stock
-        self._known: Soonest | None = None
+        self._soonest = functools.cache(lambda: Soonest(snap, stock))
 
     def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
@@ -85,10 +79,9 @@ class _OnLeaves:
 
     def _wait(self, want: PendingJob, offer: CandidateNodes, ask: Ask, for_s: float) -> Wait | None:
         """On one leaf; None if no leaf, or every node that it may use, is as good."""
-        if self._known is None:
-            self._known = Soonest(self._snap, self._stock)
-        wide = self._known.wide(offer, ask)
-        if self._known.leaves_of(wide) < 2:  # noqa: PLR2004 - one leaf is no choice
+        soonest = self._soonest()
+        wide = soonest.wide(offer, ask)
+        if soonest.leaves_of(wide) < 2:  # noqa: PLR2004 - one leaf is no choice
             return None
-        leaf = self._known.best_leaf(want, wide, ask)
+        leaf = soonest.best_leaf(want, wide, ask)
         return None if leaf is None else Wait(within=leaf, for_s=for_s, why="one leaf switch")

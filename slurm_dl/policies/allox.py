@@ -18,19 +18,19 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING, Bool
+from slurm_dl.model.parameter_bounds import Bound, Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.matching import coarse, match
-from slurm_dl.policies.arithmetic.parameter_bounds import at_least_one
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 from slurm_dl.policies.gavel.pool import LEAST_LEFT_S
 
 _DAY_S = 86_400.0
@@ -38,9 +38,14 @@ _BUCKETS = 24
 _SLACK_GPUS = 1e-9
 """Ten tenths of a GPU are one, whatever the rounding of their sum."""
 
+_MOST_MATCHED = 1000
+"""Beyond it a matching takes too long."""
+
+_Window = Annotated[Count, Bound("1000 or less", lambda n: n <= _MOST_MATCHED)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allox:
+class Allox(PolicyDefaults):
     """Minimum-cost matching of the jobs of the least served users to GPUs.
 
     Attributes:
@@ -49,9 +54,9 @@ class Allox:
         window: Most waiting jobs that are matched; 1 to 1000.
     """
 
-    name: ClassVar[str] = "allox"
-    source: ClassVar[str] = "AlloX, EuroSys 2020 (min-cost bipartite matching, fairness alpha)"
-    about: ClassVar[About] = About(
+    name = "allox"
+    source = "AlloX, EuroSys 2020 (min-cost bipartite matching, fairness alpha)"
+    about = About(
         row="A7",
         level="W3",
         formula=(
@@ -74,7 +79,7 @@ class Allox:
             "is next and does not fit yet"
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "A machine is as many GPUs of a type as the job asks for. Jobs of one size are matched "
         "together. A type's GPUs are divided among the sizes by running and waiting work, at "
         "least one machine each. GPUs that a size does not use are open to the others, in the "
@@ -84,25 +89,10 @@ class Allox:
         "alpha doubles. The times at which busy machines become free are rounded to at most 8 "
         "levels."
     )
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = True
+    preempts = "never"
 
-    alpha: float = 0.1
-    window: int = 300
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            msg = f"alpha must be above 0 and at most 1 (got {self.alpha})"
-            raise ValueError(msg)
-        at_least_one("window", self.window)
-        if self.window > 1000:  # noqa: PLR2004 - beyond it a matching takes too long
-            msg = f"window must be 1000 or less (got {self.window})"
-            raise ValueError(msg)
-
-    @property
-    def tiers(self) -> int:
-        """One: the planned starts say it all."""
-        return 1
+    alpha: Annotated[float, Bound("above 0 and at most 1", lambda part: 0 < part <= 1)] = 0.1
+    window: _Window = 300
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -122,10 +112,6 @@ class Allox:
             barred[plan.rows] = plan.barred
             start_s[plan.rows] = snap.now_s + plan.start_s
         return dataclasses.replace(one_tier(key), barred=barred, start_s=start_s, gpu_type=kind)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: the matching is made anew when jobs come or go; see `Policy`."""
-        return math.inf
 
     def _plan(self, snap: Snapshot, scene: _Scene) -> _Plan:
         """The plan of as few users as leave no GPUs idle that others could use.

@@ -10,9 +10,8 @@ compare with.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from slurm_dl.policies.base import About, Preempts
+from slurm_dl.policies.base import About
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 
@@ -20,16 +19,16 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 class ArrivalLas(DiscreteLas):
     """K queues by attained GPU-seconds, strictly first eligible first inside each."""
 
-    name: ClassVar[str] = "arrival_las"
-    source: ClassVar[str] = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"
-    about: ClassVar[About] = About(
+    name = "arrival_las"
+    source = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"
+    about = About(
         row="A1",
         level="W1",
         formula="K queues by attained service, updated when a job comes or goes",
         starves="jobs of the last queue, while new ones come",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The rule follows the descriptions of their simulators. It was not compared with runs of "
         "them."
     )
-    preempts: ClassVar[Preempts] = "rank"
+    preempts = "rank"

@@ -24,19 +24,19 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, I16, PENDING, Bool
+from slurm_dl.model.jobs import F64, I16, PENDING
+from slurm_dl.model.parameter_bounds import Count, Figures, Part, Positive, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
 from slurm_dl.policies.arithmetic.lifetimes import lifetimes
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served, tenant_of_past
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
@@ -44,8 +44,18 @@ _SLACK_GPUS = 1e-9
 """Ten tenths of a GPU are one, whatever the rounding of their sum."""
 
 
+_Weights = Annotated[
+    Table,
+    Figures(
+        above_0,
+        wrong="{name} must be finite numbers above 0 (got {value} for {key!r})",
+        twice="{name} must name every account once",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AstraeaLtgf:
+class AstraeaLtgf(PolicyDefaults):
     """Long-term GPU-time fairness between accounts, and between the jobs of each.
 
     Attributes:
@@ -63,9 +73,9 @@ class AstraeaLtgf:
             ending for it.
     """
 
-    name: ClassVar[str] = "astraea_ltgf"
-    source: ClassVar[str] = "ASTRAEA, IEEE TPDS 33(11) 2022 (LTGF, two phases), public simulator"
-    about: ClassVar[About] = About(
+    name = "astraea_ltgf"
+    source = "ASTRAEA, IEEE TPDS 33(11) 2022 (LTGF, two phases), public simulator"
+    about = About(
         row="A13",
         level="W3",
         formula=(
@@ -82,7 +92,7 @@ class AstraeaLtgf:
             "is ahead of its account once it has waited starves_after_s"
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The order is that of the end of a lease, when all GPUs are handed out again. It also "
         "fills GPUs that become free earlier. A job deserves from its submission on, also while "
         "it is held. Quotas are not rounded to whole GPUs. Jobs above "
@@ -91,42 +101,15 @@ class AstraeaLtgf:
         "not block the other jobs of its account. Dynamic quotas (backfill up to 1.5 x quota) are "
         "not offered: GPUs that no account has a claim to go to the next account in turn anyway."
     )
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
 
-    weights: tuple[tuple[str, float], ...] = ()
-    lease_s: float = 1800.0
-    bucket_s: float = 3600.0
-    buckets: int = 24
-    starves_after_s: float = 14400.0
-    levels: int = 5
-    least_quota: float = 0.2
-    least_samples: int = 5
-
-    def __post_init__(self) -> None:
-        for field in ("lease_s", "bucket_s", "starves_after_s"):
-            value = getattr(self, field)
-            positive(field, value)
-        for field in ("buckets", "levels", "least_samples"):
-            value = getattr(self, field)
-            if value < 1:
-                msg = f"{field} must be 1 or more (got {value})"
-                raise ValueError(msg)
-        if not 0 <= self.least_quota <= 1:
-            msg = f"least_quota must be from 0 to 1 (got {self.least_quota})"
-            raise ValueError(msg)
-        for account, weight in self.weights:
-            if not (math.isfinite(weight) and weight > 0):
-                msg = f"weights must be finite numbers above 0 (got {weight} for {account!r})"
-                raise ValueError(msg)
-        if len({account for account, _ in self.weights}) < len(self.weights):
-            msg = "weights must name every account once"
-            raise ValueError(msg)
-
-    @property
-    def tiers(self) -> int:
-        """One: the place says it all."""
-        return 1
+    weights: _Weights = ()
+    lease_s: Positive = 1800.0
+    bucket_s: Positive = 3600.0
+    buckets: Count = 24
+    starves_after_s: Positive = 14400.0
+    levels: Count = 5
+    least_quota: Part = 0.2
+    least_samples: Count = 5
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -141,10 +124,6 @@ class AstraeaLtgf:
             place = self._hand_out(snap, who, quota, had_gpu_s, queue)
             key[queue[place]] = np.arange(len(rows))
         return one_tier(key)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: it changes all the time, but only counts when a lease ends; see `Policy`."""
-        return math.inf
 
     def quotas(self, who: Tenants, rows: Rows, gpus: float) -> F64:
         """``(len(who),)`` GPUs that are each tenant's own, above 0.
@@ -215,7 +194,7 @@ class Turns:
 
     quota: F64
     had_gpu_s: F64
-    lease_s: float
+    lease_s: Positive
     least: float
 
     def picks(self, tenant: Rows, gpus: F64, kind: I16, free: F64, room: float) -> Rows:

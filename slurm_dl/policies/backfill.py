@@ -22,11 +22,12 @@ import abc
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, Bool
+from slurm_dl.model.parameter_bounds import Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.availability import (
     ROUNDING_S,
@@ -37,7 +38,7 @@ from slurm_dl.policies.arithmetic.availability import (
     held,
     waiting,
 )
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 _FALLBACK = (
     "The time left is the time limit less the time run so far. A job without a limit is assumed "
@@ -52,16 +53,10 @@ _COUNTED = (
 )
 
 
-class _Backfill(abc.ABC):
+class _Backfill(PolicyDefaults):
     """First eligible first; what may not start now is barred."""
 
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = True
-
-    @property
-    def tiers(self) -> int:
-        """One: all jobs are alike."""
-        return 1
+    preempts = "never"
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -86,10 +81,6 @@ class _Backfill(abc.ABC):
             gpu_type=kind if len(on) > 1 else None,
         )
 
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: what is promised for later begins when a job ends; see `Policy`."""
-        return math.inf
-
     @property
     def reserved(self) -> int | None:
         """Jobs at the head of the queue that may have a reservation; None: all of them."""
@@ -109,9 +100,9 @@ class _Backfill(abc.ABC):
 class Easy(_Backfill):
     """Only the first job in the queue has a reservation; a job that does not delay it may pass."""
 
-    name: ClassVar[str] = "easy_backfill"
-    source: ClassVar[str] = "EASY: Lifka, JSSPP 1995; Mu'alem and Feitelson, TPDS 12(6), 2001"
-    about: ClassVar[About] = About(
+    name = "easy_backfill"
+    source = "EASY: Lifka, JSSPP 1995; Mu'alem and Feitelson, TPDS 12(6), 2001"
+    about = About(
         row="G1",
         level="W3",
         formula=(
@@ -124,7 +115,7 @@ class Easy(_Backfill):
             "GPUs are kept free for the first job in the queue where another job would delay it"
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         _COUNTED + " No job starves while running jobs end: the first in the queue has its GPUs "
         "as soon as the running jobs have ended, and each of the others becomes the first."
     )
@@ -153,9 +144,9 @@ class Conservative(_Backfill):
             wait until they are among them.
     """
 
-    name: ClassVar[str] = "conservative_backfill"
-    source: ClassVar[str] = "Mu'alem and Feitelson, IEEE TPDS 12(6), 2001, section 2"
-    about: ClassVar[About] = About(
+    name = "conservative_backfill"
+    source = "Mu'alem and Feitelson, IEEE TPDS 12(6), 2001, section 2"
+    about = About(
         row="G1",
         level="W3",
         formula=(
@@ -166,18 +157,13 @@ class Conservative(_Backfill):
         fallback=_FALLBACK,
         idles="GPUs are kept free for jobs that a later one would delay, and behind the window",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         _COUNTED + " All reservations are made again at each decision. With exact estimates none "
         "is ever postponed; where jobs end early, one may be. No job starves while running jobs "
         "end: only jobs eligible earlier go before it."
     )
 
-    window: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.window < 1:
-            msg = f"window must be 1 or more (got {self.window})"
-            raise ValueError(msg)
+    window: Count = 1000
 
     @property
     def reserved(self) -> int:

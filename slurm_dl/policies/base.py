@@ -1,6 +1,6 @@
 """What a policy that orders jobs has to say, and nothing more.
 
-A new published system is one file beside this one and one line in `registry`.
+A new published system is one file beside this one, named in `registry`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, Bool
+from slurm_dl.model.parameter_bounds import Bounded
 from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
@@ -115,16 +116,15 @@ class Order:
     pressing: Bool | None = None
 
 
+def in_tiers(tier: I16, key: F64, tiers: int, tie: F64 | None = None) -> Order:
+    """The order of a policy that promotes nobody."""
+    promote = np.zeros(len(key), dtype=np.bool_)
+    return Order(tier=tier, key=key, promote=promote, tiers=tiers, tie=tie)
+
+
 def one_tier(key: F64, tie: F64 | None = None) -> Order:
     """The order of a policy whose key says it all; nobody is promoted."""
-    n = len(key)
-    return Order(
-        tier=np.zeros(n, dtype=np.int16),
-        key=key,
-        promote=np.zeros(n, dtype=np.bool_),
-        tiers=1,
-        tie=tie,
-    )
+    return in_tiers(np.zeros(len(key), dtype=np.int16), key, 1, tie)
 
 
 def by_share(share: F64) -> Order:
@@ -193,6 +193,27 @@ class Policy(Protocol):
         Returns:
             Epoch seconds, not before now; inf if never.
         """
+
+
+class PolicyDefaults(Bounded, Policy):
+    """What most policies have in common; a policy need not be made from it.
+
+    One tier; by rank; an order that changes as jobs come or go and not by itself.
+    """
+
+    interpretation: ClassVar[str] = ""
+    preempts: ClassVar[Preempts] = "rank"
+    skips: ClassVar[bool] = True
+    counts_commitment: ClassVar[bool] = False
+
+    @property
+    def tiers(self) -> int:
+        """One: the key says it all."""
+        return 1
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never; see `Policy`."""
+        return math.inf
 
 
 def displaces(policy: Policy) -> Preempts:

@@ -21,26 +21,24 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
+from slurm_dl.model.parameter_bounds import Bound, Positive, Weights
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import (
-    Weights,
-    check_weights,
     fluid_progress,
     parts,
     sum_by,
     weights_of,
 )
 from slurm_dl.policies.arithmetic.latest_start import latest_start
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, Order, Preempts
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 
 _INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
@@ -53,8 +51,17 @@ _GRAINS: Final = 20.0
 """In a lease; what happens in less is not looked at."""
 
 
+_Tiers = Annotated[
+    tuple[float, ...],
+    Bound(
+        "finite numbers above 0, strictly increasing",
+        lambda edges: all(a < b for a, b in itertools.pairwise((0.0, *edges, math.inf))),
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carbyne:
+class Carbyne(PolicyDefaults):
     """DRF in which a job yields its turn while it can still meet its DRF finish time.
 
     Attributes:
@@ -65,9 +72,9 @@ class Carbyne:
             its latest start, because it may have to wait for a lease to end.
     """
 
-    name: ClassVar[str] = "carbyne"
-    source: ClassVar[str] = "Carbyne, OSDI 2016; packing score of Tetris, SIGCOMM 2014"
-    about: ClassVar[About] = About(
+    name = "carbyne"
+    source = "Carbyne, OSDI 2016; packing score of Tetris, SIGCOMM 2014"
+    about = About(
         row="A21",
         level="W3",
         formula=(
@@ -81,7 +88,7 @@ class Carbyne:
         ),
         trusts=("progress",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "Gangs cannot run on fewer GPUs, so a job yields its turn and starts late. The fair "
         "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
         "when each could first start. Finished jobs ask there for as large a part of CPUs and "
@@ -89,23 +96,11 @@ class Carbyne:
         "Among yielding jobs, only a job that is nearer to its completion by a tier displaces "
         "another. GPUs of all types are one resource."
     )
-    preempts: ClassVar[Preempts] = "tier"
-    skips: ClassVar[bool] = True
+    preempts = "tier"
 
     weights: Weights = ()
-    left_tiers_s: tuple[float, ...] = (3600.0, 14400.0, 86400.0)
-    lease_s: float = 1200.0
-
-    def __post_init__(self) -> None:
-        check_weights("weights", self.weights)
-        edges = (0.0, *self.left_tiers_s, math.inf)
-        if not all(a < b for a, b in itertools.pairwise(edges)):
-            msg = (
-                "left_tiers_s must be finite numbers above 0, strictly increasing "
-                f"(got {list(self.left_tiers_s)})"
-            )
-            raise ValueError(msg)
-        positive("lease_s", self.lease_s)
+    left_tiers_s: _Tiers = (3600.0, 14400.0, 86400.0)
+    lease_s: Positive = 1200.0
 
     @property
     def tiers(self) -> int:
@@ -127,13 +122,7 @@ class Carbyne:
         late = presses & (slack <= _SLACKS[-1])
         tier[need.rows[late]] = _SLACKS.searchsorted(slack[late], side="left")
         key[need.rows[presses]] = need.due_s[presses]
-        return Order(
-            tier=tier,
-            key=key,
-            promote=np.zeros(n, dtype=np.bool_),
-            tiers=self.tiers,
-            tie=-_score(snap),
-        )
+        return in_tiers(tier, key, self.tiers, -_score(snap))
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """When the next job cannot wait any longer, or has its fair share; see `Policy`."""

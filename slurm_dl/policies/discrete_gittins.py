@@ -17,13 +17,12 @@ section 3.2 (two-dimensional Gittins index, priority discretisation).
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.parameter_bounds import Sizes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, Order
 from slurm_dl.policies.discrete_las import DiscreteLas, edges_of
@@ -41,9 +40,9 @@ class DiscreteGittins(DiscreteLas):
             queue is that of `discrete_las`.
     """
 
-    name: ClassVar[str] = "discrete_gittins"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-Gittins, discretised)"
-    about: ClassVar[About] = About(
+    name = "discrete_gittins"
+    source = "Tiresias, NSDI 2019, section 3.2 (2D-Gittins, discretised)"
+    about = About(
         row="A1",
         level="W3",
         formula=(
@@ -58,7 +57,7 @@ class DiscreteGittins(DiscreteLas):
             "ones come"
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "D is the rest of the queue, without end in the last one. The age is subtracted from the "
         "sizes in the expected service. A running job is not stopped for a job of its own queue. "
         "After a promotion a counts from there. Of equal indices the first eligible is first. "
@@ -66,13 +65,7 @@ class DiscreteGittins(DiscreteLas):
         "of the paper's public simulator."
     )
 
-    sizes_gpu_s: tuple[float, ...] = ()
-
-    def __post_init__(self) -> None:
-        DiscreteLas.__post_init__(self)
-        if not all(math.isfinite(s) and s > 0 for s in self.sizes_gpu_s):
-            msg = "sizes_gpu_s must be finite numbers above 0"
-            raise ValueError(msg)
+    sizes_gpu_s: Sizes = ()
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

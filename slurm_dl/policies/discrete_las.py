@@ -14,21 +14,29 @@ import functools
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.parameter_bounds import Bound, NotNegative, above_0
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
-from slurm_dl.policies.base import About, Order, Preempts
+from slurm_dl.policies.base import About, Order, PolicyDefaults, Preempts
 
 Rows = npt.NDArray[np.int64]
 
 
+Thresholds = Annotated[
+    tuple[float, ...],
+    Bound("one or more finite numbers above 0", lambda edges: edges and all(map(above_0, edges))),
+    Bound("strictly increasing", lambda edges: all(a < b for a, b in itertools.pairwise(edges))),
+]
+"""Service that cuts jobs into queues."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteLas:
+class DiscreteLas(PolicyDefaults):
     """K queues by attained GPU-seconds, first eligible first inside each.
 
     Attributes:
@@ -40,9 +48,9 @@ class DiscreteLas:
         dimensions: 2: service is GPUs x seconds. 1: service and thresholds are in seconds.
     """
 
-    name: ClassVar[str] = "discrete_las"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, discretised)"
-    about: ClassVar[About] = About(
+    name = "discrete_las"
+    source = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, discretised)"
+    about = About(
         row="A1",
         level="W4",
         formula="queue k: q_k <= attained GPU-seconds < q_(k+1); first eligible first inside it",
@@ -51,23 +59,18 @@ class DiscreteLas:
             "that asks for many GPUs, while smaller ones come"
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "Inside a queue the first eligible comes first; the paper orders by start time. "
         "Waiting for promotion counts from the end of the last run, and only waiting for free "
         "resources counts. The default thresholds are those of the paper's public simulator. Node "
         "selection is not part of this policy."
     )
     preempts: ClassVar[Preempts] = "tier"
-    skips: ClassVar[bool] = True
-    counts_commitment: ClassVar[bool] = True
+    counts_commitment = True
 
-    thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
-    promote_knob: float = 0.0
+    thresholds_gpu_s: Thresholds = (3250.0, 7200.0, 18000.0)
+    promote_knob: NotNegative = 0.0
     dimensions: Literal[1, 2] = 2
-
-    def __post_init__(self) -> None:
-        check_thresholds(self.thresholds_gpu_s)
-        not_negative("promote_knob", self.promote_knob)
 
     @property
     def tiers(self) -> int:
@@ -93,10 +96,7 @@ class DiscreteLas:
             left=self.left_in_queue(snap, order, rows),
             rate=self.rate(snap)[rows],
         )
-        if self.promote_knob > 0:
-            starves_s = self._starves_at(snap)[~order.promote & ~running]
-            change_s = min(change_s, float(starves_s.min(initial=np.inf)))
-        return change_s
+        return min(change_s, self._next_to_starve_s(snap, order, running))
 
     def service(self, snap: Snapshot) -> F64:
         """``(n,)`` service since the last promotion: GPU-seconds, or seconds in one dimension."""
@@ -115,6 +115,12 @@ class DiscreteLas:
     def rate(self, snap: Snapshot) -> F64:
         """``(n,)`` service that a second of running adds."""
         return np.ones(len(snap.jobs)) if self.dimensions == 1 else snap.seen.weighted_gpus()
+
+    def _next_to_starve_s(self, snap: Snapshot, order: Order, running: Bool) -> float:
+        """When the next job is promoted, epoch seconds; inf if none is."""
+        if self.promote_knob == 0:
+            return math.inf
+        return float(self._starves_at(snap)[~order.promote & ~running].min(initial=np.inf))
 
     def _starves_at(self, snap: Snapshot) -> F64:
         """``(n,)`` when each job will have waited too long, epoch seconds; inf if never."""
@@ -144,17 +150,3 @@ def first_to_sink(snap: Snapshot, *, left: F64, rate: F64) -> float:
     """
     ahead_s = (left / rate)[left > 0]
     return snap.now_s + float(ahead_s.min(initial=np.inf))
-
-
-def check_thresholds(edges: tuple[float, ...]) -> None:
-    """Raise if *edges* cannot cut service into queues.
-
-    Raises:
-        ValueError: None, not finite, not above 0, or not strictly increasing.
-    """
-    if not edges or not all(math.isfinite(q) and q > 0 for q in edges):
-        msg = f"thresholds_gpu_s must be one or more finite numbers above 0 (got {list(edges)})"
-        raise ValueError(msg)
-    if any(b <= a for a, b in itertools.pairwise(edges)):
-        msg = f"thresholds_gpu_s must be strictly increasing (got {list(edges)})"
-        raise ValueError(msg)

@@ -15,24 +15,22 @@ NSDI 2011, section 4 (Algorithm 1), section 4.3 (weights).
 from __future__ import annotations
 
 import heapq
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, PENDING
+from slurm_dl.model.parameter_bounds import Weights
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import (
-    Weights,
-    check_weights,
     parts,
     sum_by,
     weights_of,
 )
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 I64 = npt.NDArray[np.int64]
 
@@ -41,16 +39,16 @@ _SLACK: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drf:
+class Drf(PolicyDefaults):
     """Least dominant share first.
 
     Attributes:
         weights: Weights by account, above 0; 1 for accounts that are not named.
     """
 
-    name: ClassVar[str] = "drf"
-    source: ClassVar[str] = "DRF, NSDI 2011, section 4, Algorithm 1"
-    about: ClassVar[About] = About(
+    name = "drf"
+    source = "DRF, NSDI 2011, section 4, Algorithm 1"
+    about = About(
         row="A19",
         level="W3",
         formula="s_u = max_r used[u,r] / (w_u capacity[r]); next job of the tenant of least s_u",
@@ -58,24 +56,15 @@ class Drf:
         fallback="without accounts each user is a tenant; memory counts where Slurm tracks it",
         starves="a job that asks for more than becomes free at a time, while others fit",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "No job is displaced: the paper's rule selects the next job to launch. GPUs of all types "
         "are one resource. A job fits if the sums over the cluster suffice. A tenant has one "
         "weight, the same for each resource. Jobs that do not fit come after those that do, by "
         "the same rule. Jobs of unmanaged partitions count as used."
     )
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = True
+    preempts = "never"
 
     weights: Weights = ()
-
-    def __post_init__(self) -> None:
-        check_weights("weights", self.weights)
-
-    @property
-    def tiers(self) -> int:
-        """One: the key says it all."""
-        return 1
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -97,10 +86,6 @@ class Drf:
         )
         key[waits[turn]] = np.arange(len(turn))
         return one_tier(key)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: shares change when jobs start or end; see `Policy`."""
-        return math.inf
 
 
 def launch_order(part: F64, tenant: I64, used: F64, weight: F64, room: F64) -> I64:

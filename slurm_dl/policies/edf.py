@@ -16,27 +16,32 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.booking import of_kind
 from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
+from slurm_dl.model.parameter_bounds import Bound, NotNegative
 from slurm_dl.model.promise import KIND
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.ideal_terms import ideal_terms
-from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
 from slurm_dl.policies.arithmetic.promises import Promised, promised
-from slurm_dl.policies.base import About, Order, Policy, Preempts
+from slurm_dl.policies.base import About, Order, Policy, PolicyDefaults
 from slurm_dl.policies.plain import PLAIN
 
 _OURS = 2
 """Tiers before those of the other policy: running under a promise, and window begun."""
 
 
+_Others = Annotated[
+    str, Bound(f"one of {', '.join(sorted(PLAIN))}", PLAIN.__contains__, " (got {value!r})")
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Edf:
+class Edf(PolicyDefaults):
     """Deadlines are promised or refused; promised ones first, from the begin of their window on.
 
     Attributes:
@@ -45,9 +50,9 @@ class Edf:
         margin: Share that is added to run times that are no time limits, 0 or more.
     """
 
-    name: ClassVar[str] = "edf"
-    source: ClassVar[str] = "Liu and Layland, JACM 20(1), 1973; admission by windows is ours"
-    about: ClassVar[About] = About(
+    name = "edf"
+    source = "Liu and Layland, JACM 20(1), 1973; admission by windows is ours"
+    about = About(
         row="G2",
         level="W3",
         formula=(
@@ -66,25 +71,17 @@ class Edf:
         ),
         trusts=("its deadline",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "Earliest deadline first is the order of jobs whose windows have begun; which jobs these "
         "are is admission by whole windows, which no paper has in this form. Of equal deadlines "
         "the first submitted is promised first. Jobs behind one that does not fit are served, "
         "whatever others says."
     )
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
-    counts_commitment: ClassVar[bool] = True
+    counts_commitment = True
 
-    others: str = "discrete_las"
+    others: _Others = "discrete_las"
     admits: bool = True
-    margin: float = 0.1
-
-    def __post_init__(self) -> None:
-        if self.others not in PLAIN:
-            msg = f"others must be one of {', '.join(sorted(PLAIN))} (got {self.others!r})"
-            raise ValueError(msg)
-        not_negative("margin", self.margin)
+    margin: NotNegative = 0.1
 
     @property
     def tiers(self) -> int:

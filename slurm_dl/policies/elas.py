@@ -18,13 +18,12 @@ not how, so the formula is a reading.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.base import About, Order
 from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
 
@@ -47,9 +46,9 @@ class Elas(DiscreteLas):
             this often at most, seconds, above 0.
     """
 
-    name: ClassVar[str] = "elas"
-    source: ClassVar[str] = "E-LAS, ICPP 2020, abstract"
-    about: ClassVar[About] = About(
+    name = "elas"
+    source = "E-LAS, ICPP 2020, abstract"
+    about = About(
         row="A2",
         level="W3",
         formula=(
@@ -61,17 +60,13 @@ class Elas(DiscreteLas):
         starves="jobs of the last queue while new ones come, unless promote_knob is above 0",
         trusts=("progress",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The abstract gives no formula. v, the remaining service if progress stays linear, "
         "replaces the attained service of discrete_las, with its queues and its promotion. After "
         "a promotion only service since then counts. Node selection is not part of this policy."
     )
 
-    quantum_s: float = 360.0
-
-    def __post_init__(self) -> None:
-        DiscreteLas.__post_init__(self)
-        positive("quantum_s", self.quantum_s)
+    quantum_s: Positive = 360.0
 
     def service(self, snap: Snapshot) -> F64:
         """``(n,)`` v: GPU-seconds, or seconds in one dimension."""
@@ -98,10 +93,7 @@ class Elas(DiscreteLas):
             )
             rises_s = self._first_to_rise(snap, order, tells)
             change_s = min(change_s, max(min(sinks_s, rises_s), snap.now_s + self.quantum_s))
-        if self.promote_knob > 0:
-            starves_s = self._starves_at(snap)[~order.promote & ~running]
-            change_s = min(change_s, float(starves_s.min(initial=np.inf)))
-        return change_s
+        return min(change_s, self._next_to_starve_s(snap, order, running))
 
     def _first_to_rise(self, snap: Snapshot, order: Order, rows: Rows) -> float:
         """When the first of the jobs at *rows* needs less than its queue, if it goes on so."""

@@ -16,27 +16,26 @@ Learning", EuroSys 2020.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.parameter_bounds import Positive, Weights
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.dominant_shares import Weights, check_weights, weights_of
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
+from slurm_dl.policies.arithmetic.dominant_shares import weights_of
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, Order, Preempts, by_share
+from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 _FULL: Final = 1e-12
 """A share of what there is, or is wanted, below which nothing is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GandivaFair:
+class GandivaFair(PolicyDefaults):
     """GPU time by tickets, with trading between GPU types.
 
     Attributes:
@@ -44,9 +43,9 @@ class GandivaFair:
         lease_s: Length of a lease, seconds, above 0.
     """
 
-    name: ClassVar[str] = "gandiva_fair"
-    source: ClassVar[str] = "Gandiva_fair, EuroSys 2020 (gang-aware stride, trading)"
-    about: ClassVar[About] = About(
+    name = "gandiva_fair"
+    source = "Gandiva_fair, EuroSys 2020 (gang-aware stride, trading)"
+    about = About(
         row="A4",
         level="W3",
         formula="x[u,j] by tickets, filled up; then trade at the second-highest speed-up; "
@@ -58,7 +57,7 @@ class GandivaFair:
         ),
         trusts=(),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The engine's credits replace strides: the job that is owed most runs next, and gangs "
         "that do not fit are skipped. A tenant's tickets are divided among its jobs by their "
         "GPUs, so its jobs get equal time. The trader is all of a tenant's jobs that can run on "
@@ -66,20 +65,9 @@ class GandivaFair:
         "one after another, those farthest apart in speed first. Without another bidder the price "
         "is the seller's own speed-up. Node selection is not part of this policy."
     )
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
 
     tickets: Weights = ()
-    lease_s: float = 1200.0
-
-    def __post_init__(self) -> None:
-        check_weights("tickets", self.tickets)
-        positive("lease_s", self.lease_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: shares say it all."""
-        return 1
+    lease_s: Positive = 1200.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -104,10 +92,6 @@ class GandivaFair:
         total = share[rows].sum(axis=1, keepdims=True)
         share[rows] /= np.maximum(total, 1.0)
         return by_share(share)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: shares change when jobs come or go; see `Policy`."""
-        return math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,15 +19,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.parameter_bounds import Positive, Sizes
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
-from slurm_dl.policies.base import About, Order, Preempts, one_tier, quantum_end_s
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier, quantum_end_s
 
 _NEARER = 0.8
 """Between two sizes the index is known at distances from the next size that shrink by this."""
@@ -43,7 +43,7 @@ _MOST_SAMPLES = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gittins:
+class Gittins(PolicyDefaults):
     """The largest Gittins index first.
 
     Attributes:
@@ -54,9 +54,9 @@ class Gittins:
         quantum_s: While no job comes or goes, the order is updated this often, seconds, above 0.
     """
 
-    name: ClassVar[str] = "gittins"
-    source: ClassVar[str] = "Gittins 1979; Tiresias, NSDI 2019, section 3.2 (2D-Gittins)"
-    about: ClassVar[About] = About(
+    name = "gittins"
+    source = "Gittins 1979; Tiresias, NSDI 2019, section 3.2 (2D-Gittins)"
+    about = About(
         row="A1",
         level="W3",
         formula="G(a) = sup_D P(S-a <= D | S > a) / E[min(S-a, D) | S > a], largest first",
@@ -64,30 +64,17 @@ class Gittins:
         fallback="with fewer than 30 finished jobs, and no sizes given: least attained service",
         starves="a job with more service than the largest size, while others come",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The index is not discretised into queues. It is that of the theory, with the age "
         "subtracted from the sizes. While no event happens, the order is updated every quantum. "
         "Jobs beyond the largest size come last. Of many finished jobs, evenly spaced quantiles "
         "are used. Without sizes the order is that of least attained service."
     )
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
-    counts_commitment: ClassVar[bool] = True
+    counts_commitment = True
 
-    sizes_gpu_s: tuple[float, ...] = ()
+    sizes_gpu_s: Sizes = ()
     dimensions: Literal[1, 2] = 2
-    quantum_s: float = 360.0
-
-    def __post_init__(self) -> None:
-        if not all(math.isfinite(s) and s > 0 for s in self.sizes_gpu_s):
-            msg = "sizes_gpu_s must be finite numbers above 0"
-            raise ValueError(msg)
-        positive("quantum_s", self.quantum_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: the index says it all."""
-        return 1
+    quantum_s: Positive = 360.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

@@ -18,18 +18,17 @@ import functools
 import math
 import re
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
@@ -41,7 +40,7 @@ _MILLISECOND = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grouper:
+class Grouper(PolicyDefaults):
     """The stage with the smallest bottleneck first, its jobs together.
 
     Attributes:
@@ -51,9 +50,9 @@ class Grouper:
             of a job is unknown, seconds, above 0.
     """
 
-    name: ClassVar[str] = "grouper"
-    source: ClassVar[str] = "Grouper, IEEE TNSM 17(3) 2020 (permutation of stages)"
-    about: ClassVar[About] = About(
+    name = "grouper"
+    source = "Grouper, IEEE TNSM 17(3) 2020 (permutation of stages)"
+    about = About(
         row="F2",
         level="W3",
         formula=(
@@ -68,26 +67,16 @@ class Grouper:
         starves="a large stage, while smaller ones come",
         trusts=("its array and name: a search that is split into groups is served in parts",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "Only the abstract is public. The paper orders flows on the network; here stages compete "
         "for GPUs. The stage of a group is all its jobs that run or wait for free resources: "
         "later jobs are not submitted yet, or held by a dependency. Groups are arrays and jobs of "
         "like names. The throttle of an array is not set. Its pending tasks take no part while "
         "Slurm holds them back for it, and all count otherwise. Network flows are not scheduled."
     )
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
 
     group_names: bool = True
-    quantum_s: float = 360.0
-
-    def __post_init__(self) -> None:
-        positive("quantum_s", self.quantum_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: the stage's place says it all."""
-        return 1
+    quantum_s: Positive = 360.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

@@ -17,19 +17,18 @@ NSDI 2016.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
+from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import fluid_progress, parts, sum_by
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, Order, Preempts, by_share
+from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 _NOTHING: Final = 1e-12
 """Part of a cluster that is nothing."""
@@ -39,7 +38,7 @@ _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hug:
+class Hug(PolicyDefaults):
     """The highest equal progress for all tenants, then the rest of the resources.
 
     Attributes:
@@ -48,9 +47,9 @@ class Hug:
         lease_s: Length of a lease, seconds, above 0.
     """
 
-    name: ClassVar[str] = "hug"
-    source: ClassVar[str] = "HUG, NSDI 2016 (both stages)"
-    about: ClassVar[About] = About(
+    name = "hug"
+    source = "HUG, NSDI 2016 (both stages)"
+    about = About(
         row="A20",
         level="W3",
         formula="P* = 1 / max_r sum_u d[u,r]; tenant u gets P* d[u,r], then a part of the rest",
@@ -61,7 +60,7 @@ class Hug:
             "more jobs"
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "A tenant's demand is the sum of the resources that its jobs hold and ask for. It wants "
         "no more than that, so stage 2 first raises the progress of the tenants that want more. "
         "Its jobs get equal shares of the time, in whole gangs. GPUs of all types are one "
@@ -72,19 +71,9 @@ class Hug:
         "tenant of which nothing runs starts one job, whatever its size. A job that would take its "
         "tenant above the cap holds back the tenant's later ones. An array counts as one job."
     )
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
 
     cooperative: bool = True
-    lease_s: float = 1200.0
-
-    def __post_init__(self) -> None:
-        positive("lease_s", self.lease_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: shares say it all."""
-        return 1
+    lease_s: Positive = 1200.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -110,10 +99,6 @@ class Hug:
         first = np.lexsort([snap.jobs.job_id, snap.memory.queued_s, -owed_s])
         barred[_over(snap, first[np.isin(first, rows)], sure)] = True
         return dataclasses.replace(order, barred=barred)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never between the ends of leases: shares change when jobs come or go; see `Policy`."""
-        return math.inf
 
     def _owed_s(self, snap: Snapshot, share: F64) -> F64:
         """``(n,)`` what each job is owed at the end of the coming lease, seconds."""

@@ -17,29 +17,38 @@ known size in queues by size, of unknown size ageing through them. There it is n
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING, Bool, Origin
+from slurm_dl.model.parameter_bounds import Figures, NotNegative, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
-from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import About, Order, Preempts
-from slurm_dl.policies.discrete_las import check_thresholds, edges_of, first_to_sink
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
+from slurm_dl.policies.discrete_las import Thresholds, edges_of, first_to_sink
 
 _INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
 
 
+_ByQos = Annotated[
+    Table,
+    Figures(
+        above_0,
+        wrong="{name} must be finite numbers above 0 (got {value} for {key})",
+        twice="{name} must name each QOS once (got {keys})",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Karuna:
+class Karuna(PolicyDefaults):
     """Jobs with deadlines just in time, other jobs by remaining or attained service.
 
     Attributes:
@@ -55,9 +64,9 @@ class Karuna:
             served by it, the least first, where it is finite.
     """
 
-    name: ClassVar[str] = "karuna"
-    source: ClassVar[str] = "Karuna, SIGCOMM 2016 (deadline, known and unknown sizes in one system)"
-    about: ClassVar[About] = About(
+    name = "karuna"
+    source = "Karuna, SIGCOMM 2016 (deadline, known and unknown sizes in one system)"
+    about = About(
         row="A22",
         level="W3",
         formula="tier 0 from the latest start on, last before it; between: queues by GPU-seconds",
@@ -74,7 +83,7 @@ class Karuna:
         idles="only if early is false: a job with a deadline waits for its latest start",
         trusts=("its deadline",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "A gang runs at its rate or not at all, so the least rate becomes the latest start. "
         "Deadline jobs that would need all GPUs together start when the sum of them must, first "
         "due first. A job that can no longer meet its deadline is served as if it had none. If "
@@ -82,27 +91,14 @@ class Karuna:
         "latest start deadline jobs take GPUs that no other job wants, if early is true. Queues "
         "are by GPU-seconds instead of bytes; their thresholds are given, not optimised."
     )
-    preempts: ClassVar[Preempts] = "tier"
-    skips: ClassVar[bool] = True
-    counts_commitment: ClassVar[bool] = True
+    preempts = "tier"
+    counts_commitment = True
 
-    due_after_s: tuple[tuple[str, float], ...] = ()
-    margin_s: float = 300.0
-    thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
+    due_after_s: _ByQos = ()
+    margin_s: NotNegative = 300.0
+    thresholds_gpu_s: Thresholds = (3250.0, 7200.0, 18000.0)
     early: bool = True
     knows_left: bool = False
-
-    def __post_init__(self) -> None:
-        check_thresholds(self.thresholds_gpu_s)
-        not_negative("margin_s", self.margin_s)
-        names = [name for name, _ in self.due_after_s]
-        if len(set(names)) < len(names):
-            msg = f"due_after_s must name each QOS once (got {names})"
-            raise ValueError(msg)
-        for name, after_s in self.due_after_s:
-            if not (math.isfinite(after_s) and after_s > 0):
-                msg = f"due_after_s must be finite numbers above 0 (got {after_s} for {name})"
-                raise ValueError(msg)
 
     @property
     def tiers(self) -> int:
@@ -125,9 +121,7 @@ class Karuna:
         tier[due.rows] = self.tiers - 1
         tier[due.rows[due.press_s <= snap.now_s + _INSTANT_S]] = 0
         key[due.rows] = due.due_s
-        order = Order(
-            tier=tier, key=key, promote=np.zeros(len(jobs), dtype=np.bool_), tiers=self.tiers
-        )
+        order = in_tiers(tier, key, self.tiers)
         others = contenders(snap) & (jobs.state == PENDING)
         others[due.rows] = False
         if self.early or not others.any():

@@ -10,18 +10,18 @@ Wierman, "The Foreground-Background queue: a survey", Performance Evaluation 65,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, Bool
+from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Las:
+class Las(PolicyDefaults):
     """The least attained service first.
 
     Attributes:
@@ -30,29 +30,19 @@ class Las:
             above 0.
     """
 
-    name: ClassVar[str] = "las"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, continuous)"
-    about: ClassVar[About] = About(
+    name = "las"
+    source = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, continuous)"
+    about = About(
         row="A1",
         level="W3",
         formula="key = GPUs x seconds run so far, smallest first",
         starves="a job with much attained service, while new ones come",
     )
-    interpretation: ClassVar[str] = "While no event happens, the order is updated every quantum."
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
-    counts_commitment: ClassVar[bool] = True
+    interpretation = "While no event happens, the order is updated every quantum."
+    counts_commitment = True
 
     dimensions: Literal[1, 2] = 2
-    quantum_s: float = 360.0
-
-    def __post_init__(self) -> None:
-        positive("quantum_s", self.quantum_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: service says it all."""
-        return 1
+    quantum_s: Positive = 360.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

@@ -23,20 +23,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.estimates.remaining_time import began_anew
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I64, PENDING, Bool
+from slurm_dl.model.parameter_bounds import NotNegative, OneOrMore, Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.parameter_bounds import not_negative, positive
 from slurm_dl.policies.arithmetic.run_time_model import RunTimeModel
-from slurm_dl.policies.base import About, Order, Preempts, quantum_end_s
+from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers, quantum_end_s
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 LEAST_PAST = 30
@@ -48,7 +46,7 @@ _UNTIL_KNOWN = DiscreteLas()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnedGittins:
+class LearnedGittins(PolicyDefaults):
     """The fewest expected GPU-seconds for one completion first, learnt from finished jobs.
 
     Attributes:
@@ -65,9 +63,9 @@ class LearnedGittins:
         quantum_s: While no job comes or goes, the order is updated this often, seconds, above 0.
     """
 
-    name: ClassVar[str] = "learned_gittins"
-    source: ClassVar[str] = "slurm_dl; Gittins index with setup costs: Asawa and Teneketzis 1996"
-    about: ClassVar[About] = About(
+    name = "learned_gittins"
+    source = "slurm_dl; Gittins index with setup costs: Asawa and Teneketzis 1996"
+    about = About(
         row="A1",
         level="W3",
         formula=(
@@ -79,32 +77,22 @@ class LearnedGittins:
         starves="a job that is expected to need much GPU time, while smaller ones come",
         trusts=("the job's name", "its progress, if progress_margin is above 0"),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The index at a switch is used for jobs that have run and wait, as in Asawa and "
         "Teneketzis; the cost s of a stop before the end is slurm_dl's. It is not optimal with "
         "setup costs. The index of a gang is multiplied by its GPUs. Distributions of failed and "
         "cancelled jobs count like those of completed ones."
     )
-    preempts: ClassVar[Preempts] = "tier"
-    skips: ClassVar[bool] = True
-    counts_commitment: ClassVar[bool] = True
+    preempts = "tier"
+    counts_commitment = True
 
-    setup_s: float = 180.0
-    hysteresis: float = 1.5
-    min_quantum_s: float = 900.0
+    setup_s: NotNegative = 180.0
+    hysteresis: OneOrMore = 1.5
+    min_quantum_s: NotNegative = 900.0
     use_limits: bool = True
-    progress_margin: float = 0.0
-    early_s: float = 60.0
-    quantum_s: float = 360.0
-
-    def __post_init__(self) -> None:
-        for name in ("setup_s", "min_quantum_s", "progress_margin"):
-            not_negative(name, getattr(self, name))
-        for name in ("early_s", "quantum_s"):
-            positive(name, getattr(self, name))
-        if not 1 <= self.hysteresis < math.inf:
-            msg = f"hysteresis must be a finite number, 1 or more (got {self.hysteresis})"
-            raise ValueError(msg)
+    progress_margin: NotNegative = 0.0
+    early_s: Positive = 60.0
+    quantum_s: Positive = 360.0
 
     @property
     def tiers(self) -> int:
@@ -128,12 +116,7 @@ class LearnedGittins:
         young = snap.now_s - jobs.start_s < self.min_quantum_s
         # A job that begins anew by itself has no new quantum: it would run for ever.
         tier[runs & young & ~began_anew(snap)] = 0
-        return Order(
-            tier=tier,
-            key=np.where(runs, 0.0, 1.0),
-            promote=np.zeros(len(jobs), dtype=np.bool_),
-            tiers=self.tiers,
-        )
+        return in_tiers(tier, np.where(runs, 0.0, 1.0), self.tiers)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """A quantum from now while jobs run and others wait; see `Policy`."""

@@ -10,14 +10,27 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.parameter_bounds import Bound, NotNegative, OneOrMore
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, Order
+from slurm_dl.policies.base import About, Order, in_tiers
 from slurm_dl.policies.list_las import ListLas, list_keys, one_step_down
+
+_Sizes = Annotated[
+    tuple[float, ...],
+    Bound(
+        "one or more finite numbers, 1 or more",
+        lambda sizes: sizes and all(1 <= s < math.inf for s in sizes),
+        got="",
+    ),
+]
+_Unused = Annotated[
+    NotNegative, Bound("0: nobody is promoted under this policy", lambda knob: knob == 0, got="")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +47,9 @@ class ListGittins(ListLas):
         quantum_gpu_s: Service over which the chance of finishing is taken, GPU-seconds, 1 or more.
     """
 
-    name: ClassVar[str] = "list_gittins"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, 2D-Gittins as in its public simulator"
-    about: ClassVar[About] = About(
+    name = "list_gittins"
+    source = "Tiresias, NSDI 2019, 2D-Gittins as in its public simulator"
+    about = About(
         row="A1",
         level="W2",
         formula="K queues by attained service; inside, the index of the public simulator",
@@ -45,20 +58,9 @@ class ListGittins(ListLas):
         starves="jobs of the last queue, while new ones come",
     )
 
-    sizes_gpu_s: tuple[float, ...] = (1.0,)
-    quantum_gpu_s: float = 3250.0
-
-    def __post_init__(self) -> None:
-        ListLas.__post_init__(self)
-        if not self.sizes_gpu_s or not all(1 <= s < math.inf for s in self.sizes_gpu_s):
-            msg = "sizes_gpu_s must be one or more finite numbers, 1 or more"
-            raise ValueError(msg)
-        if not 1 <= self.quantum_gpu_s < math.inf:
-            msg = f"quantum_gpu_s must be a finite number, 1 or more (got {self.quantum_gpu_s})"
-            raise ValueError(msg)
-        if self.promote_knob:
-            msg = "promote_knob must be 0: nobody is promoted under this policy"
-            raise ValueError(msg)
+    promote_knob: _Unused = 0.0
+    sizes_gpu_s: _Sizes = (1.0,)
+    quantum_gpu_s: OneOrMore = 3250.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -68,13 +70,8 @@ class ListGittins(ListLas):
         # Equal indices: who was eligible earlier, then the place in the list.
         tie = np.empty(len(service))
         tie[np.lexsort((list_keys(snap, tier), snap.memory.queued_s))] = np.arange(len(tie))
-        return Order(
-            tier=tier,
-            tie=tie,
-            key=-index[ages.searchsorted(service, side="right")],
-            promote=np.zeros(len(service), dtype=np.bool_),
-            tiers=self.tiers,
-        )
+        key = -index[ages.searchsorted(service, side="right")]
+        return in_tiers(tier, key, self.tiers, tie)
 
 
 @functools.lru_cache(maxsize=8)

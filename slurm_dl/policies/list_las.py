@@ -11,15 +11,14 @@ Source: Gu et al., "Tiresias", NSDI 2019, and what runs of its public simulator 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, RUNNING, Bool
+from slurm_dl.model.parameter_bounds import NotNegative
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
-from slurm_dl.policies.base import About, Order, Preempts
-from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
+from slurm_dl.policies.base import About, Order
+from slurm_dl.policies.discrete_las import DiscreteLas, Rows, Thresholds, edges_of, first_to_sink
 
 _AHEAD_OF = 2.0**40
 """Between the groups of one list; more than there are places in any order."""
@@ -43,9 +42,9 @@ class ListLas(DiscreteLas):
             seconds, and at every other event. 0: as soon as it is at the threshold.
     """
 
-    name: ClassVar[str] = "list_las"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, as in its public simulator"
-    about: ClassVar[About] = About(
+    name = "list_las"
+    source = "Tiresias, NSDI 2019, as in its public simulator"
+    about = About(
         row="A1",
         level="W2",
         formula="K queues by attained service, each a list, as in the public simulator",
@@ -54,16 +53,15 @@ class ListLas(DiscreteLas):
             "that asks for many GPUs, while smaller ones come"
         ),
     )
-    interpretation: ClassVar[str] = "The rule was found by runs of that simulator."
-    preempts: ClassVar[Preempts] = "rank"
+    interpretation = "The rule was found by runs of that simulator."
+    preempts = "rank"
 
-    thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
+    thresholds_gpu_s: Thresholds = (3250.0, 7200.0)
     late_demotion: bool = False
-    demotion_step_s: float = 0.0
+    demotion_step_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         DiscreteLas.__post_init__(self)
-        not_negative("demotion_step_s", self.demotion_step_s)
         if self.late_demotion and self.demotion_step_s:
             msg = "demotion_step_s and late_demotion are two answers to one question: choose one"
             raise ValueError(msg)

@@ -19,23 +19,41 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, PENDING, Bool
+from slurm_dl.model.jobs import F64, PENDING
+from slurm_dl.model.parameter_bounds import (
+    Count,
+    Figures,
+    NotNegative,
+    Part,
+    Positive,
+    Table,
+    from_0,
+)
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.parameter_bounds import not_negative, positive
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
 
+_Urgencies = Annotated[
+    Table,
+    Figures(
+        from_0,
+        wrong="{name} must be finite numbers, 0 or more (got {value} for {key!r})",
+        twice="{name} must name every QOS once",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mlfs:
+class Mlfs(PolicyDefaults):
     """The largest weighted sum of urgency per iteration, deadline, time left and waiting first.
 
     Attributes:
@@ -50,9 +68,9 @@ class Mlfs:
         shortest_s: Times to a deadline and times left below this count as this, seconds, above 0.
     """
 
-    name: ClassVar[str] = "mlfs"
-    source: ClassVar[str] = "MLFS, CoNEXT 2020 (MLF-H, priority)"
-    about: ClassVar[About] = About(
+    name = "mlfs"
+    source = "MLFS, CoNEXT 2020 (MLF-H, priority)"
+    about = About(
         row="A16",
         level="W3",
         formula=(
@@ -75,7 +93,7 @@ class Mlfs:
             "progress: a job that reports little progress is in an early iteration",
         ),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The order is per job, not per task: Slurm sees no tasks, so model partitions and the "
         "tasks that depend on one do not count. Parts are divided by the largest among the jobs "
         "that take part. Losses are not seen. Urgency is that of the QOS. A job past its deadline "
@@ -83,44 +101,17 @@ class Mlfs:
         "their GPUs, as the paper moves only tasks of overloaded servers and Slurm overloads "
         "none. Jobs are not stopped early (MLF-C), and nothing is learned (MLF-RL)."
     )
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = True
+    preempts = "never"
 
-    urgency: tuple[tuple[str, float], ...] = ()
-    other_urgency: float = 1.0
-    alpha: float = 0.3
-    deadline_weight: float = 0.3
-    remaining_weight: float = 0.3
-    waiting_weight: float = 0.35
-    iterations: int = 100
-    iteration_s: float = 600.0
-    shortest_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            msg = f"alpha must be from 0 to 1 (got {self.alpha})"
-            raise ValueError(msg)
-        for field in ("other_urgency", "deadline_weight", "remaining_weight", "waiting_weight"):
-            value = getattr(self, field)
-            not_negative(field, value)
-        for field in ("iteration_s", "shortest_s"):
-            value = getattr(self, field)
-            positive(field, value)
-        if self.iterations < 1:
-            msg = f"iterations must be 1 or more (got {self.iterations})"
-            raise ValueError(msg)
-        for qos, value in self.urgency:
-            if not (math.isfinite(value) and value >= 0):
-                msg = f"urgency must be finite numbers, 0 or more (got {value} for {qos!r})"
-                raise ValueError(msg)
-        if len({qos for qos, _ in self.urgency}) < len(self.urgency):
-            msg = "urgency must name every QOS once"
-            raise ValueError(msg)
-
-    @property
-    def tiers(self) -> int:
-        """One: the priority says it all."""
-        return 1
+    urgency: _Urgencies = ()
+    other_urgency: NotNegative = 1.0
+    alpha: Part = 0.3
+    deadline_weight: NotNegative = 0.3
+    remaining_weight: NotNegative = 0.3
+    waiting_weight: NotNegative = 0.35
+    iterations: Count = 100
+    iteration_s: Positive = 600.0
+    shortest_s: Positive = 60.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -128,10 +119,6 @@ class Mlfs:
         rows = contenders(snap).nonzero()[0]
         key[rows] = -self.priority(snap, rows)
         return one_tier(key)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: it changes all the time, but only counts when GPUs come free; see `Policy`."""
-        return math.inf
 
     def priority(self, snap: Snapshot, rows: Rows) -> F64:
         """``(len(rows),)`` P of the jobs at *rows*, among one another; 0 or more."""

@@ -6,31 +6,30 @@ Others can build on them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Final
 
-from slurm_dl.policies.arrival_las import ArrivalLas
-from slurm_dl.policies.base import Policy
-from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.policies.fifo import Fifo, FifoSkip
-from slurm_dl.policies.las import Las
-from slurm_dl.policies.shortest import FewestGpus, LongestPending, Sjf, Srsf, Srtf
+from slurm_dl.policies import arrival_las, discrete_las, fifo, las, shortest
+from slurm_dl.policies.base import Policy, PolicyDefaults
+
+
+def named_in(*modules: ModuleType) -> dict[str, type[Policy]]:
+    """The policies that *modules* define, sorted by name; what others are made from has none."""
+    found = {
+        kind.name: kind
+        for module in modules
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, PolicyDefaults)
+        if kind.__module__ == module.__name__ and "name" in vars(kind)
+    }
+    return dict(sorted(found.items()))
+
 
 PLAIN: Final[Mapping[str, type[Policy]]] = MappingProxyType(
     {
-        policy.name: policy
-        for policy in (
-            ArrivalLas,
-            DiscreteLas,
-            FewestGpus,
-            Fifo,
-            FifoSkip,
-            Las,
-            LongestPending,
-            Sjf,
-            Srsf,
-            Srtf,
-        )
+        name: policy
+        for name, policy in named_in(arrival_las, discrete_las, fifo, las, shortest).items()
+        if policy is not fifo.StaticPriority
     }
 )
 """By name."""

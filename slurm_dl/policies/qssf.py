@@ -15,23 +15,22 @@ Datacenters", SC 2021, section 4.2; the weights are those of its code, S-Lab Hel
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from slurm_dl.estimates.boosted_trees import learned_s
 from slurm_dl.estimates.similar_jobs import asked, rolling_s
-from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.parameter_bounds import Bound, Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Qssf:
+class Qssf(PolicyDefaults):
     """Fewest predicted GPU-seconds first.
 
     Attributes:
@@ -41,9 +40,9 @@ class Qssf:
         retrain_s: Least time between two trainings of the trees, seconds, above 0.
     """
 
-    name: ClassVar[str] = "qssf"
-    source: ClassVar[str] = "Helios, SC 2021, section 4.2 (QSSF)"
-    about: ClassVar[About] = About(
+    name = "qssf"
+    source = "Helios, SC 2021, section 4.2 (QSSF)"
+    about = About(
         row="A23",
         level="W3",
         formula="rank = GPUs x (0.1 x rolling mean of like jobs + 0.9 x learned), smallest first",
@@ -55,31 +54,16 @@ class Qssf:
         starves="a job expected to be large, while smaller ones come",
         trusts=("the job's name",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "Names are compared with those of the same user only, the 1000 used last. Jobs behind one "
         "that does not fit are served. Boosted trees of scikit-learn replace LightGBM, and learn "
         "the logarithm of the duration."
     )
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = True
+    preempts = "never"
 
-    rolling_weight: float = 0.1
-    least_jobs: int = 200
-    retrain_s: float = 86_400.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.rolling_weight <= 1:
-            msg = f"rolling_weight must be 0 to 1 (got {self.rolling_weight})"
-            raise ValueError(msg)
-        if self.least_jobs < 1:
-            msg = f"least_jobs must be at least 1 (got {self.least_jobs})"
-            raise ValueError(msg)
-        positive("retrain_s", self.retrain_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: the rank says it all."""
-        return 1
+    rolling_weight: Annotated[float, Bound("0 to 1", lambda part: 0 <= part <= 1)] = 0.1
+    least_jobs: Annotated[int, Bound("at least 1", lambda n: n >= 1)] = 200
+    retrain_s: Positive = 86_400.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -87,10 +71,6 @@ class Qssf:
         key = np.full(len(snap.jobs), np.inf)
         key[rows] = snap.jobs.gpus[rows] * self._run_s(snap, rows)
         return one_tier(key)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: predictions change when jobs end; see `Policy`."""
-        return math.inf
 
     def _run_s(self, snap: Snapshot, rows: I64) -> F64:
         """Seconds that the jobs at *rows* are expected to run, from beginning to end."""

@@ -18,27 +18,17 @@ Operations Research 16(3), 1968; Gu et al., "Tiresias", NSDI 2019, section 3.2, 
 from __future__ import annotations
 
 import abc
-import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 
-class _ByKey(abc.ABC):
+class _ByKey(PolicyDefaults):
     """One tier, ordered by a key that nobody's waiting or running brings past another's."""
-
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
-
-    @property
-    def tiers(self) -> int:
-        """One: the key says it all."""
-        return 1
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -46,10 +36,6 @@ class _ByKey(abc.ABC):
         return one_tier(
             self.key(snap), tie=np.where(snap.memory.tier < 0, np.inf, snap.memory.place)
         )
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: what a running job has left only falls, and it is ahead already; see `Policy`."""
-        return math.inf
 
     @abc.abstractmethod
     def key(self, snap: Snapshot, /) -> F64:
@@ -65,9 +51,9 @@ def _known(left_s: F64) -> F64:
 class Sjf(_ByKey):
     """Shortest job first among the waiting jobs; no running job is stopped."""
 
-    name: ClassVar[str] = "sjf"
-    source: ClassVar[str] = "baseline; Smith, Naval Research Logistics Quarterly 3, 1956 (SPT)"
-    about: ClassVar[About] = About(
+    name = "sjf"
+    source = "baseline; Smith, Naval Research Logistics Quarterly 3, 1956 (SPT)"
+    about = About(
         row="G2",
         level="W3",
         formula="of the waiting jobs, seconds left, smallest first; no job is preempted",
@@ -75,11 +61,11 @@ class Sjf(_ByKey):
         fallback="the time limit less the time run so far; last without a limit",
         starves="a long job, or one that asks for many GPUs, while shorter or smaller ones come",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "A requeued job counts with its remaining time. Jobs behind one that does not fit are "
         "served."
     )
-    preempts: ClassVar[Preempts] = "never"
+    preempts = "never"
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` seconds left."""
@@ -90,9 +76,9 @@ class Sjf(_ByKey):
 class Srtf(_ByKey):
     """Shortest remaining time first."""
 
-    name: ClassVar[str] = "srtf"
-    source: ClassVar[str] = "baseline; Schrage, Operations Research 16(3), 1968 (SRPT)"
-    about: ClassVar[About] = About(
+    name = "srtf"
+    source = "baseline; Schrage, Operations Research 16(3), 1968 (SRPT)"
+    about = About(
         row="G2",
         level="W3",
         formula="key = seconds left, smallest first",
@@ -100,9 +86,7 @@ class Srtf(_ByKey):
         fallback="the time limit less the time run so far; last without a limit",
         starves="a long job, while shorter ones come",
     )
-    interpretation: ClassVar[str] = (
-        "On a cluster the remaining time is the time limit less all time run so far."
-    )
+    interpretation = "On a cluster the remaining time is the time limit less all time run so far."
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` seconds left."""
@@ -113,9 +97,9 @@ class Srtf(_ByKey):
 class Srsf(_ByKey):
     """Shortest remaining service first: seconds left x GPUs."""
 
-    name: ClassVar[str] = "srsf"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (SRSF)"
-    about: ClassVar[About] = About(
+    name = "srsf"
+    source = "Tiresias, NSDI 2019, section 3.2 (SRSF)"
+    about = About(
         row="G2",
         level="W3",
         formula="key = seconds left x GPUs, smallest first",
@@ -123,7 +107,7 @@ class Srsf(_ByKey):
         fallback="the time limit less the time run so far; last without a limit",
         starves="a large job, while smaller ones come",
     )
-    interpretation: ClassVar[str] = Srtf.interpretation
+    interpretation = Srtf.interpretation
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` GPU-seconds left."""
@@ -136,15 +120,14 @@ class Srsf(_ByKey):
 class FewestGpus(_ByKey):
     """The job with the fewest GPUs first; larger running jobs are stopped for it."""
 
-    name: ClassVar[str] = "fewest_gpus"
-    source: ClassVar[str] = "baseline; 'sjf' of the Tiresias simulator (NSDI 2019)"
-    about: ClassVar[About] = About(
+    name = "fewest_gpus"
+    source = "baseline; 'sjf' of the Tiresias simulator (NSDI 2019)"
+    about = About(
         row="G2",
         level="W3",
         formula="key = GPUs, smallest first",
         starves="a job that asks for many GPUs, while smaller ones come",
     )
-    interpretation: ClassVar[str] = ""
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` GPUs."""
@@ -158,19 +141,19 @@ class LongestPending(_ByKey):
     Differs from `fifo` in jobs that were requeued: they wait since the end of their last run.
     """
 
-    name: ClassVar[str] = "longest_pending"
-    source: ClassVar[str] = "baseline; 'lpjf' of the Tiresias simulator (NSDI 2019)"
-    about: ClassVar[About] = About(
+    name = "longest_pending"
+    source = "baseline; 'lpjf' of the Tiresias simulator (NSDI 2019)"
+    about = About(
         row="G2",
         level="W3",
         formula="key = end of the last run, or first submission; smallest first; no preemption",
         idles="GPUs that the first job in the queue cannot use stay free until it starts",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "Waiting counts from the end of the last run, and only waiting for free resources counts."
     )
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = False
+    preempts = "never"
+    skips = False
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` since when each waits, epoch seconds."""

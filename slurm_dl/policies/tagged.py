@@ -11,30 +11,33 @@ Heterogeneous GPU Clusters", NSDI 2022, section 5 (recurring tasks).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from slurm_dl.estimates.similar_jobs import Average, asked, tagged_s
-from slurm_dl.model.jobs import Bool
+from slurm_dl.model.parameter_bounds import Bound
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
+
+_Average = Annotated[
+    Average, Bound("median or mean", lambda a: a in {"median", "mean"}, " (got {value!r})")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tagged:
+class Tagged(PolicyDefaults):
     """Shortest predicted duration first.
 
     Attributes:
         average: The average of the durations of a tag that is the prediction.
     """
 
-    name: ClassVar[str] = "tagged"
-    source: ClassVar[str] = "Alibaba PAI (MLaaS in the Wild), NSDI 2022, section 5"
-    about: ClassVar[About] = About(
+    name = "tagged"
+    source = "Alibaba PAI (MLaaS in the Wild), NSDI 2022, section 5"
+    about = About(
         row="A24",
         level="W3",
         formula="rank = median duration of jobs with the same tag, smallest first",
@@ -49,24 +52,13 @@ class Tagged:
         ),
         trusts=("the job's name",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "A tag is user, job name and number of GPUs; the paper hashes script and arguments. "
         "Reserved nodes and packing are left to the placement."
     )
-    preempts: ClassVar[Preempts] = "never"
-    skips: ClassVar[bool] = True
+    preempts = "never"
 
-    average: Average = "median"
-
-    def __post_init__(self) -> None:
-        if self.average not in ("median", "mean"):
-            msg = f"average must be median or mean (got {self.average!r})"
-            raise ValueError(msg)
-
-    @property
-    def tiers(self) -> int:
-        """One: the rank says it all."""
-        return 1
+    average: _Average = "median"
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -77,7 +69,3 @@ class Tagged:
         else:
             key[rows] = snap.jobs.limit_s[rows]
         return one_tier(key)
-
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: predictions change when jobs end; see `Policy`."""
-        return math.inf

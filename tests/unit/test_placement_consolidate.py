@@ -203,17 +203,3 @@ def test_the_wait_grows_with_the_time_limit_up_to_its_cap() -> None:
         want = PendingJob(row=job.row, job_id=job.job_id, need=job.need, limit_s=limit_s)
         assert scheme.wait_s(want) == wait_s
         assert Consolidate().wait_s(want) == 600.0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"skew_threshold": 1.5},
-        {"locality_wait_s": -1.0},
-        {"locality_wait_per_run": math.nan},
-        {"longest_locality_wait_s": math.inf},
-    ],
-)
-def test_parameters_without_meaning_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Consolidate(**wrong)

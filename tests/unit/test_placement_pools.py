@@ -208,21 +208,6 @@ def test_speeds_come_from_the_shape_then_from_another_and_else_are_equal() -> No
     assert speed_ups(None, Shape(1, 1), both) == {"a100": 1.0, "v100": 1.0}
 
 
-@pytest.mark.parametrize(
-    ("parameters", "match"),
-    [
-        ({"margin": 1.0}, "margin"),
-        ({"cooldown_s": -1.0}, "cooldown_s"),
-        ({"startup_s": {"a100": -1.0}}, "startup_s of 'a100'"),
-        ({"success": {"a100": 0.0}}, "success of 'a100'"),
-    ],
-)
-def test_parameters_out_of_bounds_are_refused(parameters: dict[str, Any], match: str) -> None:
-    """It says which."""
-    with pytest.raises(ValueError, match=match):
-        Pools(**parameters)
-
-
 @dataclasses.dataclass
 class Job:
     """A job of the oracle."""

@@ -89,8 +89,3 @@ def test_small_and_larger_jobs_share_a_node_only_where_they_must(
         for node in spot.nodes:
             ledger.give(node, share)
             sizes[node].append(want.gpus)
-
-
-def test_a_size_without_meaning_is_refused() -> None:
-    with pytest.raises(ValueError, match="small_gpus"):
-        SmallApart(small_gpus=0)

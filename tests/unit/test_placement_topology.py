@@ -6,7 +6,6 @@ import itertools
 
 import numpy as np
 import place_cases as pc
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,8 +102,3 @@ def test_nobody_waits_for_a_leaf_that_could_never_hold_it() -> None:
     placed = pc.place(pc.snapshot(case), Topology(locality_wait_s=60.0))
 
     assert len(placed.spots[100].nodes) == 3  # type: ignore[index]
-
-
-def test_a_wait_that_is_no_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="locality_wait_s"):
-        Topology(locality_wait_s=-1.0)

@@ -120,23 +120,6 @@ def test_fifo_has_one_tier_and_the_order_of_first_submission() -> None:
     assert order.key.tolist() == [5.0, 6.0]
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"thresholds_gpu_s": ()}, "thresholds_gpu_s"),
-        ({"thresholds_gpu_s": (5.0, 5.0)}, "strictly increasing"),
-        ({"thresholds_gpu_s": (-1.0,)}, "above 0"),
-        ({"thresholds_gpu_s": (math.inf,)}, "finite"),
-        ({"promote_knob": -1.0}, "promote_knob"),
-        ({"promote_knob": math.nan}, "promote_knob"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made, with its name."""
-    with pytest.raises(ValueError, match=named):
-        DiscreteLas(**values)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", registry.names())
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())

@@ -314,19 +314,3 @@ def test_the_order_of_listing_does_not_matter(seed: int) -> None:
 
     mixed = [jobs[i] for i in rng.permutation(len(jobs))]
     assert places(jobs) == places(mixed)
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"alpha": 0.0}, "alpha must be above 0 and at most 1 .got 0.0"),
-        ({"alpha": 1.5}, "alpha"),
-        ({"alpha": math.nan}, "alpha"),
-        ({"window": 0}, "window"),
-        ({"window": 1001}, "window must be 1000 or less .got 1001"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, float], named: str) -> None:
-    """With the field and the value."""
-    with pytest.raises(ValueError, match=named):
-        Allox(**values)  # type: ignore[arg-type]

@@ -489,24 +489,3 @@ def test_jobs_hold_their_gpus_for_half_an_hour() -> None:
     assert isinstance(policy, Leasing)
     assert policy.lease_s == 1800.0
     assert policy.next_change_s(snap, policy.order(snap), np.array([True, False])) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"lease_s": 0.0}, "lease_s must be a finite number above 0"),
-        ({"bucket_s": math.nan}, "bucket_s"),
-        ({"starves_after_s": -1.0}, "starves_after_s"),
-        ({"buckets": 0}, "buckets must be 1 or more"),
-        ({"levels": 0}, "levels"),
-        ({"least_samples": 0}, "least_samples"),
-        ({"least_quota": 1.5}, "least_quota must be from 0 to 1"),
-        ({"least_quota": math.nan}, "least_quota"),
-        ({"weights": (("a", 0.0),)}, "weights must be finite numbers above 0"),
-        ({"weights": (("a", 1.0), ("a", 2.0))}, "weights must name every account once"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        AstraeaLtgf(**values)  # type: ignore[arg-type]

@@ -454,9 +454,3 @@ def test_an_estimate_that_is_no_number_is_none() -> None:
 
     for policy in (Easy(), Conservative()):
         assert list(started(snap, policy)) == [2]
-
-
-def test_a_wrong_window_is_named() -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match="window must be 1 or more"):
-        Conservative(window=0)

@@ -16,7 +16,6 @@ from pasts import past_columns
 from policy_runs import Work, run
 
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
 from slurm_dl.policies.carbyne import Carbyne, FairWorld, fair_world
 
 NOW_S = build.NOW_S
@@ -207,23 +206,3 @@ def test_on_one_gpu_jobs_are_done_sooner_on_average_than_in_the_fair_world() -> 
 
     assert np.mean([w.end_s for w in done]) < 300
     assert max(w.end_s for w in done) == pytest.approx(401.0)
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"lease_s": 0.0}, "lease_s"),
-        ({"left_tiers_s": (2.0, 1.0)}, "left_tiers_s"),
-        ({"left_tiers_s": (math.nan,)}, "left_tiers_s"),
-        ({"weights": (("a", 0.0),)}, "weights.*a"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        Carbyne(**values)  # type: ignore[arg-type]
-
-
-def test_the_registry_has_it() -> None:
-    """By its name."""
-    assert registry.find("carbyne") is Carbyne

@@ -168,18 +168,3 @@ def test_no_jobs_have_an_order_too() -> None:
     snap = build.snapshot(build.observed([]))
 
     assert len(DiscreteGittins(sizes_gpu_s=(5.0,)).order(snap).key) == 0
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"sizes_gpu_s": (1.0, 0.0)}, "sizes_gpu_s must be finite numbers above 0"),
-        ({"sizes_gpu_s": (math.nan,)}, "sizes_gpu_s"),
-        ({"thresholds_gpu_s": ()}, "thresholds_gpu_s"),
-        ({"promote_knob": -1.0}, "promote_knob"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        DiscreteGittins(**values)  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.dominant_shares import fluid_progress
 from slurm_dl.policies.drf import Drf, launch_order
 
@@ -256,17 +255,3 @@ def test_users_are_tenants_where_accounts_are_not_known() -> None:
     rows = [build.pending(i, uid=i // 3) for i in (1, 2, 3, 4)]
     snap = build.snapshot(build.observed(rows))
     assert served(snap) == [1, 3, 2, 4]
-
-
-@pytest.mark.parametrize("weights", [(("a", -1.0),), (("a", math.inf),), (("a", 1.0), ("a", 1.0))])
-def test_wrong_weights_are_named(weights: tuple[tuple[str, float], ...]) -> None:
-    """With the account."""
-    with pytest.raises(ValueError, match=r"weights.*a"):
-        Drf(weights=weights)
-
-
-def test_the_registry_has_it() -> None:
-    """By its name; nothing changes by itself."""
-    policy = registry.find("drf")()
-    snap = cluster([build.pending(1)], {1: "a"})
-    assert policy.next_change_s(snap, policy.order(snap), np.zeros(1, np.bool_)) == math.inf

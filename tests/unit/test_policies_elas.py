@@ -196,18 +196,3 @@ def test_it_says_whom_it_trusts() -> None:
     """Progress is what jobs say of themselves, and the formula is a reading."""
     assert Elas.about.trusts == ("progress",)
     assert Elas.interpretation
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"quantum_s": 0.0}, "quantum_s must be a finite number above 0"),
-        ({"quantum_s": math.inf}, "quantum_s"),
-        ({"promote_knob": -1.0}, "promote_knob"),
-        ({"thresholds_gpu_s": (5.0, 5.0)}, "thresholds_gpu_s"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        Elas(**values)  # type: ignore[arg-type]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
 from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade, trade_types
 
 F64 = npt.NDArray[np.float64]
@@ -266,25 +265,3 @@ def test_without_jobs_or_gpus_nobody_has_a_share() -> None:
     for snap in (cluster(odd, accounts), cluster([build.pending(1)], {1: "a"}, (0, 0))):
         share = GandivaFair().order(snap).share
         assert not share.any()
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"lease_s": 0.0}, "lease_s"),
-        ({"lease_s": math.nan}, "lease_s"),
-        ({"tickets": (("a", 0.0),)}, "tickets.*a"),
-        ({"tickets": (("a", 1.0), ("a", 2.0))}, "tickets"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        GandivaFair(**values)  # type: ignore[arg-type]
-
-
-def test_the_registry_has_it() -> None:
-    """By its name; nothing changes by itself between leases."""
-    policy = registry.find("gandiva_fair")()
-    snap = cluster([build.pending(1)], {1: "a"})
-    assert policy.next_change_s(snap, policy.order(snap), np.zeros(1, np.bool_)) == math.inf

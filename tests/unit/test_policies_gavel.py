@@ -518,30 +518,6 @@ def test_it_is_registered_says_what_it_is_and_gives_leases(policy: Sharing) -> N
     assert "Gavel" in policy.source
 
 
-@pytest.mark.parametrize(
-    ("policy", "field", "value"),
-    [
-        (GavelMaxMin, "lease_s", 0.0),
-        (GavelMaxMin, "lease_s", math.inf),
-        (GavelFifo, "window", 0),
-        (GavelMaxMin, "split_above", 0),
-        (GavelSum, "limit_s", -1.0),
-        (GavelMaxMin, "weights", (("x", 0.0),)),
-        (GavelMaxMin, "weights", (("x", 1.0), ("x", 2.0))),
-        (GavelCost, "costs", (("a", math.nan),)),
-        (GavelHierarchical, "inside", "lottery"),
-        (GavelHierarchical, "levels", 0),
-        (GavelHierarchical, "weights", (("x", -1.0),)),
-        (GavelStrategyProof, "discounts_up_to", 0),
-        (GavelStrategyProof, "weights", (("x", -1.0),)),
-    ],
-)
-def test_nonsense_is_refused_by_name(policy: type[Sharing], field: str, value: object) -> None:
-    """The message names the field."""
-    with pytest.raises(ValueError, match=field):
-        policy(**{field: value})
-
-
 def test_parts_and_lack_of_time_are_said() -> None:
     """What a policy found, and how, can be asked for."""
     snap = drawn(3, k=12)

@@ -192,22 +192,6 @@ def test_a_turn_is_a_quantum_while_somebody_waits() -> None:
     assert policy.next_change_s(snap, order, np.array([False, False])) == math.inf
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"sizes_gpu_s": (1.0, 0.0)}, "sizes_gpu_s must be finite numbers above 0"),
-        ({"sizes_gpu_s": (math.nan,)}, "sizes_gpu_s"),
-        ({"sizes_gpu_s": (math.inf,)}, "sizes_gpu_s"),
-        ({"quantum_s": 0.0}, "quantum_s must be a finite number above 0"),
-        ({"quantum_s": math.nan}, "quantum_s"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        Gittins(**values)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("sizes", [(100.0,), (90.0, 100.0)])
 def test_who_is_nearer_the_end_goes_first_where_sizes_are_alike(sizes: tuple[float, ...]) -> None:
     """At age 50 the index is nearly twice that at 10, however narrow the sizes are."""

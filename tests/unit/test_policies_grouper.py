@@ -283,10 +283,3 @@ def test_odd_jobs_do_no_harm() -> None:
     dark = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=down))
     assert len(intend(dark, Grouper()).target) == 0
     assert len(Grouper().order(build.snapshot(build.observed([]))).key) == 0
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
-def test_a_wrong_quantum_is_named(value: float) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match="quantum_s must be a finite number above 0"):
-        Grouper(quantum_s=value)

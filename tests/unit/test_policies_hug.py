@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
 from slurm_dl.policies.hug import Hug, guarantee, hug, progress
 
 F64 = npt.NDArray[np.float64]
@@ -292,17 +290,3 @@ def test_without_jobs_or_gpus_nobody_has_a_share(*, cooperative: bool) -> None:
         cluster([build.pending(1)], {1: "a"}, supply=(0.0,)),
     ):
         assert not shares(snap, policy).any()
-
-
-@pytest.mark.parametrize("lease_s", [0.0, -1.0, math.inf, math.nan])
-def test_a_wrong_lease_is_named(lease_s: float) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match="lease_s"):
-        Hug(lease_s=lease_s)
-
-
-def test_the_registry_has_it() -> None:
-    """By its name; nothing changes by itself between leases."""
-    policy = registry.find("hug")()
-    snap = cluster([build.pending(1)], {1: "a"})
-    assert policy.next_change_s(snap, policy.order(snap), np.zeros(1, np.bool_)) == math.inf

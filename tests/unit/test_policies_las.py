@@ -112,10 +112,3 @@ def test_a_job_that_is_promoted_and_starts_has_its_whole_first_queue_ahead() -> 
 
     assert order.promote.tolist() == [True]
     assert policy.next_change_s(snap, order, np.array([True])) == build.NOW_S + 1625
-
-
-@pytest.mark.parametrize("quantum_s", [0.0, -1.0, math.inf, math.nan])
-def test_a_turn_takes_time(quantum_s: float) -> None:
-    """Without a quantum equal jobs would swap without end."""
-    with pytest.raises(ValueError, match="quantum_s must be a finite number above 0"):
-        Las(quantum_s=quantum_s)

@@ -252,25 +252,3 @@ def test_the_deadline_term_brings_jobs_forward_that_are_due() -> None:
             found.append(sum(w.end_s <= w.due_s for w in works) / len(works))
 
     assert sum(with_it) > sum(without) + 0.1 * 6
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"alpha": 1.1}, "alpha must be from 0 to 1"),
-        ({"alpha": math.nan}, "alpha"),
-        ({"other_urgency": -1.0}, "other_urgency must be a finite number, 0 or more"),
-        ({"deadline_weight": math.inf}, "deadline_weight"),
-        ({"remaining_weight": -0.1}, "remaining_weight"),
-        ({"waiting_weight": math.nan}, "waiting_weight"),
-        ({"iterations": 0}, "iterations must be 1 or more"),
-        ({"iteration_s": 0.0}, "iteration_s must be a finite number above 0"),
-        ({"shortest_s": 0.0}, "shortest_s"),
-        ({"urgency": (("a", -1.0),)}, "urgency must be finite numbers, 0 or more"),
-        ({"urgency": (("a", 1.0), ("a", 1.0))}, "urgency must name every QOS once"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        Mlfs(**values)  # type: ignore[arg-type]

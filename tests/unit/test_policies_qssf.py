@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import build
@@ -123,20 +122,3 @@ def test_the_order_does_not_depend_on_how_jobs_are_listed() -> None:
 def test_no_jobs_are_an_order_too() -> None:
     """Of nobody."""
     assert len(Qssf().order(snap_of([], {}, past_of(OVER))).key) == 0
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("rolling_weight", -0.1),
-        ("rolling_weight", 1.5),
-        ("rolling_weight", math.nan),
-        ("least_jobs", 0),
-        ("retrain_s", 0.0),
-        ("retrain_s", math.inf),
-    ],
-)
-def test_bad_parameters_are_refused(field: str, value: float) -> None:
-    """By name, with the value."""
-    with pytest.raises(ValueError, match=rf"{field} must .*got {value}"):
-        dataclasses.replace(Qssf(), **{field: value})

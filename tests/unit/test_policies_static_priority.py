@@ -94,21 +94,6 @@ def test_where_no_qos_is_known_it_is_fifo(policy: StaticPriority) -> None:
         assert intend(snap, policy).ranked.tolist() == intend(snap, FifoSkip()).ranked.tolist()
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"priority_by_qos": (("a", math.nan),)}, "priority_by_qos must give finite"),
-        ({"priority_by_qos": (("a", math.inf),)}, "priority_by_qos"),
-        ({"priority_by_qos": (("a", 1.0), ("b", 1.0), ("a", 2.0))}, "each QOS once"),
-        ({"default_priority": math.inf}, "default_priority must be a finite number"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
-    """A bad parameter fails when the policy is made."""
-    with pytest.raises(ValueError, match=named):
-        StaticPriority(**values)  # type: ignore[arg-type]
-
-
 def test_it_can_be_changed_like_any_frozen_value() -> None:
     """Two with the same numbers are equal, so they share what is remembered of either."""
     policy = StaticPriority(priority_by_qos=PRIORITIES)

@@ -6,7 +6,6 @@ import math
 
 import build
 import numpy as np
-import pytest
 from pasts import Over, past_of
 
 from slurm_dl.engine.intent import intend
@@ -68,9 +67,3 @@ def test_the_order_does_not_depend_on_how_jobs_are_listed() -> None:
 
     assert there.tolist() == back[::-1].tolist()
     assert len(Tagged().order(snap_of([], past_of(OVER))).key) == 0
-
-
-def test_an_average_is_one_of_two() -> None:
-    """By name, with the value."""
-    with pytest.raises(ValueError, match=r"average must be median or mean .*'mode'"):
-        Tagged(average="mode")  # type: ignore[arg-type]

@@ -408,18 +408,3 @@ def test_odd_clusters_are_taken_as_they_are(policy: Themis | ThemisConvex, case:
     expected = {"large": [1, 1, 1, 0], "odd": [1, 1, 1, 0, 0, 0, 0], "unknown": [0, 0, 1]}
     assert share.tolist() == expected.get(case, [0] * len(snap.jobs))
     assert policy.next_change_s(snap, policy.order(snap), snap.jobs.start_s > 0) == math.inf
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"fairness": 1.0}, "fairness must be 0 or more and below 1 .got 1.0"),
-        ({"fairness": math.nan}, "fairness"),
-        ({"lease_s": 0.0}, "lease_s"),
-        ({"window": 0}, "window"),
-    ],
-)
-def test_wrong_parameters_are_named(values: dict[str, float], named: str) -> None:
-    """With the field and the value."""
-    with pytest.raises(ValueError, match=named):
-        Themis(**values)  # type: ignore[arg-type]

@@ -10,17 +10,14 @@ NSDI 2011, section 4 (the progressive filling that Algorithm 1 follows in steps 
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.parameter_bounds import Table
 from slurm_dl.model.snapshot import Snapshot
-
-Weights = tuple[tuple[str, float], ...]
-"""A number for some accounts, by name."""
 
 I64 = npt.NDArray[np.int64]
 
@@ -100,23 +97,7 @@ def _level(want: F64, full: F64, room: F64) -> F64:
     return found
 
 
-def check_weights(field: str, weights: Weights) -> None:
-    """Raise if *weights* are no table of positive numbers by name.
-
-    Raises:
-        ValueError: One is not finite and above 0, or a name is there twice.
-    """
-    names = [name for name, _ in weights]
-    if len(set(names)) < len(names):
-        msg = f"{field} must name each account once (got {names})"
-        raise ValueError(msg)
-    for name, weight in weights:
-        if not (math.isfinite(weight) and weight > 0):
-            msg = f"{field} must be finite numbers above 0 (got {weight} for {name})"
-            raise ValueError(msg)
-
-
-def weights_of(weights: Weights, names: tuple[str, ...]) -> F64:
+def weights_of(weights: Table, names: tuple[str, ...]) -> F64:
     """``(k,)`` the weight of each of *names*; 1 for those that have none."""
     table = dict(weights)
     return np.array([table.get(name, 1.0) for name in names], dtype=np.float64)

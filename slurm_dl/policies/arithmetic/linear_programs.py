@@ -242,7 +242,7 @@ def raise_level(
 
 
 def min_max_ratio(
-    pool: Pool, gain: F64, *, past: F64, coming: F64, limit_s: float = LIMIT_S
+    pool: Pool, gain: F64, past: F64, coming: F64, *, limit_s: float = LIMIT_S
 ) -> Solved:
     """Shares that make the largest ``past[m] + coming[m] / (gain[m] . X[m])`` as small as can be.
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from slurm_dl.policies.arithmetic import sizing
 from slurm_dl.policies.base import About
@@ -25,15 +24,11 @@ from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Afs(SizingPolicy):
-    """The next size to the job that gains more by it than another loses, short jobs first.
+    """The next size to the job that gains more by it than another loses, short jobs first."""
 
-    Attributes:
-        quantum_s: Sizes are chosen anew this often, seconds, above 0.
-    """
-
-    name: ClassVar[str] = "afs"
-    source: ClassVar[str] = "AFS, NSDI 2021 (AFS-L, known lengths)"
-    about: ClassVar[About] = About(
+    name = "afs"
+    source = "AFS, NSDI 2021 (AFS-L, known lengths)"
+    about = About(
         row="A9",
         level="W3",
         formula=(
@@ -44,13 +39,11 @@ class Afs(SizingPolicy):
         fallback=FALLBACK,
         starves="a long job, while shorter ones come",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         f"{ONE_POOL}Where sizes differ by several GPUs the rule compares whole steps, each from "
         "one size to the next. The walk is first eligible first. A restart costs nothing in the "
         "rule."
     )
-
-    quantum_s: float = 60.0
 
     def choose(self, jobs: Sequence[sizing.Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.policies.arithmetic.sizing import Job, by_gain, least_sizes
@@ -23,28 +22,22 @@ from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimus(SizingPolicy):
-    """Least sizes for all jobs, then the next size to the job that saves most time by each GPU.
+    """Least sizes for all jobs, then the next size to the job that saves most time by each GPU."""
 
-    Attributes:
-        quantum_s: Sizes are chosen anew this often, seconds, above 0.
-    """
-
-    name: ClassVar[str] = "optimus"
-    source: ClassVar[str] = "Optimus, EuroSys 2018, sections 4.1 and 4.2"
-    about: ClassVar[About] = About(
+    name = "optimus"
+    source = "Optimus, EuroSys 2018, sections 4.1 and 4.2"
+    about = About(
         row="A8",
         level="W3",
         formula="least sizes by arrival; then the largest left (1/rate - 1/rate') / (GPUs' - GPUs)",
         needs=("left_s", "sizes"),
         fallback=FALLBACK,
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         f"{ONE_POOL}They are the only resource. A job goes from each of its sizes to the next "
         "larger one. Its end and its speeds are given, not fitted to its loss. A restart costs "
         "nothing in the rule."
     )
-
-    quantum_s: float = 60.0
 
     def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from slurm_dl.policies.arithmetic.sizing import Job, by_steps
 from slurm_dl.policies.base import About
@@ -22,15 +21,11 @@ from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideCar(SizingPolicy):
-    """Sizes change by steps: down for jobs that come, up into GPUs that are free.
+    """Sizes change by steps: down for jobs that come, up into GPUs that are free."""
 
-    Attributes:
-        quantum_s: Sizes are chosen anew this often, seconds, above 0.
-    """
-
-    name: ClassVar[str] = "sidecar"
-    source: ClassVar[str] = "Efficient, non-intrusive GPU scheduling framework, SC 2020"
-    about: ClassVar[About] = About(
+    name = "sidecar"
+    source = "Efficient, non-intrusive GPU scheduling framework, SC 2020"
+    about = About(
         row="A12",
         level="W3",
         formula=(
@@ -41,12 +36,10 @@ class SideCar(SizingPolicy):
         fallback=FALLBACK,
         starves="a job that asks for many GPUs, while smaller ones come",
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         f"{ONE_POOL}Its rule is not published: which steps are taken is by Optimus' gain. A "
         "restart costs nothing in the rule."
     )
-
-    quantum_s: float = 60.0
 
     def choose(self, jobs: Sequence[Job], gpus: float, /) -> list[int]:
         """See `SizingPolicy`."""

@@ -9,18 +9,19 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.sizing import NONE, Job, jobs_at
-from slurm_dl.policies.base import Order, Preempts, one_tier
+from slurm_dl.policies.base import Order, PolicyDefaults, one_tier
 
 FALLBACK: Final = (
     "a job without sizes has the one it asks for; one of unknown time left counts with the mean of "
@@ -32,21 +33,15 @@ ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one poo
 """The GPUs that each of these policies hands out, in words."""
 
 
-class SizingPolicy(abc.ABC):
-    """One tier; the sizes are the decision, and all that are chosen fit together."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingPolicy(PolicyDefaults):
+    """One tier; the sizes are the decision, and all that are chosen fit together.
 
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
+    Attributes:
+        quantum_s: Sizes are chosen anew this often, seconds, above 0.
+    """
 
-    quantum_s: float
-
-    def __post_init__(self) -> None:
-        positive("quantum_s", self.quantum_s)
-
-    @property
-    def tiers(self) -> int:
-        """One: jobs differ in their sizes."""
-        return 1
+    quantum_s: Positive = 60.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

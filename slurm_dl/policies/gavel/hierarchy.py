@@ -16,19 +16,21 @@ Workloads", OSDI 2020, section 4.3 and appendix (hierarchical policies, water fi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.parameter_bounds import Bound, Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.demand import tenants
-from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import FALLBACK, READING, SOURCE, normalised
-from slurm_dl.policies.gavel.pool import Entrants, Solving, check_table, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Entrants, Solving, about_gavel, weight_of
 
-Inside = Literal["fairness", "fifo"]
+Inside = Annotated[
+    Literal["fairness", "fifo"], Bound("fairness or fifo", lambda one: one in {"fairness", "fifo"})
+]
 
 _TIGHT = 1e-9
 
@@ -44,15 +46,13 @@ class GavelHierarchical(Solving):
             rest then goes where the sum grows most. With fewer classes all levels are raised.
     """
 
-    name: ClassVar[str] = "gavel_hierarchical"
-    source: ClassVar[str] = f"{SOURCE}, section 4.3 (hierarchical policies)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_hierarchical"
+    source = f"{SOURCE}, section 4.3 (hierarchical policies)"
+    interpretation = (
         f"{READING} Jobs that can get no more are found by the prices of the linear program; the "
         "paper solves an integer program. Inside an account all jobs have the same weight."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="water filling of normalised throughputs, each as fast as its part of the weight",
         needs=("rates", "accounts"),
         fallback=(
@@ -62,19 +62,9 @@ class GavelHierarchical(Solving):
         ),
     )
 
-    weights: tuple[tuple[str, float], ...] = ()
+    weights: ByName = ()
     inside: Inside = "fairness"
-    levels: int = linear_programs.LEVELS
-
-    def __post_init__(self) -> None:
-        Solving.__post_init__(self)
-        check_table("weights", self.weights)
-        if self.inside not in {"fairness", "fifo"}:
-            msg = f"inside must be fairness or fifo (got {self.inside})"
-            raise ValueError(msg)
-        if self.levels < 1:
-            msg = f"levels must be 1 or more (got {self.levels})"
-            raise ValueError(msg)
+    levels: Count = linear_programs.LEVELS
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""

@@ -19,15 +19,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.base import About
-from slurm_dl.policies.gavel.pool import Choosing, Entrants, check_table, left_of, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Choosing, Entrants, about_gavel, left_of, weight_of
 
 SOURCE = "Gavel, OSDI 2020"
 READING = (
@@ -50,25 +48,19 @@ class GavelMaxMin(Choosing):
             named.
     """
 
-    name: ClassVar[str] = "gavel_max_min"
-    source: ClassVar[str] = f"{SOURCE}, section 4.1 (max-min fairness)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_max_min"
+    source = f"{SOURCE}, section 4.1 (max-min fairness)"
+    interpretation = (
         f"{READING} Capacity that the least level leaves is raised level by level, then goes to "
         "the sum."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max min over jobs of GPUs x thr(X) / (weight x thr(X proportional))",
         needs=("rates",),
         fallback=FALLBACK,
     )
 
-    weights: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        Choosing.__post_init__(self)
-        check_table("weights", self.weights)
+    weights: ByName = ()
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
@@ -78,23 +70,16 @@ class GavelMaxMin(Choosing):
     def _max_min(self, who: Entrants, gain: F64) -> linear_programs.Solved:
         if self.interior:
             return self.centre(who.pool, gain)
-        return linear_programs.by_classes(
-            who.pool,
-            (gain,),
-            lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.max_min, gain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelMaxMinAgnostic(GavelMaxMin):
     """Max-min fairness that treats all GPU types as equally fast."""
 
-    name: ClassVar[str] = "gavel_max_min_agnostic"
-    source: ClassVar[str] = f"{SOURCE}, section 7 (the baseline without throughputs)"
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    name = "gavel_max_min_agnostic"
+    source = f"{SOURCE}, section 7 (the baseline without throughputs)"
+    about = about_gavel(
         formula="max min over jobs of GPUs x (time on any type) / weight",
         fallback="if a program takes longer than limit_s, the proportional share is used",
     )
@@ -113,15 +98,13 @@ class GavelMaxMinAgnostic(GavelMaxMin):
 class GavelMakespan(Choosing):
     """Minimise the time at which the last of the present jobs is done."""
 
-    name: ClassVar[str] = "gavel_makespan"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (minimum makespan)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_makespan"
+    source = f"{SOURCE}, section 4.2 (minimum makespan)"
+    interpretation = (
         f"{READING} One program replaces a bisection: thr >= left / T for the least T is the "
         "largest least thr / left."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="the least T with thr(X) >= left / T for every job",
         needs=("left_s", "rates"),
         fallback=f"A job of unknown length is as long as the longest known one. {FALLBACK}",
@@ -134,12 +117,7 @@ class GavelMakespan(Choosing):
         left = np.where(known, left, left[known].max(initial=1.0))
         if self.interior:
             return self._in_time(who, left)
-        return linear_programs.by_classes(
-            who.pool,
-            (who.rates / left[:, None],),
-            lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.max_min, who.rates / left[:, None])
 
     def _in_time(self, who: Entrants, left: F64) -> linear_programs.Solved:
         """Shares with which all are done in time T, up to 5 % above the least.
@@ -166,15 +144,13 @@ class GavelMakespan(Choosing):
 class GavelFinishTime(Choosing):
     """Minimise the largest ratio of finish time to finish time on a fair part of the cluster."""
 
-    name: ClassVar[str] = "gavel_finish_time"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_finish_time"
+    source = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
+    interpretation = (
         f"{READING} A job alone has the n-th part of every type for the n present jobs, also for "
         "the work it has done; the paper adds up the parts of each moment."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="min max of (age + left / thr(X)) / ((done + left) / thr(X isolated))",
         needs=("left_s", "progress", "rates"),
         fallback=(
@@ -191,49 +167,41 @@ class GavelFinishTime(Choosing):
             return linear_programs.least_ratio(
                 who.pool, who.rates, past=past, coming=coming, limit_s=self.limit_s
             )
-        return linear_programs.by_classes(
-            who.pool,
-            (who.rates, past, coming),
-            lambda pool, columns: linear_programs.min_max_ratio(
-                pool, columns[0], past=columns[1], coming=columns[2], limit_s=self.limit_s
-            ),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.min_max_ratio, who.rates, past, coming)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelSum(Choosing):
     """Maximise the sum of throughputs."""
 
-    name: ClassVar[str] = "gavel_sum"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_sum"
+    source = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
+    interpretation = (
         f"{READING} A job's throughput counts in units of its own speed on a type of rate 1."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max sum over jobs of thr(X)",
         needs=("rates",),
         fallback=FALLBACK,
         starves="jobs of many GPUs or of small gain, while others come",
     )
 
-    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
-        return self._max_sum(who, who.rates, np.zeros(len(who.rows)))
-
-    def _max_sum(self, who: Entrants, value: F64, floor: F64) -> linear_programs.Solved:
+        value, floor = self._value(snap, who), self._floor(snap, who)
         if self.interior and not floor.any():
             found = linear_programs.max_sum(who.pool, value, limit_s=self.limit_s, interior=True)
             assert found is not None  # noqa: S101 - no floors, so there are such shares
             return found
-        return linear_programs.by_classes(
-            who.pool,
-            (value, who.rates, floor),
-            lambda pool, columns: _floored(pool, *columns, limit_s=self.limit_s),
-            split_above=self.split_above,
-        )
+        return self.solve(who, _floored, value, who.rates, floor)
+
+    def _value(self, snap: Snapshot, who: Entrants) -> F64:  # noqa: ARG002
+        """``(k, t)`` what the sum counts."""
+        return who.rates
+
+    def _floor(self, snap: Snapshot, who: Entrants) -> F64:  # noqa: ARG002
+        """``(k,)`` the least throughput of each job."""
+        return np.zeros(len(who.rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,30 +212,17 @@ class GavelCost(GavelSum):
         costs: Cost of a GPU by the name of its type, in any unit; 1 for types that are not named.
     """
 
-    name: ClassVar[str] = "gavel_cost"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_cost"
+    source = f"{SOURCE}, section 4.2 (cost)"
+    interpretation = (
         f"{GavelSum.interpretation} The sum of throughput by cost is that of the paper's public "
         "code; the text divides the sum of throughputs by the sum of costs."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
-        formula="max sum over jobs and types of rate / cost x X",
-        needs=("rates",),
-        fallback=FALLBACK,
-        starves="jobs of many GPUs or of small gain, while others come",
+    about = dataclasses.replace(
+        GavelSum.about, formula="max sum over jobs and types of rate / cost x X"
     )
 
-    costs: tuple[tuple[str, float], ...] = ()
-
-    def __post_init__(self) -> None:
-        GavelSum.__post_init__(self)
-        check_table("costs", self.costs)
-
-    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
-        """See `Sharing`."""
-        return self._max_sum(who, self._value(snap, who), np.zeros(len(who.rows)))
+    costs: ByName = ()
 
     def _value(self, snap: Snapshot, who: Entrants) -> F64:
         known = dict(self.costs)
@@ -280,15 +235,13 @@ class GavelCost(GavelSum):
 class GavelCostSlo(GavelCost):
     """Maximise the sum of throughput per cost, subject to the deadlines of jobs."""
 
-    name: ClassVar[str] = "gavel_cost_slo"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost subject to SLOs)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_cost_slo"
+    source = f"{SOURCE}, section 4.2 (cost subject to SLOs)"
+    interpretation = (
         f"{GavelCost.interpretation} A job that cannot meet its deadline even alone has no "
         "deadline constraint. If the other jobs cannot all meet their deadlines, no job has one."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="max sum of rate / cost x X, thr(X) >= left / (due - now) for jobs that are due",
         needs=("rates", "left_s", "due_s"),
         fallback=(
@@ -299,9 +252,8 @@ class GavelCostSlo(GavelCost):
         trusts=("its deadline",),
     )
 
-    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
-        """See `Sharing`."""
-        return self._max_sum(who, self._value(snap, who), due_floor(snap, who))
+    def _floor(self, snap: Snapshot, who: Entrants) -> F64:
+        return due_floor(snap, who)
 
 
 def normalised(who: Entrants) -> F64:

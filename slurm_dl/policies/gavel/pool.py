@@ -11,24 +11,39 @@ Workloads", OSDI 2020, sections 3.1 (shares), 4 (policies) and 5 (rounds).
 from __future__ import annotations
 
 import abc
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, I64, PENDING, Bool
+from slurm_dl.model.jobs import F64, I64, PENDING
+from slurm_dl.model.parameter_bounds import Count, Figures, Positive, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
 from slurm_dl.policies.arithmetic.lp_solver import interior_solver
-from slurm_dl.policies.arithmetic.parameter_bounds import at_least_one, positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-from slurm_dl.policies.base import Order, Preempts, by_share
+from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 LEAST_LEFT_S = 60.0
 """A job that should be over by now is still expected to run for a minute."""
+
+about_gavel = functools.partial(About, row="A6", level="W3")
+"""What is said of a policy of Gavel's."""
+
+ByName = Annotated[
+    Table,
+    Figures(
+        above_0,
+        wrong="{name}[{key}] must be a finite number above 0 (got {value})",
+        twice="{name} must name everybody once (got {keys})",
+    ),
+]
+"""A figure above 0 by name; 1 for those that are not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,7 +101,7 @@ def left_of(snap: Snapshot, rows: I64) -> F64:
     return np.maximum(np.where(np.isnan(left), math.inf, left), LEAST_LEFT_S)
 
 
-def weight_of(snap: Snapshot, rows: I64, weights: tuple[tuple[str, float], ...]) -> F64:
+def weight_of(snap: Snapshot, rows: I64, weights: Table) -> F64:
     """``(len(rows),)`` weight of each job's account; 1 for accounts that stand in no table."""
     if not weights:
         return np.ones(len(rows))
@@ -96,7 +111,7 @@ def weight_of(snap: Snapshot, rows: I64, weights: tuple[tuple[str, float], ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sharing(abc.ABC):
+class Sharing(PolicyDefaults):
     """A policy that says which share of the time each job deserves on each GPU type.
 
     Attributes:
@@ -104,20 +119,8 @@ class Sharing(abc.ABC):
         window: Most waiting jobs that get shares; running jobs always do.
     """
 
-    preempts: ClassVar[Preempts] = "rank"
-    skips: ClassVar[bool] = True
-
-    lease_s: float = 1200.0
-    window: int = 3000
-
-    def __post_init__(self) -> None:
-        positive("lease_s", self.lease_s)
-        at_least_one("window", self.window)
-
-    @property
-    def tiers(self) -> int:
-        """One: shares say it all."""
-        return 1
+    lease_s: Positive = 1200.0
+    window: Count = 3000
 
     def order(self, snap: Snapshot, /) -> Order:
         """The shares of all jobs; see `Policy`."""
@@ -133,10 +136,6 @@ class Sharing(abc.ABC):
         share[found.rows] = these.share
         return linear_programs.Solved(share, these.how)
 
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """Never: shares change as jobs come and go, and are found anew as leases end."""
-        return math.inf
-
     @abc.abstractmethod
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """The shares of the jobs of *who*, of which there is at least one, in their order."""
@@ -151,13 +150,24 @@ class Solving(Sharing):
         limit_s: Seconds that one program may take.
     """
 
-    split_above: int = linear_programs.SPLIT_ABOVE
-    limit_s: float = linear_programs.LIMIT_S
+    split_above: Count = linear_programs.SPLIT_ABOVE
+    limit_s: Positive = linear_programs.LIMIT_S
 
-    def __post_init__(self) -> None:
-        Sharing.__post_init__(self)
-        at_least_one("split_above", self.split_above)
-        positive("limit_s", self.limit_s)
+    def solve(
+        self, who: Entrants, program: Callable[..., linear_programs.Solved], *columns: F64
+    ) -> linear_programs.Solved:
+        """The shares by *program*, a part of the pool at a time; see `linear_programs.by_classes`.
+
+        Args:
+            program: Takes a pool, its part of each column, and ``limit_s``.
+            columns: A row for each entrant.
+        """
+        return linear_programs.by_classes(
+            who.pool,
+            columns,
+            lambda pool, parts: program(pool, *parts, limit_s=self.limit_s),
+            split_above=self.split_above,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,17 +200,3 @@ class Choosing(Solving):
         if found is None:
             return linear_programs.Solved(linear_programs.proportional(pool), "proportional")
         return linear_programs.Solved(found.share, "solved")
-
-
-def check_table(name: str, table: tuple[tuple[str, float], ...]) -> None:
-    """Raise if *table* does not give each name one figure above 0.
-
-    Raises:
-        ValueError: A name stands twice, or a figure is not finite or not above 0.
-    """
-    names = [key for key, _ in table]
-    if len(set(names)) < len(names):
-        msg = f"{name} must name everybody once (got {sorted(names)})"
-        raise ValueError(msg)
-    for key, value in table:
-        positive(f"{name}[{key}]", value)

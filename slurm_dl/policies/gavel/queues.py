@@ -11,16 +11,14 @@ Workloads", OSDI 2020, sections 4.1 (proportional), 4.2 (FIFO, shortest job firs
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import READING, SOURCE, isolated
-from slurm_dl.policies.gavel.pool import Entrants, Sharing, left_of
+from slurm_dl.policies.gavel.pool import Entrants, Sharing, about_gavel, left_of
 
 _NO_RATES = "Every type counts as equally fast; the first of them with enough free GPUs is taken."
 _SLACK_GPUS = 1e-9
@@ -30,16 +28,14 @@ _SLACK_GPUS = 1e-9
 class GavelFifo(Sharing):
     """In order of arrival, each job on the fastest type with enough free GPUs."""
 
-    name: ClassVar[str] = "gavel_fifo"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (FIFO)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_fifo"
+    source = f"{SOURCE}, section 4.2 (FIFO)"
+    interpretation = (
         f"{READING} Jobs are taken one by one as in the paper's public code; the text maximises "
         "the sum of rate / best rate x (jobs behind it). The type of every job is chosen again "
         "each time."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula=(
             "first eligible first: of the types with enough free GPUs the one with the highest rate"
         ),
@@ -57,12 +53,10 @@ class GavelFifo(Sharing):
 class GavelSjf(Sharing):
     """The job with the least time left on its fastest type first."""
 
-    name: ClassVar[str] = "gavel_sjf"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (shortest job first)"
-    interpretation: ClassVar[str] = f"{READING} Jobs behind one that does not fit are served."
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    name = "gavel_sjf"
+    source = f"{SOURCE}, section 4.2 (shortest job first)"
+    interpretation = f"{READING} Jobs behind one that does not fit are served."
+    about = about_gavel(
         formula=(
             "by left / best rate: of the types with enough free GPUs the one with the highest rate"
         ),
@@ -83,15 +77,13 @@ class GavelSjf(Sharing):
 class GavelIsolated(Sharing):
     """Each of n jobs gets the n-th part of the GPUs of every type."""
 
-    name: ClassVar[str] = "gavel_isolated"
-    source: ClassVar[str] = f"{SOURCE}, section 4.2 (X isolated)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_isolated"
+    source = f"{SOURCE}, section 4.2 (X isolated)"
+    interpretation = (
         f"{READING} The part is cut to its whole time for each job separately; the paper's public "
         "code divides all jobs by the largest."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="X = GPUs of the type / (jobs x GPUs of the job), at most 1 over all types",
         idles=(
             "a job with few GPUs has no more than its whole time, and none on types where it "
@@ -108,14 +100,12 @@ class GavelIsolated(Sharing):
 class GavelProportional(Sharing):
     """Each job gets the same share of the time, divided among the types by their GPUs."""
 
-    name: ClassVar[str] = "gavel_proportional"
-    source: ClassVar[str] = f"{SOURCE}, section 4.1 (X equal)"
-    interpretation: ClassVar[str] = (
+    name = "gavel_proportional"
+    source = f"{SOURCE}, section 4.1 (X equal)"
+    interpretation = (
         f"{READING} Jobs of any number of GPUs get the same time, so that it fits in the cluster."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="X = GPUs of the type / all GPUs x min(1, all GPUs / GPUs asked for)",
         idles="the part of a type that a job cannot use is in no job's share",
     )

@@ -22,17 +22,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.parameter_bounds import Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.arithmetic.parameter_bounds import at_least_one
-from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import READING, SOURCE
-from slurm_dl.policies.gavel.pool import Entrants, Sharing, check_table, weight_of
+from slurm_dl.policies.gavel.pool import ByName, Entrants, Sharing, about_gavel, weight_of
 
 _BARRIER_END = 0.9e-10
 """Weight of the barrier at which the answer is near enough; the loss is that times its terms."""
@@ -58,16 +57,14 @@ class GavelStrategyProof(Sharing):
             of its own.
     """
 
-    name: ClassVar[str] = "gavel_strategy_proof"
-    source: ClassVar[str] = f"{SOURCE}, public code; Cole, Gkatzelis and Goel, EC 2013, section 3"
-    interpretation: ClassVar[str] = (
+    name = "gavel_strategy_proof"
+    source = f"{SOURCE}, public code; Cole, Gkatzelis and Goel, EC 2013, section 3"
+    interpretation = (
         f"{READING} The mechanism is that of the second source; its proof needs the product of "
         "throughputs, not their minimum. The part that is held back is in no job's share. An "
         "engine that leaves no GPU idle may still give it away, and a lie may then pay."
     )
-    about: ClassVar[About] = About(
-        row="A6",
-        level="W3",
+    about = about_gavel(
         formula="X = argmax sum w log thr(X), times prod over others of thr(X) / thr(X without me)",
         needs=("rates",),
         fallback=(
@@ -77,13 +74,8 @@ class GavelStrategyProof(Sharing):
         idles="the part of each job's share that is held back",
     )
 
-    weights: tuple[tuple[str, float], ...] = ()
-    discounts_up_to: int = 32
-
-    def __post_init__(self) -> None:
-        Sharing.__post_init__(self)
-        check_table("weights", self.weights)
-        at_least_one("discounts_up_to", self.discounts_up_to)
+    weights: ByName = ()
+    discounts_up_to: Count = 32
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""

@@ -20,11 +20,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING
+from slurm_dl.model.parameter_bounds import Bound
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.finish_fairness import Apps, apps
@@ -77,9 +78,9 @@ class Themis(Sharing):
             more, below 1. One app may always bid.
     """
 
-    name: ClassVar[str] = "themis"
-    source: ClassVar[str] = f"{SOURCE} (finish-time fairness, partial allocation auction)"
-    about: ClassVar[About] = About(
+    name = "themis"
+    source = f"{SOURCE} (finish-time fairness, partial allocation auction)"
+    about = About(
         row="A5",
         level="W3",
         formula=(
@@ -94,7 +95,7 @@ class Themis(Sharing):
         ),
         trusts=("progress", "its array: tasks are judged together"),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "The arbiter computes each app's bid, since an app values nothing but its finish. A job "
         "is a gang of fixed size, so an app wins whole jobs, running jobs first, then the first "
         "eligible. Times count from submission, as in the paper. "
@@ -109,13 +110,7 @@ class Themis(Sharing):
         "contention, not as work done."
     )
 
-    fairness: float = 0.8
-
-    def __post_init__(self) -> None:
-        Sharing.__post_init__(self)
-        if not 0 <= self.fairness < 1:
-            msg = f"fairness must be 0 or more and below 1 (got {self.fairness})"
-            raise ValueError(msg)
+    fairness: Annotated[float, Bound("0 or more and below 1", lambda part: 0 <= part < 1)] = 0.8
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
@@ -144,9 +139,9 @@ class ThemisConvex(Solving):
         window: Most waiting jobs that take part; running jobs always do.
     """
 
-    name: ClassVar[str] = "themis_convex"
-    source: ClassVar[str] = f"{SOURCE}, in the form of Gavel, OSDI 2020, section 4.2"
-    about: ClassVar[About] = About(
+    name = "themis_convex"
+    source = f"{SOURCE}, in the form of Gavel, OSDI 2020, section 4.2"
+    about = About(
         row="A5",
         level="W3",
         formula="min over X of max (elapsed + left / thr(X)) / (time alone on 1/N)",
@@ -156,7 +151,7 @@ class ThemisConvex(Solving):
         ),
         trusts=("progress",),
     )
-    interpretation: ClassVar[str] = (
+    interpretation = (
         "rho is each job's own. N is its app's: the mean number of apps since it came; Gavel's "
         "policy counts the present jobs. With one GPU type the largest rho that can still be "
         "reduced is minimised too, and so on down, without a solver. With several types the rest "
@@ -167,10 +162,7 @@ class ThemisConvex(Solving):
         """See `Sharing`."""
         among = apps(snap)
         n = among.contention[among.of[who.rows]]
-        done = done_of(snap, who, np.ones(len(who.rows)))
-        left = _known_left(snap, who, done, self.lease_s)
-        if snap.progress is not None:
-            done = done_of(snap, who, left)
+        done, left = _work(snap, who, self.lease_s)
         ideal_s = (done + left) / _alone(who, who.pool.gpus, n)
         elapsed_s = np.maximum(snap.now_s - snap.memory.first_submit_s[who.rows], 0.0)
         past, coming = elapsed_s / ideal_s, left / ideal_s
@@ -178,14 +170,7 @@ class ThemisConvex(Solving):
             return linear_programs.Solved(
                 least_worst(past, coming / who.rates[:, 0], who.pool), "solved"
             )
-        return linear_programs.by_classes(
-            who.pool,
-            (who.rates, past, coming),
-            lambda pool, columns: linear_programs.min_max_ratio(
-                pool, columns[0], past=columns[1], coming=columns[2], limit_s=self.limit_s
-            ),
-            split_above=self.split_above,
-        )
+        return self.solve(who, linear_programs.min_max_ratio, who.rates, past, coming)
 
 
 def standing(snap: Snapshot, who: Entrants, among: Apps, lease_s: float) -> ThemisState:
@@ -197,10 +182,7 @@ def standing(snap: Snapshot, who: Entrants, among: Apps, lease_s: float) -> Them
     def sum_by_app(values: F64) -> F64:
         return np.bincount(of, weights=values, minlength=a).astype(np.float64)
 
-    done = done_of(snap, who, np.ones(len(gpus)))
-    left = _known_left(snap, who, done, lease_s)
-    if snap.progress is not None:
-        done = done_of(snap, who, left)
+    done, left = _work(snap, who, lease_s)
     # A record of an array's pending tasks stands for all of them.
     wants = gpus * snap.jobs.tasks[who.rows]
     left_gpu_s = sum_by_app(left * wants)
@@ -309,10 +291,12 @@ def _wanted(won: Won, may_bid: I64, by_rho: I64, queues: Sequence[I64]) -> list[
     return winners + others
 
 
-def _known_left(snap: Snapshot, who: Entrants, done: F64, lease_s: float) -> F64:
-    """``(k,)`` seconds left at rate 1; as long again as it has run where nothing is known."""
+def _work(snap: Snapshot, who: Entrants, lease_s: float) -> tuple[F64, F64]:
+    """``(k,)`` seconds at rate 1 done, and left: as many as done where nothing is known."""
+    done = done_of(snap, who, np.ones(len(who.rows)))
     left = left_of(snap, who.rows)
-    return np.where(np.isfinite(left), left, np.maximum(done, lease_s))
+    left = np.where(np.isfinite(left), left, np.maximum(done, lease_s))
+    return (done if snap.progress is None else done_of(snap, who, left)), left
 
 
 def _alone(who: Entrants, demand: F64, n: F64) -> F64:
