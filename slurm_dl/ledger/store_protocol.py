@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.lease_credits import Owed
-from slurm_dl.ledger.noted import Noted
+from slurm_dl.ledger.noted import Noted, ShadowJob
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.handover import Handover
@@ -65,6 +65,7 @@ class StoreChange:
     breakers: Sequence[Breaker] = ()  # Breakers to insert or replace
     booked: Sequence[Entry] = ()  # Entries of the book to insert or replace, and to strike out
     noted: Sequence[Noted] = ()  # Rows that are kept for others, to insert or replace
+    unfinished: Sequence[ShadowJob] | None = None  # Of shadow mode, in place of all
     cut_to_s: float | None = None
     distrust_until_s: float | None = None
 
@@ -78,8 +79,8 @@ class Store(Protocol):
     def save(self, change: StoreChange, /) -> None:
         """Write *change*."""
 
-    def noted(self, kind: type[_T], /) -> tuple[_T, ...]:
-        """The rows of *kind* that are kept for others."""
+    def noted(self, kind: type[_T], /, **fields: str) -> tuple[_T, ...]:
+        """The rows of *kind* that are kept for others, those with these values in *fields*."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -98,7 +99,7 @@ class MemoryStore:
     def save(self, change: StoreChange, /) -> None:
         """The ledger has it in memory already."""
 
-    def noted(self, _: type[_T], /) -> tuple[_T, ...]:
+    def noted(self, _: type[_T], /, **fields: str) -> tuple[_T, ...]:  # noqa: ARG002 - there are none
         """Nothing is remembered."""
         return ()
 

@@ -24,7 +24,7 @@ from slurm_dl.ledger.attained_service import AttainedService, EndedRun, answers_
 from slurm_dl.ledger.clock_adjustment import cut, cut_handover, cut_service, cut_steer
 from slurm_dl.ledger.completions import endings_of
 from slurm_dl.ledger.lease_credits import OWED, Owed
-from slurm_dl.ledger.noted import Noted
+from slurm_dl.ledger.noted import Noted, ShadowJob
 from slurm_dl.ledger.restarts import Restarts
 from slurm_dl.ledger.run_contracts import broken_contracts, with_run_contracts
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
@@ -315,22 +315,22 @@ class Ledger:
         self._breakers.update({b.name: b for b in breakers})
         self._taken = [cut(t, now_s, "at_s") for t in self._taken]
 
-    def note(self, rows: Sequence[Noted]) -> None:
-        """Store *rows*, kept for others, in place of those with their keys.
+    def note(self, rows: Sequence[Noted], unfinished: Sequence[ShadowJob] | None = None) -> None:
+        """Store *rows*, kept for others, in place of those with their keys; see `StoreChange`.
 
         Raises:
             Exception: The store's own; none is stored then.
         """
-        if rows:
-            self._store.save(StoreChange(noted=rows))
+        if rows or unfinished is not None:
+            self._store.save(StoreChange(noted=rows, unfinished=unfinished))
 
-    def noted(self, kind: type[_T]) -> tuple[_T, ...]:
-        """The rows of *kind* that are kept for others.
+    def noted(self, kind: type[_T], **fields: str) -> tuple[_T, ...]:
+        """The rows of *kind* that are kept for others, those with these values in *fields*.
 
         Raises:
             Exception: The store's own.
         """
-        return self._store.noted(kind)
+        return self._store.noted(kind, **fields)
 
     def close(self) -> None:
         """Let go of the store."""

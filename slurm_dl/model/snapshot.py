@@ -20,7 +20,7 @@ from slurm_dl.model.booking import Entry
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
-from slurm_dl.model.estimate_origin import I8
+from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I64, Bool, Jobs
@@ -217,6 +217,11 @@ class Observed:
         return claim.unhandled_asked and claim.unhandled_run == run.restarts
 
 
+NEW_JOB: Final = "new job"
+"""Metadata of the fields of `Snapshot` that are inputs of policies about each job: the value of a
+job of which nothing is known, where others are."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """All that a decision may depend on.
@@ -260,19 +265,19 @@ class Snapshot:
     seen: Observed  # What the cluster says
     memory: Remembered  # What the ledger says, row by row
     managed: Bool  # ``(p,)`` bool, which partitions are ours to order
-    left_s: F64
-    left_from: I8 | None = None
-    progress: F64 | None = None
-    due_s: F64 | None = None
-    rates: F64 | None = None
-    rates_from: I8 | None = None
-    on_type: I16 | None = None
-    credit_s: F64 | None = None
+    left_s: F64 = field(metadata={NEW_JOB: np.inf})
+    left_from: I8 | None = field(default=None, metadata={NEW_JOB: Origin.DECLARED})
+    progress: F64 | None = field(default=None, metadata={NEW_JOB: np.nan})
+    due_s: F64 | None = field(default=None, metadata={NEW_JOB: np.inf})
+    rates: F64 | None = field(default=None, metadata={NEW_JOB: 1.0})
+    rates_from: I8 | None = field(default=None, metadata={NEW_JOB: Origin.PRIOR})
+    on_type: I16 | None = field(default=None, metadata={NEW_JOB: -1})
+    credit_s: F64 | None = field(default=None, metadata={NEW_JOB: 0.0})
     sizes: Sizes | None = None  # The sizes of elastic jobs; None: no job is elastic
     past: Past = NO_PAST  # Jobs that are over, the last of them
     booked: tuple[Entry, ...] = ()
     terms: PromiseTerms | None = None
-    setup_s: F64 | None = None
+    setup_s: F64 | None = field(default=None, metadata={NEW_JOB: DEFAULT_HOLD_S})
     committed_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)
     handovers: tuple[Handover, ...] = ()  # Hand-overs that are not closed yet

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
+import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from pydantic import TypeAdapter
 
+from slurm_dl.daemon.systemd_notify import notify
+from slurm_dl.ledger.apply_observation import FORGET_AFTER_S
 from slurm_dl.ledger.noted import (
     UNSEEN,
     MinuteTotals,
@@ -41,32 +47,63 @@ def import_segments(state_dir: Path, ledger: Ledger) -> None:
     directory = state_dir / DIRECTORY
     if not directory.is_dir():
         return
-    rows: dict[object, Noted] = {}
-    bad = 0
-    for row in _rows(directory):
-        match row:
-            case None:
-                bad += 1
-            case ShadowJob(job_id=key, how=how):
-                # One that was gone after a restart may have been seen to end before it.
-                if how != "V" or key not in rows:
-                    rows[key] = row
-            case MinuteTotals(from_s=from_s):
-                rows["minute", from_s] = row
-            case PlannedHandover(key=key):
-                rows[key] = _joined(rows.get(key, row), row)
-    ledger.note(tuple(rows.values()))
-    shutil.rmtree(directory, ignore_errors=True)
-    logger().info("files of shadow mode are in the ledger now", rows=len(rows), unreadable=bad)
-
-
-def _rows(directory: Path) -> Iterator[Noted | None]:
-    """One for each line of each file, the open planned hand-overs last; None for a damaged line."""
+    jobs, never_ran = _unfinished(directory / "standing.npz")
+    ledger.note((), jobs)
+    planned: dict[str, PlannedHandover] = {}
+    minutes: list[MinuteTotals] = []
+    count = bad = 0
     for path in sorted(p for p in directory.iterdir() if _FILE.fullmatch(p.name)):
-        with path.open("rb") as file:
-            for line in filter(None, file.read(_MOST_BYTES).split(b"\n")):
-                if not line.startswith(b'["open"'):
-                    yield row_of(line)
+        if path.stat().st_mtime < time.time() - FORGET_AFTER_S:
+            continue
+        # A start may take a minute for each file.
+        notify("EXTEND_TIMEOUT_USEC=60000000", "STATUS=reading files of shadow mode")
+        rows = list(_rows(path))
+        for row in rows:
+            if isinstance(row, PlannedHandover):
+                planned[row.key] = _joined(planned.get(row.key, row), row)
+        minutes += [row for row in rows if isinstance(row, MinuteTotals)]
+        # One that was gone after a restart may have been seen to end before it.
+        ended = sorted((r for r in rows if isinstance(r, ShadowJob)), key=lambda r: r.how != "V")
+        ledger.note(ended)
+        count, bad = count + len(rows), bad + rows.count(None)
+    if minutes:
+        minutes[-1] = replace(minutes[-1], never_ran=never_ran)
+    ledger.note([*minutes, *planned.values()])
+    shutil.rmtree(directory, ignore_errors=True)
+    logger().info("files of shadow mode are in the ledger now", rows=count - bad, unreadable=bad)
+
+
+def _unfinished(path: Path) -> tuple[list[ShadowJob], int]:
+    """The jobs in *path* that had run and were not over, and how many had never run.
+
+    None if it is not there, or is not what it should be.
+    """
+    names = ("job_id", "uid", "gpus", "submit_s", "start_s", "ran_s", "opted_in")
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            jobs, accounts, now_s = found["jobs"], found["accounts"], float(found["now_s"])
+        has_run = (jobs["start_s"] > 0) & (jobs["ran_s"] > 0)
+        kept = [
+            _ADAPTERS["job"].validate_python(
+                {name: row[name].item() for name in names}
+                | {"account": str(accounts[row["account"]]), "end_s": now_s, "how": ""}
+            )
+            for row in jobs[has_run]
+        ]
+        return kept, int(jobs["tasks"][~has_run].sum())
+    except (
+        *(EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError, TypeError),
+        *(ValueError, zipfile.BadZipFile, zlib.error),
+    ):
+        return [], 0
+
+
+def _rows(path: Path) -> Iterator[Noted | None]:
+    """One for each line; None for a damaged one."""
+    with path.open("rb") as file:
+        for line in filter(None, file.read(_MOST_BYTES).split(b"\n")):
+            if not line.startswith(b'["open"'):
+                yield row_of(line)
 
 
 def row_of(line: bytes) -> Noted | None:
@@ -86,10 +123,8 @@ def _named(kind: type, values: list[object]) -> dict[str, object]:
     return dict(zip((field.name for field in fields(kind)), values, strict=False))
 
 
-def _joined(before: Noted, row: PlannedHandover) -> PlannedHandover:
+def _joined(before: PlannedHandover, row: PlannedHandover) -> PlannedHandover:
     """Two lines of one planned hand-over; one that a look missed was begun anew and goes on."""
-    if not isinstance(before, PlannedHandover):
-        return row
     is_back = before.end in {"gone", UNSEEN} and row.begin_s > before.last_s
     ended = row if is_back or row.end or not before.end else before
     return replace(

@@ -52,6 +52,7 @@ class ShadowRecorder:
         self._planned: PlannedHandovers | None = None
         self._totals: _Totals | None = None
         self._unwritten: dict[tuple[type, object], Noted] = {}
+        self._unfinished: tuple[ShadowJob, ...] | None = None
         self._missed = 0
         self._unfinished_s = -math.inf
         self._is_full = False
@@ -75,7 +76,7 @@ class ShadowRecorder:
         # Also after a clock that was set back.
         if not 0 <= snap.now_s - self._unfinished_s < UNFINISHED_S:
             self._unfinished_s = snap.now_s
-            self._keep(jobs_at(snap, unfinished(snap)))
+            self._unfinished = tuple(jobs_at(snap, unfinished(snap)))
         self._before = snap
         self._write()
 
@@ -84,7 +85,7 @@ class ShadowRecorder:
         if self._planned is None or self._before is None:
             return
         self._end_minute()
-        self._keep(jobs_at(self._before, unfinished(self._before)))
+        self._unfinished = tuple(jobs_at(self._before, unfinished(self._before)))
         self._write()
 
     def abandon(self) -> None:
@@ -95,14 +96,14 @@ class ShadowRecorder:
         """The planned hand-overs of the daemon before; its jobs that are gone have vanished."""
         ledger = self._ledger()
         seen_s = max((m.to_s for m in ledger.noted(MinuteTotals)), default=-math.inf)
-        jobs = [job for job in ledger.noted(ShadowJob) if not job.how]
+        jobs = ledger.noted(ShadowJob, how="")
         known = is_in(np.array([job.job_id for job in jobs], dtype=np.int64), snap.jobs.job_id)
         self._keep(
             dataclasses.replace(job, how="V")
             for job, listed in zip(jobs, known.tolist(), strict=True)
             if not listed
         )
-        return PlannedHandovers((p for p in ledger.noted(PlannedHandover) if not p.end), seen_s)
+        return PlannedHandovers(ledger.noted(PlannedHandover, end=""), seen_s)
 
     def _add(self, now: PublishedState, cycle: Cycle) -> None:
         """Count the look; a minute is written when it is over, and its first look at once."""
@@ -129,7 +130,7 @@ class ShadowRecorder:
 
     def _write(self) -> None:
         try:
-            self._ledger().note(tuple(self._unwritten.values()))
+            self._ledger().note(tuple(self._unwritten.values()), self._unfinished)
         except StoreError as err:
             if not self._is_full:
                 self._is_full = True
@@ -142,6 +143,7 @@ class ShadowRecorder:
                 self._missed += 1
             return
         self._unwritten.clear()
+        self._unfinished = None
         if self._is_full:
             self._is_full = False
             logging_setup.logger().info("what shadow mode sees is kept again")

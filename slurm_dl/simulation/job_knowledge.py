@@ -11,6 +11,7 @@ from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.policy_inputs import Inputs
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import JobText
@@ -83,6 +84,22 @@ class TraceKnowledge:
             origin=np.full(k, Origin.KNOWN, dtype=np.int8),
             asked=first[:-1] + np.array([one.asked for _, one in mine], dtype=np.int64),
         )
+
+    def inputs(self, rows: I64, zero_s: float) -> Inputs:
+        """The inputs of policies that a trace knows of the jobs at *rows*.
+
+        What depends on how far a job has got is the simulator's: see `left_s`.
+
+        Args:
+            zero_s: The trace's zero on the simulation's clock.
+        """
+        exact = self.foreseen_s is None
+        return {
+            "left_from": np.full(len(rows), Origin.KNOWN if exact else Origin.HISTORY, np.int8),
+            "due_s": None if self.due_s is None else self.due_s[rows] + zero_s,
+            "rates": None if self.rates is None else self.rates[rows],
+            "sizes": self.sizes_of(rows),
+        }
 
     def left_s(self, rows: I64, done_s: F64, truly_s: F64) -> F64:
         """``(len(rows),)`` seconds of work that the jobs at *rows* are thought to have left.

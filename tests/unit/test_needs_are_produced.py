@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import numpy as np
 import pytest
 from fake_cluster import FakeCluster
 from pasts import Known, Over, past_of
+from small_traces import make_trace
 
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import run_cycle
@@ -22,11 +24,18 @@ from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.estimate_origin import Origin
+from slurm_dl.model.policy_inputs import COLUMNS, columns_and
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
+from slurm_dl.policies.base import Order
+from slurm_dl.policies.fifo import Fifo
 from slurm_dl.policies.policy_text import NEEDS
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 from slurm_dl.profiles import shipped_profiles
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
+from slurm_dl.simulation.slurm.scenario import Scenario, simulate_slurm
 
 ALL = Deadlines(share=1.0, account_share=1.0)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), deadlines=ALL)
@@ -107,3 +116,48 @@ def test_the_daemon_fills_what_a_policy_for_slurm_needs(name: str) -> None:
     for need in policy.about.needs:
         assert need in NEEDS
         assert FILLED[need](cycle.snapshot), need
+
+
+class Watching(Fifo):
+    """A policy that needs everything and keeps what it is shown once a job is over."""
+
+    about = dataclasses.replace(Fifo.about, needs=tuple(NEEDS))
+    shown: ClassVar[list[Snapshot]] = []
+
+    def order(self, snap: Snapshot) -> Order:
+        """See `Policy`."""
+        if len(snap.past):
+            self.shown[:] = [dataclasses.replace(snap)]
+        return super().order(snap)
+
+
+@pytest.mark.parametrize("on_slurm", [False, True], ids=["ideal cluster", "simulated Slurm"])
+def test_simulations_tell_what_a_trace_knows(on_slurm: bool) -> None:  # noqa: FBT001
+    """Each input that the daemon can fill, and forward runs go on from it."""
+    trace = make_trace([0.0, 10.0, 20.0, 30.0], [500.0, 501.0, 502.0, 503.0], [4.0] * 4)
+    names = {"users": ("ann",), "models": ("resnet",), "model": np.zeros(4, dtype=np.int32)}
+    trace = dataclasses.replace(trace, **names)
+    shape = parse_shape("1x4:a100,1x4:v100")
+    sizes = JobSizes(
+        gpus=np.array([2.0, 4.0]), nodes=np.ones(2), rate=np.array([0.6, 1.0]), asked=1
+    )
+    known = TraceKnowledge(
+        rates=np.tile([1.0, 0.5], (4, 1)), due_s=np.full(4, 9000.0),
+        foreseen_s=np.full(4, 600.0), sizes=(sizes,) * 4, texts=True,
+    )  # fmt: skip
+    policy = Watching()
+    policy.shown.clear()
+    if on_slurm:
+        scenario = Scenario(trace=trace, shape=shape, known=known)
+        simulate_slurm(scenario, policy=policy, settings=SETTINGS)
+    else:
+        simulate(trace, shape, policy, known=known)
+    (shown,) = policy.shown
+
+    for need in FILLED.keys() - {"texts"}:
+        assert FILLED[need](shown), need
+    forward = columns_and(shown, 1)
+    for name in COLUMNS:
+        column = getattr(shown, name)
+        assert (forward[name] is None) == (column is None), name
+        assert column is None or len(forward[name]) == len(column) + 1, name

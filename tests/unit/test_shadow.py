@@ -415,7 +415,7 @@ def test_a_full_disk_stops_nobody_and_is_said_once(
     logging_setup.configure(level="info", form="json", stream=log)
     watch = Watch(path)
 
-    def full(_: Sequence[Noted]) -> None:
+    def full(*_: Sequence[Noted]) -> None:
         msg = "database or disk is full"
         raise StoreError(msg)
 
@@ -471,7 +471,12 @@ def test_segments_of_before_are_read_once(tmp_path: Path, path: Path) -> None:
     (directory / "000000000001.jsonl").write_bytes(b"\n".join(LINES[:3]) + b'\n["job",12,10')
     (directory / "000000000002.jsonl").write_bytes(LINES[3] + b"\n" + LINES[4] + b"\n")
     (directory / "wishes.jsonl").write_bytes(b'["open",1050,1]\n' + LINES[3] + b"\n")
-    (directory / "standing.npz").write_bytes(b"PK")
+    standing = np.zeros(2, dtype=[*((n, "i8") for n in ("job_id", "uid", "account", "tasks")),
+                                  *((n, "f8") for n in ("gpus", "submit_s", "start_s", "ran_s")),
+                                  ("opted_in", "?")])  # fmt: skip
+    standing["job_id"], standing["start_s"], standing["ran_s"] = [20, 21], [1000, 0], [60, 0]
+    standing["tasks"] = [1, 7]
+    np.savez(directory / "standing.npz", jobs=standing, accounts=np.array(["nlp"]), now_s=1060.0)
     for _ in range(2):
         with closing(Ledger(SqliteStore(path))) as ledger:
             import_segments(tmp_path, ledger)
@@ -479,6 +484,8 @@ def test_segments_of_before_are_read_once(tmp_path: Path, path: Path) -> None:
 
     (minute,), (planned,) = kept.minutes, kept.planned
     assert (minute.looks, minute.policy, minute.shape) == (6, "discrete_las", ((4, 4, "a100"),))
+    assert minute.never_ran == 7
+    assert [(j.job_id, j.account, j.end_s) for j in kept.unfinished] == [(20, "nlp", 1060.0)]
     assert (planned.lead_account, planned.victims) == (
         "nlp",
         (PlannedVictim(job_id=1, restarts=0, uid=8, account="v", gpus=1, ran_s=50, grace_s=90),),

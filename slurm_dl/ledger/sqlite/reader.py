@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.attained_service import EndedRun
@@ -45,6 +46,11 @@ from slurm_dl.model.jobs import JobState
 
 _WITHIN_S = 1.0
 """So long a look waits for the loop to have written."""
+
+_PIECE = 10_000
+"""Rows that are read at once."""
+
+_T = TypeVar("_T")
 
 _JOB = (
     "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, "
@@ -142,13 +148,11 @@ class LedgerReader:
         with self._reading() as db:
             ended = {
                 job.job_id: job
-                for ending in ENDINGS.read(
-                    db, "WHERE end_s >= ? AND start_s > 0 AND gpus > 0", since_s
-                )
+                for ending in _in_pieces(db, ENDINGS, "start_s > 0 AND gpus > 0", since_s)
                 if ending.partition in {"", *partitions}
                 for job in [_shadow_job(ending)]
             }
-            noted = SHADOW_JOBS.read(db, "WHERE end_s >= ?", since_s)
+            noted = list(_in_pieces(db, SHADOW_JOBS, "true", since_s))
             # Of a version that kept its own; a little more is known of those.
             ended |= {job.job_id: job for job in noted if job.how in {"C", "F"}}
             rest = [
@@ -176,6 +180,23 @@ class LedgerReader:
         except (OSError, ArithmeticError, TypeError, ValueError, sqlite3.Error) as err:
             msg = f"{self.path}: {err}"
             raise PastError(msg) from err
+
+
+def _in_pieces(
+    db: sqlite3.Connection, table: Table[_T], which: str, since_s: float
+) -> Iterator[_T]:
+    """The rows of *table* that are *which* and ended since then, epoch seconds, by job.
+
+    A piece at a time: the daemon cannot write while a read goes on.
+    """
+    query = (
+        f"SELECT {table.columns} FROM {table.name} "  # noqa: S608 - our own names
+        f"WHERE job_id > ? AND end_s >= ? AND {which} ORDER BY job_id LIMIT {_PIECE}"
+    )
+    last = -1
+    while rows := db.execute(query, (last, since_s)).fetchall():
+        yield from map(table.value, rows)
+        last = rows[-1][table.names.index("job_id")]
 
 
 def _shadow_job(ending: JobEnding) -> ShadowJob:

@@ -88,7 +88,7 @@ class Table(Generic[_T]):
         """Insert *values*, in place of the rows that have their keys; see *changes*."""
         db.executemany(self._write, map(self.row, values))
 
-    def read(self, db: sqlite3.Connection, rest: str, *values: float) -> tuple[_T, ...]:
+    def read(self, db: sqlite3.Connection, rest: str, *values: float | str) -> tuple[_T, ...]:
         """The rows that a SELECT with *rest* behind the name of the table finds.
 
         Raises:

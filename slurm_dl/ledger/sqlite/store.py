@@ -33,6 +33,7 @@ from slurm_dl.ledger.sqlite.rows import (
     NOTED,
     RESTARTS,
     RUNS,
+    SHADOW_JOBS,
     STEERS,
     TAKEN,
 )
@@ -224,6 +225,9 @@ class SqliteStore:
                 [(e.kind, e.key) for e in change.booked if not e.body],
             )
             db.executemany(ENDING_UPSERT, map(ENDINGS.row, change.endings))
+            if change.unfinished is not None:
+                db.execute("DELETE FROM shadow_job WHERE how = ''")
+                SHADOW_JOBS.write(db, change.unfinished)
             for kind in {type(row) for row in change.noted}:
                 NOTED[kind].write(db, (row for row in change.noted if type(row) is kind))
             if change.over_before_s is not None:
@@ -233,14 +237,15 @@ class SqliteStore:
         """The runs of one job that are over, oldest first."""
         return RUNS.read(self._db, "WHERE job_id = ? ORDER BY start_s", job_id)
 
-    def noted(self, kind: type[_T], /) -> tuple[_T, ...]:
+    def noted(self, kind: type[_T], /, **fields: str) -> tuple[_T, ...]:
         """See `Store`.
 
         Raises:
             StoreError: They cannot be read, or are not what was written.
         """
         try:
-            return NOTED[kind].read(self._db, "")
+            which = " AND ".join(f'"{name}" = ?' for name in fields)
+            return NOTED[kind].read(self._db, f"WHERE {which}" if which else "", *fields.values())
         except sqlite3.Error as err:
             raise self._error(err) from err
         except ValueError as err:

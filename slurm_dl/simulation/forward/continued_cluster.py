@@ -14,10 +14,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Defragment, External, Settings
@@ -28,6 +27,7 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETED, F64, I64, PENDING, RUNNING, Held, Jobs
 from slurm_dl.model.plan import Book, OpenHandover, Plan, Promote, SetSiteFactor
+from slurm_dl.model.policy_inputs import columns_at
 from slurm_dl.model.remembered import Remembered
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
@@ -376,19 +376,18 @@ class ContinuedCluster:
         )
         ago_s = now_s - _HOUR_S
         self._taken = [t for t in self._taken if t.at_s > ago_s]
+        inputs = columns_at(base, live) | {
+            "left_s": self._believed_s(live, memory["ran_s"]),
+            "progress": self._progress(live, memory["ran_s"]),
+            "on_type": None,
+        }
+        if self._owed is not None:
+            inputs["credit_s"] = self._owed.at(seen)
         return dataclasses.replace(
             base,
             seen=seen,
             memory=Remembered(**memory),
-            left_s=self._believed_s(live, memory["ran_s"]),
-            left_from=_rows(base.left_from, live),
-            progress=self._progress(live, memory["ran_s"]),
-            due_s=_rows(base.due_s, live),
-            rates=_rows(base.rates, live),
-            rates_from=_rows(base.rates_from, live),
-            setup_s=_rows(base.setup_s, live),
-            on_type=None,
-            credit_s=_rows(base.credit_s, live) if self._owed is None else self._owed.at(seen),
+            **inputs,
             booked=self._booked,
             handovers=(),
             taken=tuple(self._taken),
@@ -409,7 +408,3 @@ class ContinuedCluster:
         with np.errstate(divide="ignore", invalid="ignore"):
             grown = np.where(before_s > 0, share * ran_s / before_s, share)
         return np.asarray(np.minimum(grown, 1.0))
-
-
-def _rows(column: npt.NDArray[Any] | None, live: I64) -> npt.NDArray[Any] | None:
-    return None if column is None else column[live]

@@ -16,12 +16,12 @@ import numpy.typing as npt
 
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations
+from slurm_dl.model.policy_inputs import columns_and, columns_at
 from slurm_dl.model.remembered import Remembered
-from slurm_dl.model.snapshot import DEFAULT_HOLD_S, JobText, Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy, displaces
 
 MOST_TASKS: Final = 2000
@@ -108,7 +108,9 @@ def _taken(snap: Snapshot, rows: I64) -> Snapshot:
         texts=_of_all(snap.seen.texts, snap, rows, ids),
         also_in=_of_all(snap.seen.also_in, snap, rows, ids),
     )
-    return dataclasses.replace(snap, seen=seen, memory=_memory(snap, rows), **_beside(snap, rows))
+    return dataclasses.replace(
+        snap, seen=seen, memory=_memory(snap, rows), **columns_at(snap, rows)
+    )
 
 
 def _held(snap: Snapshot, rows: I64, again: Bool) -> Allocations:
@@ -141,19 +143,6 @@ def _memory(snap: Snapshot, rows: I64) -> Remembered:
     return Remembered(
         **{f.name: getattr(snap.memory, f.name)[rows] for f in dataclasses.fields(Remembered)}
     )
-
-
-_BESIDE = (
-    *("left_s", "left_from", "progress", "due_s", "rates", "rates_from", "on_type"),
-    *("credit_s", "setup_s"),
-)
-
-
-def _beside(snap: Snapshot, rows: I64) -> dict[str, Any]:
-    """The columns that stand beside the jobs, at *rows*; None stays None."""
-    return {
-        name: None if (column := getattr(snap, name)) is None else column[rows] for name in _BESIDE
-    }
 
 
 def submitted(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
@@ -203,10 +192,13 @@ def submitted(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
             for f in dataclasses.fields(Remembered)
         }
     )
-    limits = np.array([job.limit_s for job in wanted])
-    due_s, due = snap.due_s, np.array([job.due_s for job in wanted])
-    if due_s is None and np.isfinite(due).any():
-        due_s = np.full(len(seen.jobs), np.inf)
+    due_s = np.array([job.due_s for job in wanted])
+    beside = columns_and(
+        snap,
+        k,
+        left_s=np.array([job.limit_s for job in wanted]),
+        due_s=due_s if snap.due_s is not None or np.isfinite(due_s).any() else None,
+    )
     return dataclasses.replace(
         snap,
         seen=dataclasses.replace(
@@ -216,15 +208,7 @@ def submitted(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
             claims={**seen.claims, **claims},
         ),
         memory=memory,
-        left_s=np.concatenate([snap.left_s, limits]),
-        left_from=_longer(snap.left_from, k, Origin.DECLARED),
-        progress=_longer(snap.progress, k, np.nan),
-        due_s=None if due_s is None else np.concatenate([due_s, due]),
-        rates=_longer(snap.rates, k, 1.0),
-        rates_from=_longer(snap.rates_from, k, Origin.PRIOR),
-        on_type=_longer(snap.on_type, k, -1),
-        credit_s=_longer(snap.credit_s, k, 0.0),
-        setup_s=_longer(snap.setup_s, k, DEFAULT_HOLD_S),
+        **beside,
     )
 
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import Claim
-from slurm_dl.model.estimate_origin import I8, Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
@@ -141,7 +140,7 @@ class ActiveJobs:
         self._restart_s = restart_s
         self._known = known
         self._texts: Mapping[JobId, JobText] = TraceTexts(trace) if known.texts else {}
-        self._due_s = None if known.due_s is None else known.due_s - float(trace.submit_s[0])
+        self._zero_s = -float(trace.submit_s[0]) if len(trace) else 0.0
         self._submit_s = submit_s
         self._trace_work_s = work_s
         self._claims = claims
@@ -245,10 +244,6 @@ class ActiveJobs:
             self._locked[name].setflags(write=False)
         self._look()
 
-    def _origins(self, n: int) -> I8:
-        exact = self._known.foreseen_s is None
-        return np.full(n, Origin.KNOWN if exact else Origin.HISTORY, dtype=np.int8)
-
     def _drop_gone(self) -> None:
         stay = self.state != COMPLETED
         n = int(stay.sum())
@@ -282,13 +277,10 @@ class ActiveJobs:
             memory=_view(Remembered, seen),
             managed=self._managed,
             left_s=seen["left_s"],
-            left_from=self._origins(n),
+            **self._known.inputs(self.job_id, self._zero_s),
             progress=seen["progress"],
-            due_s=None if self._due_s is None else self._due_s[self.job_id],
-            rates=None if self._known.rates is None else seen["rates"],
             on_type=seen["on_type"],
             credit_s=seen["credit_s"],
-            sizes=self._known.sizes_of(self.job_id),
             past=self._past,
             booked=self._booked,
             setup_s=self._restart_s[self.job_id],

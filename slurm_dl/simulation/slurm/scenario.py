@@ -304,21 +304,17 @@ class JobFacts:
         row = snap.jobs.job_id - FIRST_JOB_ID
         need_s = self._jobs.need_s[row]
         done_s = np.clip(self._worked_s(row, snap.now_s - self._epoch_s), 0.0, need_s)
-        known, foreseen = self._known, self._known.foreseen_s is not None
         more = dataclasses.replace(
             snap,
-            left_s=known.left_s(row, done_s, need_s - done_s),
-            left_from=np.full(len(row), Origin.HISTORY if foreseen else Origin.KNOWN, np.int8),
+            **self._known.inputs(row, self._epoch_s),
+            left_s=self._known.left_s(row, done_s, need_s - done_s),
             progress=done_s / need_s,
-            due_s=None if known.due_s is None else known.due_s[row] + self._epoch_s,
-            rates=None if known.rates is None else known.rates[row],
-            sizes=known.sizes_of(row),
             past=self._so_far() if self._remembers else NO_PAST,
             setup_s=setup_s(snap, {}, Preemption().checkpoint_cost_s) if self._measures else None,
         )
         if self._claimed is not None:
             more = _as_claimed(more, self._claimed[row])
-        if not (self._remembers or known.texts):
+        if not (self._remembers or self._known.texts):
             return more
         texts = {JobId(r + FIRST_JOB_ID): self._texts[JobId(r)] for r in row.tolist()}
         return dataclasses.replace(more, seen=dataclasses.replace(snap.seen, texts=texts))
