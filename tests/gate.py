@@ -172,7 +172,7 @@ def _changed(table: selection.Durations) -> list[str]:
     """Test files that the commit changed, the shortest first, within CHANGED_S in all."""
     told = _git("diff", "--name-only", "--diff-filter=d", "HEAD^", "HEAD", "--", "tests/").split()
     files = [f for f in told if re.fullmatch(r"tests/(?!docker/)\w+/test_\w+\.py", f)]
-    seconds = {f: sum(table.get(f, {"full": selection.UNKNOWN_S}).values()) for f in files}
+    seconds = {f: sum(table.get(f, {"full": selection.LONG_S}).values()) for f in files}
     left_s = CHANGED_S
     chosen = []
     for file in sorted(files, key=lambda f: seconds[f]):
@@ -299,15 +299,20 @@ def _repeat(lanes: Sequence[Lane], run: Path) -> bool:
 
 
 def _merged(lanes: Sequence[Lane], table: selection.Durations) -> dict[str, dict[str, float]]:
-    """The table of durations, with what these lanes have measured."""
+    """The table of durations, with what these lanes have measured; short files need no place."""
     measured: dict[str, Counter[str]] = defaultdict(Counter)
     for lane in lanes:
         for unit, seconds in lane.seconds.items():
             measured[unit].update(seconds)
     rounded = {
-        unit: {kind: round(value, 1) for kind, value in seconds.items()}
+        unit: {
+            kind: round(value, 1)
+            for kind, value in seconds.items()
+            if kind == "full" or value >= selection.LONG_S
+        }
         for unit, seconds in measured.items()
     }
+    rounded = {unit: seconds for unit, seconds in rounded.items() if seconds}
     return {unit: {**table.get(unit, {}), **rounded.get(unit, {})} for unit in {*table, *rounded}}
 
 

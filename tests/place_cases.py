@@ -213,9 +213,10 @@ def shares(want: PendingJob) -> dict[int, tuple[float, int, int]]:
     return {ask.n_nodes: (ask.gpus, ask.cpus, ask.mem_mb) for ask in want.need.asks}
 
 
-def check_best_scores(
-    scheme: Scheme, case: Case, score: Callable[[Case, Ledger, int, Sequence[float]], float]
-) -> None:
+Score = Callable[[Case, Ledger, int, Sequence[float]], float]
+
+
+def check_best_scores(scheme: Scheme, case: Case, score: Score) -> None:
     """Fail unless *scheme* gives each job nodes with the highest scores of all on which it fits.
 
     The fewest nodes on which it fits come first; of nodes with equal scores any will do.

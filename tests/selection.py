@@ -22,6 +22,8 @@ import pytest
 ROOT: Final = Path(__file__).parents[1]
 DURATIONS: Final = ROOT / "tests" / "durations.json"
 """Seconds of each unit: of the tests of `make test`, and of those that it leaves out."""
+LONG_S: Final = 5.0
+"""Files whose tests in `make test` take less are not in the table: they come last."""
 SHARED: Final = (
     "tests/sim/",
     "tests/cli/",

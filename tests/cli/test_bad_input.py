@@ -595,7 +595,7 @@ TESTS = (
     "contract/test_reader_recorded.py",
     "faults/test_bad_input.py",
     "faults/test_privilege.py",
-    "unit/test_slurm_permissions.py",
+    "unit/test_slurm_releases.py",
 )
 
 

@@ -554,33 +554,31 @@ def test_without_a_checkpoint_slurm_s_own_requeue_is_waited_for(job: FakeJob) ->
     assert [c[0] for c in job.calls] == ["update"]
 
 
-def test_death_by_the_forwarded_signal_is_acknowledged_without_a_checkpoint(job: FakeJob) -> None:
-    """A job that has only periodic checkpoints gives its GPUs back at once."""
-    job.asked("--forward", "USR1", "--", "sleep", "300", up=job.says("of sleep in"))
+SHELL = " ".join(toy(10_000)[1:])
+SLEEPS = ("--", "sleep", "300")
+STOPPED: dict[str, tuple[tuple[str, ...], str, str]] = {
+    # Who has only periodic checkpoints gives its GPUs back at once.
+    "killed by the signal": (("--forward", "USR1", *SLEEPS), "of sleep in", "138, no checkpoint"),
+    # Trainers that save on TERM get TERM.
+    "killed by TERM": (("--forward", "SIGTERM", *SLEEPS), "of sleep in", "143"),
+    "status lost in a pipe": (("--", "sh", "-c", f"{SHELL} | cat"), "", "137, checkpoint"),
+    # Without a handler it is not signalled; the script sees the request file too.
+    "behind a shell": (("--", "sh", "-c", f"{SHELL}; exit $?"), "", "137, checkpoint"),
+}
+
+
+@pytest.mark.parametrize(("argv", "up", "status"), STOPPED.values(), ids=STOPPED)
+def test_an_end_on_request_is_acknowledged(
+    job: FakeJob, argv: tuple[str, ...], up: str, status: str
+) -> None:
+    """Whatever killed the command, and whatever status the shell around it makes of that."""
+    job.asked(*argv, up=job.says(up) if up else None)
     until("ack", lambda: "ack" in job.ours)
 
-    assert "status 138, no checkpoint recorded" in job.log
-
-
-def test_an_exit_status_hidden_by_a_shell_still_means_requeue(job: FakeJob) -> None:
-    """In "python train.py | tee log" the status of python is lost; the job must not be."""
-    command = " ".join(toy(10_000)[1:])
-    job.asked("--", "sh", "-c", f"{command} | cat")
-
-    until("ack", lambda: "ack" in job.ours)
-    assert "stopped for requeue with status 137, checkpoint" in job.log
+    assert f"stopped for requeue with status {status}" in job.log
 
 
 # --- who gets the signal
-
-
-def test_a_shell_around_the_script_is_not_killed_by_the_signal(job: FakeJob) -> None:
-    """A process without handler is not signalled; the script sees the request file too."""
-    command = " ".join(toy(10_000)[1:])
-    job.asked("--", "sh", "-c", f"{command}; exit $?")
-
-    until("ack", lambda: "ack" in job.ours)
-    assert "stopped for requeue with status 137, checkpoint" in job.log
 
 
 def test_the_signal_waits_until_the_command_has_a_handler(job: FakeJob) -> None:
@@ -650,19 +648,10 @@ def test_srun_is_signalled_unless_the_script_reads_the_request_file(
 
 def test_nothing_is_forwarded_with_forward_none(job: FakeJob) -> None:
     """The file alone is enough for a script that looks at it."""
-    code = HANDLER.replace("LISTEN", "")
-    job.asked("--forward", "none", *python(code), up=job.says("up\n"))
+    job.asked("--forward", "none", *python(HANDLER.replace("LISTEN", "")), up=job.says("up\n"))
     until("ack", lambda: "ack" in job.ours)
 
     assert "SIGNALLED" not in job.log
-
-
-def test_another_signal_can_be_forwarded(job: FakeJob) -> None:
-    """Trainers that save on TERM get TERM, and their death by it means requeue."""
-    job.asked("--forward", "SIGTERM", "--", "sleep", "300", up=job.says("of sleep in"))
-
-    until("ack", lambda: "ack" in job.ours)
-    assert "stopped for requeue with status 143" in job.log
 
 
 def test_a_stale_request_of_an_earlier_run_is_ignored_and_removed(job: FakeJob) -> None:

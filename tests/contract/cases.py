@@ -93,19 +93,25 @@ class Case:
     not_in_memory: str = ""
 
 
-def _held(
+def _in(
+    state: str,
     *options: str,
     because: str = "",
     since: tuple[int, int] = (22, 5),
     **record: Any,  # noqa: ANN401 - fields have different types
 ) -> Case:
-    """A job that its owner holds: what it asks for is all there is to see."""
+    """A job of one record, and nothing special about it."""
     return Case(
-        options=("-H", *options),
-        records={"": {"state": PENDING, "held": "USER_OR_ADMIN"} | record},
+        options=options,
+        records={"": {"state": state} | record},
         since=since,
         not_in_memory=because,
     )
+
+
+def _held(*options: str, **record: Any) -> Case:  # noqa: ANN401 - fields have different types
+    """A job that its owner holds: what it asks for is all there is to see."""
+    return _in(PENDING, "-H", *options, **{"held": "USER_OR_ADMIN", **record})
 
 
 _RESERVE: Final = ("scontrol", "create", "reservation", "Duration=60")
@@ -139,10 +145,7 @@ RUNS: Final[dict[str, Case]] = {
         options=("-N1", "-wn1", "--gpus-per-node=a100:1"),
         records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n1": 1}}},
     ),
-    "by-gres": Case(
-        options=("-N1", "-wn1", "--gres=gpu:1"),
-        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": None, "split": {"n1": 1}}},
-    ),
+    "by-gres": _in(RUNNING, "-N1", "-wn1", "--gres=gpu:1", gpus=1, gpu_type=None, split={"n1": 1}),
     "by-task": Case(
         options=("-n2", "-N1", "-wn5", "--gpus-per-task=1"),
         records={"": {"state": RUNNING, "gpus": 2, "gpu_type": None, "split": {"n5": 2}}},
@@ -151,18 +154,14 @@ RUNS: Final[dict[str, Case]] = {
         options=("-n1", "-N1", "-wn5", "--gpus-per-task=a100:1"),
         records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n5": 1}}},
     ),
-    "fill": Case(
-        options=("-N1", "-wn2", "--gpus-per-node=3"),
-        records={"": {"state": RUNNING, "gpus": 3, "split": {"n2": 3}}},
-    ),
+    "fill": _in(RUNNING, "-N1", "-wn2", "--gpus-per-node=3", gpus=3, split={"n2": 3}),
     "in-all": Case(
         options=("-N2", "-wn2,n3", "--gpus=4"),
         records={"": {"state": RUNNING, "gpus": 4, "n_nodes": 2, "split": {"n2": 1, "n3": 3}}},
         not_in_memory=_EVEN,
     ),
-    "in-all-typed": Case(
-        options=("-N1", "-wn6", "--gpus=a100:1"),
-        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n6": 1}}},
+    "in-all-typed": _in(
+        RUNNING, "-N1", "-wn6", "--gpus=a100:1", gpus=1, gpu_type="a100", split={"n6": 1}
     ),
     "by-socket": Case(
         options=("-N1", "-wn4", "--sockets-per-node=1", "--gpus-per-socket=a100:1"),
@@ -181,10 +180,7 @@ RUNS: Final[dict[str, Case]] = {
         },
         not_in_memory=_NO_CPUS,
     ),
-    "no-gpu": Case(
-        options=("-N1", "-wn4", "-t10"),
-        records={"": {"state": RUNNING, "gpus": 0, "limit_s": 600, "split": {"n4": 0}}},
-    ),
+    "no-gpu": _in(RUNNING, "-N1", "-wn4", "-t10", gpus=0, limit_s=600, split={"n4": 0}),
     "with-gres": Case(
         options=("-N1", "-wn3", "--gres=nvme:1,fpga:b:2"),
         records={
@@ -302,23 +298,14 @@ WAITS: Final[dict[str, Case]] = {
             | {"exclusive": True, "priority": 0}
         },
     ),
-    "later": Case(
-        options=("-bnow+1hour", "-t30"),
-        records={"": {"state": PENDING, "held": "BEGIN_TIME", "start_s": 0, "end_s": 0}},
-    ),
-    "after": Case(
-        options=("--dependency=afterok:{by-node}",),
-        records={"": {"state": PENDING, "held": "DEPENDENCY", "start_s": 0}},
-    ),
+    "later": _in(PENDING, "-bnow+1hour", "-t30", held="BEGIN_TIME", start_s=0, end_s=0),
+    "after": _in(PENDING, "--dependency=afterok:{by-node}", held="DEPENDENCY", start_s=0),
     "after-any": Case(
         options=("--dependency=afterany:{by-node}:{ended}",),
         records={"": {"state": PENDING, "held": "DEPENDENCY"}},
         not_in_memory="a job in memory waits for one other",
     ),
-    "never": Case(
-        options=("--dependency=afterok:{broken}",),
-        records={"": {"state": PENDING, "held": "DEPENDENCY"}},
-    ),
+    "never": _in(PENDING, "--dependency=afterok:{broken}", held="DEPENDENCY"),
     "two-partitions": Case(
         options=("-pgpu,debug", "-N2", "--gpus-per-node=4"),
         records={"": {"state": PENDING, "partition": "gpu", "also_in": ["debug"], "held": "NO"}},
@@ -338,11 +325,7 @@ WAITS: Final[dict[str, Case]] = {
             | {"contract": ["USR1", "batch", 120.0, "daemon"], "model": None}
         },
     ),
-    "big-in-all": Case(
-        options=("--gpus=16",),
-        records={"": {"state": PENDING, "gpus": 16, "n_nodes": 4, "choices": None}},
-        not_in_memory=_EVEN,
-    ),
+    "big-in-all": _in(PENDING, "--gpus=16", gpus=16, n_nodes=4, choices=None, because=_EVEN),
     "in-lecture": Case(
         options=("--reservation=lecture", "-N1"),
         first=((*_RESERVE_LATER, "ReservationName=lecture", "Nodes=n5", "Users=root"),),

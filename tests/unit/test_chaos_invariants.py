@@ -696,74 +696,37 @@ def test_one_wrong_among_many_sound_ones(
 
     # The wrong one has numbers and times of its own; it is told between the others.
     one = _far_from(twist(told(story)))
-    mixed = Evidence(
-        submissions=_mixed(sound.submissions, one.submissions, at),
-        runs=_mixed(sound.runs, one.runs, at),
-        lives=_mixed(sound.lives, one.lives, at),
-        deeds=sound.deeds + one.deeds,
-        faults=sound.faults + one.faults,
-        left=sound.left + one.left,
-        releases=sound.releases + one.releases,
+    told_between = ("submissions", "runs", "lives")
+    added = ("deeds", "faults", "left", "releases")
+    parts = {name: (getattr(sound, name), getattr(one, name)) for name in told_between + added}
+    mixed = replace(
+        sound,
+        **{name: a[:at] + b + a[at:] for name, (a, b) in parts.items() if name in told_between},
+        **{name: a + b for name, (a, b) in parts.items() if name in added},
         reservations=one.reservations,
         ledger={**(sound.ledger or {}), **(one.ledger or {})},
-        handovers=1,
-        min_quantum_s=QUANTUM_S,
-        at_s=sound.at_s,
     )
     report = judge(mixed)
 
     assert report.violated == names, verdict(report)
 
 
-def _mixed(these: tuple, those: tuple, at: int) -> tuple:  # type: ignore[type-arg]
-    return these[:at] + those + these[at:]
+MOVED = {"at_s", "submit_s", "start_s", "begin_s", "end_s"}
 
 
-def _far_from(evidence: Evidence) -> Evidence:
+def _far_from(told: Any) -> Any:  # noqa: ANN401 - evidence, or a part of it
     """The same story, 100,000 s before and of job 901 instead of 1."""
-    by_s = -100_000.0
-
-    def name(label: str) -> str:
-        return f"90{label}"
-
-    def at(when_s: float) -> float:
-        return when_s + by_s if when_s else 0.0
-
-    return replace(
-        evidence,
-        submissions=tuple(
-            replace(s, job=int(name(str(s.job))), at_s=at(s.at_s)) for s in evidence.submissions
-        ),
-        runs=tuple(
-            replace(
-                r,
-                label=name(r.label),
-                job=int(name(str(r.job))),
-                submit_s=at(r.submit_s),
-                start_s=at(r.start_s),
-                end_s=at(r.end_s),
-            )
-            for r in evidence.runs
-        ),
-        lives=tuple(
-            replace(
-                x,
-                label=name(x.label),
-                marks=tuple(replace(m, at_s=at(m.at_s)) for m in x.marks),
-            )
-            for x in evidence.lives
-        ),
-        deeds=tuple(replace(d, job=name(d.job), at_s=at(d.at_s)) for d in evidence.deeds),
-        faults=tuple(replace(f, begin_s=at(f.begin_s), end_s=at(f.end_s)) for f in evidence.faults),
-        left=tuple(
-            replace(x, label=name(x.label), job=int(name(str(x.job)))) for x in evidence.left
-        ),
-        releases=tuple(
-            replace(r, sizes={name(j): size for j, size in r.sizes.items()})
-            for r in evidence.releases
-        ),
-        ledger={int(name(str(j))): b for j, b in (evidence.ledger or {}).items()},
-    )
+    changes: dict[str, Any] = {}
+    for name, value in ((f.name, getattr(told, f.name)) for f in dataclasses.fields(told)):
+        if name in {"job", "label"}:
+            changes[name] = type(value)(f"90{value}")
+        elif name in MOVED and value:
+            changes[name] = value - 100_000.0
+        elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
+            changes[name] = tuple(map(_far_from, value))
+        elif name in {"sizes", "ledger"} and isinstance(value, dict):
+            changes[name] = {type(job)(f"90{job}"): of for job, of in value.items()}
+    return replace(told, **changes)
 
 
 def test_an_invariant_that_looked_at_nothing_fails() -> None:

@@ -94,32 +94,25 @@ def test_no_modules_import_each_other(graph: grimp.ImportGraph) -> None:
     TopologicalSorter(imported).prepare()
 
 
+NO_IO = "The pure layers do no I/O and know no clock"
+ONE_WAY = "Dependencies point one way"
+ALONE = "What runs inside a user's job stands alone"
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("module", "line", "broken"),
     [
-        ("policies/fifo.py", "import time", "The pure layers do no I/O and know no clock"),
-        (
-            "estimates/remaining_time.py",
-            "import time",
-            "The pure layers do no I/O and know no clock",
-        ),
-        ("engine/decide.py", "import sqlite3", "The pure layers do no I/O and know no clock"),
-        ("model/jobs.py", "from slurm_dl import engine", "Dependencies point one way"),
-        (
-            "estimates/remaining_time.py",
-            "from slurm_dl import policies",
-            "Dependencies point one way",
-        ),
-        ("engine/cycle.py", "from slurm_dl import testing", "Dependencies point one way"),
-        ("simulation/outcome.py", "from slurm_dl import recording", "Dependencies point one way"),
-        ("cli/dlctl/command.py", "from slurm_dl import testing", "Dependencies point one way"),
-        (
-            "job/progress.py",
-            "from slurm_dl.model import errors",
-            "What runs inside a user's job stands alone",
-        ),
-        ("job/progress.py", "import numpy", "What runs inside a user's job stands alone"),
+        ("policies/fifo.py", "import time", NO_IO),
+        ("estimates/remaining_time.py", "import time", NO_IO),
+        ("engine/decide.py", "import sqlite3", NO_IO),
+        ("model/jobs.py", "from slurm_dl import engine", ONE_WAY),
+        ("estimates/remaining_time.py", "from slurm_dl import policies", ONE_WAY),
+        ("engine/cycle.py", "from slurm_dl import testing", ONE_WAY),
+        ("simulation/outcome.py", "from slurm_dl import recording", ONE_WAY),
+        ("cli/dlctl/command.py", "from slurm_dl import testing", ONE_WAY),
+        ("job/progress.py", "from slurm_dl.model import errors", ALONE),
+        ("job/progress.py", "import numpy", ALONE),
         (
             "slurm/pyslurm/reader.py",
             "import pyslurm",

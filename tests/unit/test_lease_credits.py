@@ -1,8 +1,9 @@
-"""Shares of time become turns, and what was received follows what was deserved."""
+"""Leases end together, shares become turns, and what was received follows what was deserved."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from build import NOW_S, node_of_each_type, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
 from slurm_dl.engine.typed_target import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.fifo import Fifo
 
 GAVEL = np.array([[0.455, 0.0], [0.455, 0.091], [0.091, 0.909]])
 """What max-min fairness gives three jobs on one GPU of each of two types (Gavel, OSDI 2020)."""
@@ -189,3 +192,62 @@ def test_the_type_a_job_holds_is_that_of_its_nodes() -> None:
     seen = observed(rows, held=held, **node_of_each_type([4, 4]))
 
     assert type_held(seen).tolist() == [1, -1, 0]
+
+
+LEASE_S = 100.0
+AT_END_S = NOW_S - NOW_S % LEASE_S
+
+
+def kept(now_s: float, *, ran_s: float = 1000.0, window_s: float = 0.0) -> bool:
+    """Whether a job that has run for *ran_s* keeps its GPUs at *now_s*."""
+    row = running(1, start_s=now_s - ran_s, ran_s=ran_s)
+    snap = snapshot(observed([row, pending(2)], now_s=now_s))
+    mask = under_lease(snap, LEASE_S, window_s)
+    assert not mask[1]
+    return bool(mask[0])
+
+
+def test_a_lease_ends_at_whole_multiples_of_its_length() -> None:
+    """Only there may the job be displaced."""
+    assert not kept(AT_END_S)
+    assert kept(AT_END_S + 1)
+    assert kept(AT_END_S + 99)
+    assert not kept(AT_END_S + 100)
+
+
+def test_a_daemon_has_a_window_after_the_end() -> None:
+    """It looks now and then; the window is for all its steps."""
+    assert not kept(AT_END_S + 24, window_s=25)
+    assert not kept(AT_END_S + 25, window_s=25)
+    assert kept(AT_END_S + 26, window_s=25)
+
+
+@pytest.mark.parametrize("ran_s", [1, 50, 99, 100, 101])
+def test_a_run_that_began_in_the_course_of_a_lease_is_open_at_its_end(ran_s: float) -> None:
+    """Else jobs shorter than a lease that come and go would keep a gang waiting for ever."""
+    assert not kept(AT_END_S, ran_s=ran_s)
+
+
+def test_a_run_that_began_since_the_end_has_the_next_lease() -> None:
+    """In the window nobody is displaced twice."""
+    assert kept(AT_END_S, ran_s=0)
+    assert kept(AT_END_S + 20, ran_s=20, window_s=25)
+    assert kept(AT_END_S + 20, ran_s=5, window_s=25)
+    assert not kept(AT_END_S + 20, ran_s=21, window_s=25)
+
+
+def test_without_leases_nobody_is_kept() -> None:
+    """And none ends."""
+    snap = snapshot(observed([running(1)]))
+
+    assert lease_of(Fifo()) == 0
+    assert not under_lease(snap, 0.0).any()
+    assert next_end_s(NOW_S, 0.0) == math.inf
+
+
+@given(now_s=st.floats(min_value=0, max_value=2e9), lease_s=st.floats(min_value=1, max_value=1e6))
+def test_the_next_end_is_ahead_and_no_more_than_a_lease(now_s: float, lease_s: float) -> None:
+    """However the sums are rounded: a simulation that is asked to wake now would not get on."""
+    end_s = next_end_s(now_s, lease_s)
+
+    assert now_s < end_s <= now_s + lease_s + 1e-3

@@ -97,17 +97,23 @@ def seen_in(scene: Scene) -> Snapshot:
     )
 
 
+def resized(*ago_s: float) -> dict[str, Any]:
+    """A book in which job 1 changed its size so long ago."""
+    history = SizeHistory(resized_s=tuple(NOW_S - s for s in ago_s))
+    return {"booked": (entry(SIZE, 1, history.body()),)}
+
+
+ALL, HALF = {1: {0: 4}}, {1: {0: 2}}
+ONE = {1: "1x1,1x2,1x4"}
+GIVEN_BACK = (((2,), {1: "1x2"}, "n1"),)
+GROWN = (((), {1: "1x4"}, "n1"),)
 SCENES = {
-    "larger before the first start": Scene([pending(1)], {}, {1: "1x1,1x2,1x4"}, sizes={1: "1x4"}),
+    "larger before the first start": Scene([pending(1)], {}, ONE, sizes={1: "1x4"}),
     "smaller before the first start": Scene(
-        [running(1, 2), pending(2, 4)], {1: {0: 2}}, {2: "1x1,1x2,1x4"}, sizes={2: "1x2"}
+        [running(1, 2), pending(2, 4)], HALF, {2: "1x1,1x2,1x4"}, sizes={2: "1x2"}
     ),
     "two nodes before the first start": Scene(
-        [running(1, 2), pending(2, 1)],
-        {1: {0: 2}},
-        {2: "1x1,2x2"},
-        nodes=2,
-        sizes={2: "2x2"},
+        [running(1, 2), pending(2, 1)], HALF, {2: "1x1,2x2"}, nodes=2, sizes={2: "2x2"}
     ),
     "the GPUs are there, but in pieces": Scene(
         [running(1, 2), running(2, 2), pending(3, 1)],
@@ -116,36 +122,26 @@ SCENES = {
         nodes=2,
         sizes={3: "1x2"},
     ),
-    "nobody is elastic": Scene([running(1, 4), pending(2, 2)], {1: {0: 4}}, {}),
+    "nobody is elastic": Scene([running(1, 4), pending(2, 2)], ALL, {}),
     "a rigid job gets back what was lent": Scene(
-        [running(1, 4), pending(2, 2)],
-        {1: {0: 4}},
-        {1: "1x1,1x2,1x4"},
-        opened=(((2,), {1: "1x2"}, "n1"),),
+        [running(1, 4), pending(2, 2)], ALL, ONE, opened=GIVEN_BACK
     ),
     "so does one without a contract": Scene(
-        [running(1, 4), pending(2, 2)],
-        {1: {0: 4}},
-        {1: "1x1,1x2,1x4"},
-        plain=(2,),
-        opened=(((2,), {1: "1x2"}, "n1"),),
+        [running(1, 4), pending(2, 2)], ALL, ONE, plain=(2,), opened=GIVEN_BACK
     ),
     "so does one under a policy that preempts": Scene(
         [running(1, 4), pending(2, 2)],
-        {1: {0: 4}},
-        {1: "1x1,1x2,1x4"},
+        ALL,
+        ONE,
         plain=(2,),
-        opened=(((2,), {1: "1x2"}, "n1"),),
+        opened=GIVEN_BACK,
         policy=DiscreteLas(),
     ),
     "and within the minimum quantum": Scene(
-        [running(1, 4, ran_s=5), pending(2, 2)],
-        {1: {0: 4}},
-        {1: "1x1,1x2,1x4"},
-        opened=(((2,), {1: "1x2"}, "n1"),),
+        [running(1, 4, ran_s=5), pending(2, 2)], ALL, ONE, opened=GIVEN_BACK
     ),
     "the least size is kept": Scene(
-        [running(1, 4, ran_s=5), pending(2, 4)], {1: {0: 4}}, {1: "1x1,1x2,1x4"}, policy=Fifo()
+        [running(1, 4, ran_s=5), pending(2, 4)], ALL, ONE, policy=Fifo()
     ),
     "one node of two is given back": Scene(
         [running(1, 4), pending(2, 4)],
@@ -155,34 +151,14 @@ SCENES = {
         opened=(((2,), {1: "1x2"}, "n1 n2"),),
     ),
     "a job that may not be preempted keeps all": Scene(
-        [running(1, 4), pending(2, 2)], {1: {0: 4}}, {1: "1x1,1x2,1x4"}, plain=(1,)
+        [running(1, 4), pending(2, 2)], ALL, ONE, plain=(1,)
     ),
-    "free GPUs make it larger": Scene(
-        [running(1, 2)], {1: {0: 2}}, {1: "1x1,1x2,1x4"}, opened=(((), {1: "1x4"}, "n1"),)
-    ),
-    "not if others wait for them": Scene(
-        [running(1, 2), pending(2, 2)], {1: {0: 2}}, {1: "1x1,1x2,1x4"}
-    ),
-    "not inside its quantum": Scene([running(1, 2, ran_s=5)], {1: {0: 2}}, {1: "1x1,1x2,1x4"}),
-    "not soon after the last change": Scene(
-        [running(1, 2)],
-        {1: {0: 2}},
-        {1: "1x1,1x2,1x4"},
-        more={"booked": (entry(SIZE, 1, SizeHistory(resized_s=(NOW_S - 100,)).body()),)},
-    ),
-    "again after a while": Scene(
-        [running(1, 2)],
-        {1: {0: 2}},
-        {1: "1x1,1x2,1x4"},
-        opened=(((), {1: "1x4"}, "n1"),),
-        more={"booked": (entry(SIZE, 1, SizeHistory(resized_s=(NOW_S - 600,)).body()),)},
-    ),
-    "not a fourth time in a day": Scene(
-        [running(1, 2)],
-        {1: {0: 2}},
-        {1: "1x1,1x2,1x4"},
-        more={"booked": (entry(SIZE, 1, SizeHistory(resized_s=(NOW_S - 900,) * 3).body()),)},
-    ),
+    "free GPUs make it larger": Scene([running(1, 2)], HALF, ONE, opened=GROWN),
+    "not if others wait for them": Scene([running(1, 2), pending(2, 2)], HALF, ONE),
+    "not inside its quantum": Scene([running(1, 2, ran_s=5)], HALF, ONE),
+    "not soon after the last change": Scene([running(1, 2)], HALF, ONE, more=resized(100)),
+    "again after a while": Scene([running(1, 2)], HALF, ONE, opened=GROWN, more=resized(600)),
+    "not a fourth time in a day": Scene([running(1, 2)], HALF, ONE, more=resized(900, 900, 900)),
     "from one running job to another": Scene(
         [running(1, 3), running(2, 1)],
         {1: {0: 3}, 2: {0: 1}},
@@ -192,7 +168,7 @@ SCENES = {
     ),
     "in native mode no size changes": Scene(
         [running(1, 4), pending(2, 2), pending(3, 1)],
-        {1: {0: 4}},
+        ALL,
         {1: "1x1,1x4", 3: "1x1,1x4"},
         nodes=2,
         settings=dataclasses.replace(SETTINGS, mode=Native("dl")),

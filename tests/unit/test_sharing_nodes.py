@@ -107,114 +107,81 @@ R1, R2, R3, J8, J9 = running(1, 0.5), running(2, 0.5), running(3, 1), half(8), h
 TINY = dict.fromkeys((1, 2, 3, 7, 8, 9), "tiny")
 ON_N1, LATER, ON_N2 = [gpu(0, 0, 1)], [gpu(0, 1, 1, first=False)], [gpu(1, 0, 2)]
 STRANGERS = [("jumbo", "jumbo"), ("tiny", "huge"), ("tiny", "new"), ("tiny", ""), ("", "tiny")]
-Case = tuple[str, list[JobRow], dict[int, str], dict[str, Any], dict[int, list[int] | None]]
-CASES: list[Case] = [
-    (
-        "a friend's half",
-        [R2, J9],
-        TINY,
-        {"shared": ON_N2},
-        {9: [1]},
-    ),
-    *(
-        (
-            f"{host}-{guest}",
-            [R1, J9],
-            {1: host, 9: guest},
-            {"shared": ON_N1},
-            {9: [1]},
-        )
+Case = tuple[list[JobRow], dict[int, str], dict[str, Any], dict[int, list[int] | None]]
+CASES: dict[str, Case] = {
+    "a friend's half": ([R2, J9], TINY, {"shared": ON_N2}, {9: [1]}),
+    **{
+        f"{host}-{guest}": ([R1, J9], {1: host, 9: guest}, {"shared": ON_N1}, {9: [1]})
         for host, guest in STRANGERS
-    ),
-    ("nobody's model", [R1, J9], {9: "tiny"}, {"shared": ON_N1}, {9: [1]}),
-    (
-        "no label",
-        [R1, J9],
-        {1: "new", 9: "tiny"},
-        {"shared": ON_N1},
-        {9: [1]},
-    ),
+    },
+    "nobody's model": ([R1, J9], {9: "tiny"}, {"shared": ON_N1}, {9: [1]}),
+    "no label": ([R1, J9], {1: "new", 9: "tiny"}, {"shared": ON_N1}, {9: [1]}),
     # A measured 0.99 beats the 0.95 that a label promises.
-    ("the best host", [R1, R2, J9], {**TINY, 2: "small"}, {"shared": ON_N1 + ON_N2}, {9: [1]}),
-    (
-        "a full device is no host, nor is one for a quarter",
+    "the best host": ([R1, R2, J9], {**TINY, 2: "small"}, {"shared": ON_N1 + ON_N2}, {9: [1]}),
+    "a full device is no host, nor is one for a quarter": (
         [R1, R2, pending(8, 0.25), J9],
         TINY,
         {"shared": [gpu(0, 0, 1, 2)]},
         {8: [1], 9: [2]},
     ),
-    (
-        "nor one for more than is left",
+    "nor one for more than is left": (
         [running(1, 0.25), J9],
         TINY,
         {"shared": [gpu(0, 0, 1, share=0.25)]},
         {9: [1]},
     ),
-    ("not where Slurm takes a lower device", [R1, J9], TINY, {"shared": LATER}, {9: [1]}),
-    (
-        "not where two are half free",
+    "not where Slurm takes a lower device": ([R1, J9], TINY, {"shared": LATER}, {9: [1]}),
+    "not where two are half free": (
         [R1, R2, J9],
         TINY,
         {"shared": [gpu(0, 0, 1), gpu(0, 1, 2)]},
         {9: [1]},
     ),
-    (
-        "no other device has room",
+    "no other device has room": (
         [R1, R3, J9],
         {1: "tiny", 9: "tiny"},
         {"shared": LATER, "whole": {3: {0: 1}}},
         {9: [0]},
     ),
     # In one pass Slurm would put both on the same device.
-    ("nodes of their own", [half(7), J8, J9], {}, {}, {7: [0], 8: [1], 9: [2]}),
-    ("two that get on begin together", [J8, J9], TINY, {}, {8: [0], 9: [0]}),
-    (
-        "two fill the only GPU",
-        [half(7), J8, J9],
-        TINY,
-        {"nodes": (1,)},
-        {7: [0], 8: [0], 9: None},
-    ),
-    ("the least loaded is another", [J8, J9], TINY, {"spreads_shares": True}, {8: [0], 9: [1]}),
+    "nodes of their own": ([half(7), J8, J9], {}, {}, {7: [0], 8: [1], 9: [2]}),
+    "two that get on begin together": ([J8, J9], TINY, {}, {8: [0], 9: [0]}),
+    "two fill the only GPU": ([half(7), J8, J9], TINY, {"nodes": (1,)}, {7: [0], 8: [0], 9: None}),
+    "the least loaded is another": ([J8, J9], TINY, {"spreads_shares": True}, {8: [0], 9: [1]}),
     # The best gets the nodes on which whole GPUs will be free, the others start nowhere.
-    (
-        "without a place",
+    "without a place": (
         [running(1, 2), R2, R3, J8, J9],
         {},
         {"nodes": (2, 2), "shared": ON_N2, "whole": {1: {0: 2}, 3: {1: 1}}},
         {8: [0], 9: None},
     ),
-    ("it stays where it was sent", [J9], {}, {"steers": steer()}, {9: [2]}),
-    ("where shares are", [J9], {}, {"sharable": np.array([False, False, True])}, {9: [2]}),
-    ("CPUs count", [R1, half(9, cpus=64)], TINY, {"shared": ON_N1}, {9: [1]}),
-    ("and of those sent there", [half(8, cpus=40), half(9, cpus=40)], TINY, {}, {8: [0], 9: [1]}),
-    (
-        "a node for itself",
+    "it stays where it was sent": ([J9], {}, {"steers": steer()}, {9: [2]}),
+    "where shares are": ([J9], {}, {"sharable": np.array([False, False, True])}, {9: [2]}),
+    "CPUs count": ([R1, half(9, cpus=64)], TINY, {"shared": ON_N1}, {9: [1]}),
+    "and of those sent there": ([half(8, cpus=40), half(9, cpus=40)], TINY, {}, {8: [0], 9: [1]}),
+    "a node for itself": (
         [running(1, 1), half(9, exclusive=True)],
         {},
         {"whole": {1: {0: 1}}},
         {9: [1]},
     ),
-    ("else the fuller node", [running(1, 1), J9], {}, {"whole": {1: {0: 1}}}, {9: [0]}),
+    "else the fuller node": ([running(1, 1), J9], {}, {"whole": {1: {0: 1}}}, {9: [0]}),
     # It is not certain that it would come beside the friend.
-    (
-        "a free device beside nobody",
+    "a free device beside nobody": (
         [R1, R2, running(3, 0.5), J9],
         TINY,
         {"nodes": (2, 4), "shared": [*LATER, gpu(1, 0, 2, 3)]},
         {9: [1]},
     ),
-    ("away from an unknown device", [R1, J9], {}, {"whole": {1: {0: 0.5}}}, {9: [1]}),
+    "away from an unknown device": ([R1, J9], {}, {"whole": {1: {0: 0.5}}}, {9: [1]}),
     # They are one record: kept together from others, not from each other.
-    ("an array", [half(8, tasks=3), J9], {8: "tiny", 9: "new"}, {}, {8: [0, 1], 9: [2]}),
-    ("one could join", [R1, half(8, tasks=3)], TINY, {"shared": ON_N1}, {8: [1, 2]}),
-    ("two nodes", [R1, pending(9, 0.5, n_nodes=2)], TINY, {"shared": ON_N1}, {9: [1, 2]}),
-]
+    "an array": ([half(8, tasks=3), J9], {8: "tiny", 9: "new"}, {}, {8: [0, 1], 9: [2]}),
+    "one could join": ([R1, half(8, tasks=3)], TINY, {"shared": ON_N1}, {8: [1, 2]}),
+    "two nodes": ([R1, pending(9, 0.5, n_nodes=2)], TINY, {"shared": ON_N1}, {9: [1, 2]}),
+}
 
 
-@pytest.mark.parametrize(
-    ("rows", "models", "more", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
-)
+@pytest.mark.parametrize(("rows", "models", "more", "expected"), CASES.values(), ids=CASES)
 def test_a_job_is_sent_beside_one_it_gets_on_with_or_where_it_is_alone(
     rows: list[JobRow],
     models: dict[int, str],

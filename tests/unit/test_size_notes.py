@@ -118,6 +118,10 @@ def test_a_run_goes_to_the_size_it_has(
     assert noted(snap_of(row, before, ran_s=ran_s, p=p)) == after
 
 
+def written(ago_s: float, *, doubtful: bool = False) -> SizeHistory:
+    return SizeHistory(written=S4, written_s=NOW_S - ago_s, doubtful=doubtful)
+
+
 @pytest.mark.parametrize(
     ("held", "before", "shapes", "after"),
     [
@@ -131,21 +135,11 @@ def test_a_run_goes_to_the_size_it_has(
         (Held.UNAVAILABLE, SizeHistory(written=S4), [], SizeHistory(refused=frozenset({S4}))),
         (Held.UNAVAILABLE, OLD, [], OLD),
         # Slurm shows the old one after a minute; then after another.
+        (Held.NO, written(59), [S4], written(59)),
+        (Held.NO, written(61), [S4], written(0, doubtful=True)),
         (
             Held.NO,
-            SizeHistory(written=S4, written_s=NOW_S - 59),
-            [S4],
-            SizeHistory(written=S4, written_s=NOW_S - 59),
-        ),
-        (
-            Held.NO,
-            SizeHistory(written=S4, written_s=NOW_S - 61),
-            [S4],
-            SizeHistory(written=S4, written_s=NOW_S, doubtful=True),
-        ),
-        (
-            Held.NO,
-            SizeHistory(written=S4, written_s=NOW_S - 61, doubtful=True),
+            written(61, doubtful=True),
             [S4],
             SizeHistory(refused=frozenset({S4}), written_s=NOW_S - 61, doubtful=True),
         ),

@@ -86,173 +86,113 @@ class Look(NamedTuple):
     run: RunId = RUN
 
 
-@pytest.mark.parametrize(
-    ("launcher", "looks"),
-    [
-        pytest.param(
-            "torchrun",
-            [Look(5, [AGENT, ONE, TWO], ""), Look(600, [AGENT, ONE, TWO], CLAIMED)],
-            id="torchrun",
-        ),
-        pytest.param(
-            "torchrun",
-            [
-                Look(5, [AGENT], ""),
-                Look(40, [AGENT, ONE], ""),
-                Look(60, [AGENT, ONE], SO_FAR),
-                Look(639, [AGENT, ONE], SO_FAR),
-                Look(700, [AGENT, ONE], CLAIMED),
-            ],
-            id="torchrun, late workers",
-        ),
-        pytest.param(
-            "torchrun",
-            [Look(5, [AGENT, ONE], ""), Look(119, [AGENT, ONE, TAKES], "")],
-            id="torchrun, handler in a worker",
-        ),
-        pytest.param(
-            "torchrun",
-            [Look(5, [AGENT, ONE], ""), Look(119, [AGENT, ONE], "", mark=LISTENING_FILE)],
-            id="torchrun, request file",
-        ),
-        pytest.param(
-            "srun",
-            [Look(5, [SRUN, ONE, TWO], ""), Look(600, [SRUN, ONE, TWO], CLAIMED)],
-            id="srun",
-        ),
-        pytest.param(
-            "srun",
-            [Look(5, [SRUN, ONE], ""), Look(60, [SRUN, ONE, process(8, takes=True)], "")],
-            id="srun, handler in a task",
-        ),
-        pytest.param("srun", [Look(t, [SRUN], "") for t in (5, 119)], id="srun, no task here"),
-        pytest.param(
-            "plain",
-            [Look(5, [BASH, TAKES], ""), Look(9, [BASH, TAKES], "", asked=True)],
-            id="shell before a handler",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [process(1, "bash", takes=True), process(3, "sleep")], "", asked=True),
-                Look(9, [BASH, process(3, "cp")], "", is_sent=True),
-                Look(20, [BASH], SO_FAR),
-                Look(80, [BASH], CLAIMED),
-            ],
-            id="shell with a trap that has run",
-        ),
-        pytest.param(
-            "plain",
-            [Look(5, [BASH, SRUN], ""), Look(9, [BASH, SRUN], "", asked=True)]
-            + [Look(t, [BASH, SRUN], SO_FAR, asked=True) for t in (12, 9000)],
-            id="srun in a shell, no task here",
-        ),
-        pytest.param(
-            "plain",
-            [Look(5, [BASH], ""), Look(26, [BASH], SO_FAR), Look(70, [BASH, ONE], SO_FAR)],
-            id="shell before a program that starts",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [BASH, ONE], ""),
-                Look(20, [BASH], ""),
-                Look(75, [BASH], SO_FAR),
-                Look(80, [BASH], CLAIMED),
-            ],
-            id="the training is gone",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(t, [BASH, ONE, process(t, "sleep")], word)
-                for t, word in ((5, ""), (55, SO_FAR), (599, SO_FAR), (660, CLAIMED))
-            ],
-            id="a shell that waits in a loop",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(t, [process(1), process(t, is_fork=True)], word)
-                for t, word in ((5, ""), (599, SO_FAR), (660, CLAIMED))
-            ],
-            id="new loader workers",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [BASH, ONE], "", mark=LISTENING_FILE),
-                Look(10, [BASH], ""),
-                Look(65, [BASH], SO_FAR),
-                Look(71, [BASH], CLAIMED, asked=True),
-            ],
-            id="the training is gone that read the request file",
-        ),
-        pytest.param("plain", [Look(5, [process(1, "sleep")], CLAIMED)], id="sleep"),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [BASH, ONE], ""),
-                Look(30, [BASH, ONE, TWO], ""),
-                Look(60, [BASH, ONE, TWO], SO_FAR),
-                Look(625, [BASH, ONE, TWO], SO_FAR),
-                Look(690, [BASH, ONE, TWO], CLAIMED),
-                Look(750, [BASH, ONE, process(8, takes=True)], ""),
-            ],
-            id="handler after 10 minutes behind a shell",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [AGENT], "", mark=IMPORTED_FILE),
-                Look(600, [AGENT], SO_FAR),
-                Look(9000, [AGENT], SO_FAR, asked=True),
-            ],
-            id="first call of should_checkpoint after an epoch",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [BASH, ONE], "", mark=IMPORTED_FILE),
-                Look(100, [BASH], ""),
-                Look(160, [BASH], CLAIMED),
-            ],
-            id="the training is gone that might have looked",
-        ),
-        pytest.param(
-            "plain",
-            [Look(t, [process(1, code=f"{t} kB")], "") for t in (5, 35, 65, 95)],
-            id="still importing",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [AGENT], ""),
-                Look(10, [AGENT], "", asked=True),
-                Look(13, [AGENT], SO_FAR, asked=True),
-                Look(599, [AGENT], SO_FAR, asked=True),
-                Look(600, [AGENT], CLAIMED, asked=True),
-                Look(601, [process(1, takes=True)], "", asked=True),
-                Look(1300, [AGENT], "", asked=True),
-            ],
-            id="handler after all",
-        ),
-        pytest.param(
-            "plain",
-            [
-                Look(5, [AGENT], ""),
-                Look(600, [AGENT], CLAIMED),
-                Look(665, [AGENT], "", run=RunId(2, 1)),
-            ],
-            id="started anew in place",
-        ),
+RUNS: dict[str, list[Look]] = {
+    "torchrun": [Look(5, [AGENT, ONE, TWO], ""), Look(600, [AGENT, ONE, TWO], CLAIMED)],
+    "torchrun: late workers": [
+        Look(5, [AGENT], ""),
+        Look(40, [AGENT, ONE], ""),
+        Look(60, [AGENT, ONE], SO_FAR),
+        Look(639, [AGENT, ONE], SO_FAR),
+        Look(700, [AGENT, ONE], CLAIMED),
     ],
-)
-def test_a_run_is_unhandled_once_no_handler_is_to_be_expected(
-    tmp_path: Path, launcher: str, looks: list[Look]
-) -> None:
+    "torchrun: handler in a worker": [
+        Look(5, [AGENT, ONE], ""),
+        Look(119, [AGENT, ONE, TAKES], ""),
+    ],
+    "torchrun: request file": [
+        Look(5, [AGENT, ONE], ""),
+        Look(119, [AGENT, ONE], "", mark=LISTENING_FILE),
+    ],
+    "srun": [Look(5, [SRUN, ONE, TWO], ""), Look(600, [SRUN, ONE, TWO], CLAIMED)],
+    "srun: handler in a task": [
+        Look(5, [SRUN, ONE], ""),
+        Look(60, [SRUN, ONE, process(8, takes=True)], ""),
+    ],
+    "srun: no task here": [Look(t, [SRUN], "") for t in (5, 119)],
+    "plain: shell before a handler": [
+        Look(5, [BASH, TAKES], ""),
+        Look(9, [BASH, TAKES], "", asked=True),
+    ],
+    "plain: shell with a trap that has run": [
+        Look(5, [process(1, "bash", takes=True), process(3, "sleep")], "", asked=True),
+        Look(9, [BASH, process(3, "cp")], "", is_sent=True),
+        Look(20, [BASH], SO_FAR),
+        Look(80, [BASH], CLAIMED),
+    ],
+    "plain: srun in a shell, no task here": [
+        Look(5, [BASH, SRUN], ""),
+        Look(9, [BASH, SRUN], "", asked=True),
+    ]
+    + [Look(t, [BASH, SRUN], SO_FAR, asked=True) for t in (12, 9000)],
+    "plain: shell before a program that starts": [
+        Look(5, [BASH], ""),
+        Look(26, [BASH], SO_FAR),
+        Look(70, [BASH, ONE], SO_FAR),
+    ],
+    "plain: the training is gone": [
+        Look(5, [BASH, ONE], ""),
+        Look(20, [BASH], ""),
+        Look(75, [BASH], SO_FAR),
+        Look(80, [BASH], CLAIMED),
+    ],
+    "plain: a shell that waits in a loop": [
+        Look(t, [BASH, ONE, process(t, "sleep")], word)
+        for t, word in ((5, ""), (55, SO_FAR), (599, SO_FAR), (660, CLAIMED))
+    ],
+    "plain: new loader workers": [
+        Look(t, [process(1), process(t, is_fork=True)], word)
+        for t, word in ((5, ""), (599, SO_FAR), (660, CLAIMED))
+    ],
+    "plain: the training is gone that read the request file": [
+        Look(5, [BASH, ONE], "", mark=LISTENING_FILE),
+        Look(10, [BASH], ""),
+        Look(65, [BASH], SO_FAR),
+        Look(71, [BASH], CLAIMED, asked=True),
+    ],
+    "plain: sleep": [Look(5, [process(1, "sleep")], CLAIMED)],
+    "plain: handler after 10 minutes behind a shell": [
+        Look(5, [BASH, ONE], ""),
+        Look(30, [BASH, ONE, TWO], ""),
+        Look(60, [BASH, ONE, TWO], SO_FAR),
+        Look(625, [BASH, ONE, TWO], SO_FAR),
+        Look(690, [BASH, ONE, TWO], CLAIMED),
+        Look(750, [BASH, ONE, process(8, takes=True)], ""),
+    ],
+    "plain: first call of should_checkpoint after an epoch": [
+        Look(5, [AGENT], "", mark=IMPORTED_FILE),
+        Look(600, [AGENT], SO_FAR),
+        Look(9000, [AGENT], SO_FAR, asked=True),
+    ],
+    "plain: the training is gone that might have looked": [
+        Look(5, [BASH, ONE], "", mark=IMPORTED_FILE),
+        Look(100, [BASH], ""),
+        Look(160, [BASH], CLAIMED),
+    ],
+    "plain: still importing": [Look(t, [process(1, code=f"{t} kB")], "") for t in (5, 35, 65, 95)],
+    "plain: handler after all": [
+        Look(5, [AGENT], ""),
+        Look(10, [AGENT], "", asked=True),
+        Look(13, [AGENT], SO_FAR, asked=True),
+        Look(599, [AGENT], SO_FAR, asked=True),
+        Look(600, [AGENT], CLAIMED, asked=True),
+        Look(601, [process(1, takes=True)], "", asked=True),
+        Look(1300, [AGENT], "", asked=True),
+    ],
+    "plain: started anew in place": [
+        Look(5, [AGENT], ""),
+        Look(600, [AGENT], CLAIMED),
+        Look(665, [AGENT], "", run=RunId(2, 1)),
+    ],
+}
+"""By the launcher and what is special; what dlrun sees, look by look."""
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_is_unhandled_once_no_handler_is_to_be_expected(tmp_path: Path, run: str) -> None:
     """Whatever starts the training, and never while it may still be starting."""
     environ = {"SLURM_DL_RUN_DIR": str(tmp_path)}
+    looks = RUNS[run]
+    launcher = run.partition(":")[0]
     options = parse_options(["--launcher", launcher, "--", "train"], environ)
     child, controller, said = FakeChild(), FakeController(), list[str]()
     watch = HandlerWatch(options, cast("JobController", controller), said.append)
