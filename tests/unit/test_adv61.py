@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import build
@@ -18,8 +19,9 @@ import pytest
 from slurm_dl.forecast import calibration
 from slurm_dl.forecast.calibration import ForecastBook
 from slurm_dl.ledger.noted import ForecastRange
-from slurm_dl.ledger.sqlite.reader import LedgerReader
+from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.jobs import JobState
 from slurm_dl.shadow import old_segments
@@ -251,3 +253,29 @@ def test_the_last_verdicts_are_the_last_after_a_restart(
     assert (book.score.ranges, book.score.held) == (1, 0)
 
     assert ForecastBook(lambda: ledger).score == book.score
+
+
+@pytest.mark.xfail(strict=True, reason="verdicts go with what is a week old")
+def test_a_quiet_week_costs_no_verdict(path: Path) -> None:
+    """The score is of the last `LAST` ranges, however old; so the docs have it."""
+    store = SqliteStore(path)
+    ledger = Ledger(store)
+    judged = dataclasses.replace(_said(1), held=True, error_s=1.0)
+    ledger.note([judged])
+    told = ForecastBook(lambda: ledger).score
+    store.save(StoreChange(over_before_s=NOW_S + 1))
+
+    assert ForecastBook(lambda: ledger).score == told
+
+
+@pytest.mark.xfail(strict=True, reason="the report needs the form of today, and names a column")
+def test_a_ledger_that_no_daemon_has_opened_since_the_upgrade_says_so(path: Path) -> None:
+    """The packages are new, and the daemon was not started again yet."""
+    old = Path(__file__).parents[1] / "packages" / "ledgers" / "schema-10.sql"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript(old.read_text())
+
+    with pytest.raises(PastError) as failed:
+        LedgerReader(path).shadow_since(0.0, ("gpu",))
+
+    assert "no such" not in str(failed.value)
