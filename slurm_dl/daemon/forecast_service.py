@@ -27,6 +27,7 @@ from slurm_dl.forecast.start_time_text import FEW_RUNS
 from slurm_dl.forecast.worker import ForecastError, asked_of_worker, run_worker
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.noted import ForecastRange
+from slurm_dl.ledger.sqlite.store import StoreError
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import PENDING
@@ -82,7 +83,12 @@ class Forecasts:
         """
         if now.cycle is None:
             return
-        book = self._book = self._book or ForecastBook(self.ledger)
+        if self._book is None:
+            try:
+                self._book = ForecastBook(self.ledger)
+            except StoreError:
+                return  # It is read at the next look.
+        book = self._book
         while not self._outcomes.empty():
             book.say(self._outcomes.get())
         book.see(now.cycle.snapshot)

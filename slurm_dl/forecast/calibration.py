@@ -62,12 +62,10 @@ class ForecastBook:
     def __init__(self, ledger: Callable[[], Ledger] | None = None) -> None:
         self._ledger = ledger
         known = () if ledger is None else ledger().noted(ForecastRange)
-        ranges = sorted(known, key=lambda one: one.asked_s)
-        # Those that were let go are let go again by the next look.
-        open_ = [one for one in ranges if one.held is None][-MOST_OPEN:]
-        self._open = {one.job_id: one for one in open_}
+        ranges = sorted(known, key=lambda one: (one.judged_s, one.asked_s))
+        self._open = {one.job_id: one for one in ranges if one.held is None and not one.judged_s}
         self._verdicts = deque((one for one in ranges if one.held is not None), maxlen=LAST)
-        self._news: list[ForecastRange] = []
+        self._news: dict[tuple[int, float], ForecastRange] = {}
 
     @property
     def score(self) -> ForecastScore:
@@ -88,31 +86,37 @@ class ForecastBook:
         if said.job_id in self._open:
             return
         self._open[said.job_id] = said
-        self._news.append(said)
+        self._note(said)
         while len(self._open) > MOST_OPEN:
-            del self._open[next(iter(self._open))]
+            self._let_go(next(iter(self._open)), said.asked_s)
 
     def see(self, snap: Snapshot) -> None:
         """Judge what *snap* decides."""
-        row_of, jobs = snap.jobs.rows if self._open else {}, snap.jobs
+        rows, jobs = snap.jobs.rows if self._open else {}, snap.jobs
         for job_id, said in tuple(self._open.items()):
-            row = row_of.get(job_id)  # type: ignore[call-overload]
+            row = rows.get(job_id)  # type: ignore[call-overload]
             if row is None:
-                del self._open[job_id]
+                self._let_go(job_id, snap.now_s)
                 continue
             state, start_s = int(jobs.state[row]), float(jobs.start_s[row])
             # One that is cancelled before it starts has its end for a start.
             if state == JobState.FAILED and start_s >= float(jobs.end_s[row]) > 0:
-                del self._open[job_id]
+                self._let_go(job_id, snap.now_s)
                 continue
             started = state != PENDING and start_s > 0
             verdict = judged(said, start_s=start_s if started else None, now_s=snap.now_s)
             if verdict is not None:
                 self._verdicts.append(verdict)
-                self._news.append(verdict)
+                self._note(dataclasses.replace(verdict, judged_s=snap.now_s))
                 del self._open[job_id]
-        if self._news and self._ledger is not None:
-            # That they cannot be stored costs a figure and nothing else.
-            with contextlib.suppress(StoreError):
-                self._ledger().note(self._news)
-        self._news = []
+        # That they cannot be stored costs a figure and nothing else; it is tried again.
+        with contextlib.suppress(StoreError):
+            if self._news and self._ledger is not None:
+                self._ledger().note(tuple(self._news.values()))
+            self._news.clear()
+
+    def _let_go(self, job_id: int, now_s: float) -> None:
+        self._note(dataclasses.replace(self._open.pop(job_id), judged_s=now_s))
+
+    def _note(self, said: ForecastRange) -> None:
+        self._news[said.job_id, said.asked_s] = said

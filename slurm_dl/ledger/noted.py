@@ -31,7 +31,7 @@ class ShadowJob:
     start_s: float  # First start, epoch seconds
     ran_s: float  # Seconds it ran, over all its runs
     end_s: float  # Its end; of others the last look that listed it, epoch seconds
-    how: str  # ``C`` ended with success, ``F`` without, ``V`` vanished; empty: not over
+    how: str  # ``C`` ended with success, ``F`` without, ``V`` vanished; empty: runs, ``W``: waits
     opted_in: bool  # It had declared a preemption contract
 
 
@@ -120,6 +120,7 @@ class ForecastRange:
     high_s: float  # Inf if it has no end within the horizon
     held: bool | None = None  # The job started inside it; None: not judged yet
     error_s: float | None = None  # Start less median, seconds; None where either is unknown
+    judged_s: float = 0.0  # When it was judged, or let go without a verdict; 0: it is waited for
 
 
 Noted = ShadowJob | PlannedHandover | MinuteTotals | ForecastRange
@@ -129,7 +130,8 @@ Noted = ShadowJob | PlannedHandover | MinuteTotals | ForecastRange
 class ShadowRecord:
     """All that is known of shadow mode since some instant."""
 
-    minutes: tuple[MinuteTotals, ...]  # In the order of time
+    minutes: tuple[MinuteTotals, ...]  # As they were written
     planned: tuple[PlannedHandover, ...]  # In the order of their begin
     ended: tuple[ShadowJob, ...]  # Jobs that have run and ended, or vanished
     unfinished: tuple[ShadowJob, ...]  # Jobs that have run and were not over at the last look
+    bad: int = 0  # Rows that could not be read

@@ -169,7 +169,7 @@ def all_of(period: Period) -> Sample:
     begin_s, end_s = period.begin_s, period.end_s
     groups = [
         NodeGroup(nodes=nodes, gpus=gpus, gpu_type=kind or "gpu")
-        for nodes, gpus, kind in period.minutes[-1].shape
+        for nodes, gpus, kind in period.last.shape
         if nodes > 0 and gpus > 0
     ]
     if not groups:
@@ -185,7 +185,7 @@ def all_of(period: Period) -> Sample:
     # What ran at the beginning comes first, and so starts first.
     jobs.sort(key=lambda j: (j.submit_s, j.start_s >= j.submit_s, j.job_id))
     shape = ClusterShape(tuple(groups))
-    return Sample(tuple(jobs), shape, begin_s, period.minutes[-1].never_ran).on(shape)
+    return Sample(tuple(jobs), shape, begin_s, period.last.never_ran).on(shape)
 
 
 def both(

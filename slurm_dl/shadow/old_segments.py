@@ -32,6 +32,8 @@ from slurm_dl.logging_setup import logger
 DIRECTORY: Final = "shadow"
 _FILE = re.compile(r"[0-9]{12}\.jsonl|wishes\.jsonl")
 _MOST_BYTES = 64 << 20
+_LARGEST = 1e13
+"""No number of ours is so large."""
 _KINDS: Final[dict[str, type]] = {
     "job": ShadowJob, "wish": PlannedHandover, "looks": MinuteTotals
 }  # fmt: skip
@@ -53,11 +55,14 @@ def import_segments(state_dir: Path, ledger: Ledger) -> None:
     minutes: list[MinuteTotals] = []
     count = bad = 0
     for path in sorted(p for p in directory.iterdir() if _FILE.fullmatch(p.name)):
-        if path.stat().st_mtime < time.time() - FORGET_AFTER_S:
-            continue
         # A start may take a minute for each file.
         notify("EXTEND_TIMEOUT_USEC=60000000", "STATUS=reading files of shadow mode")
-        rows = list(_rows(path))
+        try:
+            is_old = path.stat().st_mtime < time.time() - FORGET_AFTER_S
+            rows = [] if is_old else list(_rows(path))
+        except OSError as err:
+            logger().warning("a file of shadow mode is left out", file=path.name, because=str(err))
+            continue
         for row in rows:
             if isinstance(row, PlannedHandover):
                 planned[row.key] = _joined(planned.get(row.key, row), row)
@@ -109,7 +114,9 @@ def _rows(path: Path) -> Iterator[Noted | None]:
 def row_of(line: bytes) -> Noted | None:
     """The row that a *line* is: a JSON array of a word and the fields in their order."""
     try:
-        word, *values = json.loads(line)
+        word, *values = json.loads(
+            line, parse_int=_bounded, parse_float=_bounded, parse_constant=_bounded
+        )
         kind = _KINDS[word]
         if kind is PlannedHandover:
             values[7] = [_named(PlannedVictim, victim) for victim in values[7]]
@@ -117,6 +124,13 @@ def row_of(line: bytes) -> Noted | None:
     except (LookupError, RecursionError, TypeError, ValueError):
         return None
     return row
+
+
+def _bounded(text: str) -> float:
+    value = float(text)
+    if not abs(value) < _LARGEST:
+        raise ValueError(text)
+    return int(value) if value.is_integer() else value
 
 
 def _named(kind: type, values: list[object]) -> dict[str, object]:

@@ -63,7 +63,11 @@ class ShadowRecorder:
             return
         snap = cycle.snapshot
         if self._planned is None:
-            self._planned = self._begun(snap)
+            try:
+                self._planned = self._begun(snap)
+            except StoreError as err:
+                self._say_full(err)
+                return
         elif self._before is not None:
             before = self._before.jobs
             gone = (before.state > PENDING) & ~is_in(before.job_id, snap.jobs.job_id)
@@ -131,11 +135,7 @@ class ShadowRecorder:
         try:
             self._ledger().note(tuple(self._unwritten.values()), self._unfinished)
         except StoreError as err:
-            if not self._is_full:
-                self._is_full = True
-                logging_setup.logger().warning(
-                    "what shadow mode sees cannot be kept", because=str(err)
-                )
+            self._say_full(err)
             surplus = len(self._unwritten) - _MOST_UNWRITTEN
             for oldest in [*self._unwritten][: max(0, surplus)]:
                 del self._unwritten[oldest]
@@ -146,6 +146,11 @@ class ShadowRecorder:
         if self._is_full:
             self._is_full = False
             logging_setup.logger().info("what shadow mode sees is kept again")
+
+    def _say_full(self, err: StoreError) -> None:
+        if not self._is_full:
+            self._is_full = True
+            logging_setup.logger().warning("what shadow mode sees cannot be kept", because=str(err))
 
 
 def live(snap: Snapshot) -> Bool:
@@ -174,7 +179,7 @@ def jobs_at(snap: Snapshot, mask: Bool, how: str = "") -> Iterable[ShadowJob]:
             start_s=start_s,
             ran_s=max(float(memory.ran_s[row]), 0.0),
             end_s=max(snap.now_s, start_s),
-            how=how,
+            how=how or ("" if jobs.state[row] > PENDING else "W"),
             opted_in=snap.seen.claim(job_id).contract is not None,
         )
 

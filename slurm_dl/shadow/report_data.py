@@ -32,21 +32,26 @@ class Period(ShadowRecord):
 
     begin_s: float  # First look in it, epoch seconds
     end_s: float  # Last look in it, epoch seconds
+    last: MinuteTotals  # The minute that was written last
 
 
 def period_of(recorded: ShadowRecord, since_s: float) -> Period | None:
     """What was recorded since *since_s*, epoch seconds; None if nobody looked then."""
-    minutes = tuple(m for m in recorded.minutes if m.to_s >= since_s)
-    if not minutes:
+    written = [m for m in recorded.minutes if m.to_s >= since_s]
+    if not written:
         return None
+    minutes = tuple(sorted(written, key=lambda m: m.from_s))
     begin_s = max(since_s, minutes[0].from_s)
     # One that was not seen to end is open.
     until_s = [max(p.last_s, p.started_s) if p.end else math.inf for p in recorded.planned]
     planned = [p for p, end_s in zip(recorded.planned, until_s, strict=True) if end_s >= begin_s]
+    # Planned hand-overs and ends are written at once, looks minute by minute.
+    end_s = max([*(m.to_s for m in minutes), *(p.last_s for p in planned)])
     return Period(
         begin_s=begin_s,
-        # Planned hand-overs and ends are written at once, looks minute by minute.
-        end_s=max([*(m.to_s for m in minutes), *(p.last_s for p in planned)]),
+        end_s=end_s,
+        last=written[-1],
+        bad=recorded.bad,
         minutes=minutes,
         planned=tuple(planned),
         ended=tuple(j for j in recorded.ended if j.end_s >= begin_s),
@@ -123,7 +128,8 @@ class Report:
     to_s: float
     covered_s: float  # Seconds of it in which somebody looked
     looks: int
-    missed: int  # Looks and lines
+    missed: int  # Planned hand-overs and rows that could not be kept
+    bad: int  # Rows that could not be read
     policies: tuple[str, ...]  # What was in force, in the order of time
     modes: tuple[str, ...]
     gpus: float  # At the last look
@@ -153,6 +159,7 @@ def report_of(period: Period, restart_s: float, name_of: Names) -> Report:
         covered_s=covered_s(lookouts, period.begin_s),
         looks=sum(o.looks for o in lookouts),
         missed=sum(o.missed for o in lookouts),
+        bad=period.bad,
         policies=tuple(dict.fromkeys(o.policy for o in lookouts)),
         modes=tuple(dict.fromkeys(o.mode for o in lookouts)),
         gpus=lookouts[-1].gpus,

@@ -69,8 +69,9 @@ def doubts(report: Report) -> list[str]:
     is_native = "native" in report.modes
     said: dict[str, object] = {
         f"Nobody looked for {ago(gap_s)} of the time: what happened then is missing.": has_gap,
-        f"{report.missed:,} planned hand-overs or rows could not be kept: there may have been more "
-        "hand-overs than are listed.": report.missed,
+        f"{report.missed:,} planned hand-overs or rows could not be kept, and {report.bad:,} rows "
+        "could not be read: there may have been more hand-overs than are listed.": report.missed
+        or report.bad,
         "The policy, or who preempts, was changed in this time; the list mixes them.": is_mixed,
         "With preemption.mode native Slurm chooses whom to stop, by the priorities that it is "
         "given. No plan of dlschedd says so beforehand, so no hand-over is listed.": is_native,

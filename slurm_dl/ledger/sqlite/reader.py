@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.attained_service import EndedRun
@@ -38,6 +38,7 @@ from slurm_dl.ledger.sqlite.rows import (
     SHADOW_JOBS,
     Table,
 )
+from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION
 from slurm_dl.model.booking import of_kind
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 from slurm_dl.model.errors import SlurmDlError
@@ -49,8 +50,6 @@ _WITHIN_S = 1.0
 
 _PIECE = 10_000
 """Rows that are read at once."""
-
-_T = TypeVar("_T")
 
 _JOB = (
     "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, "
@@ -143,33 +142,44 @@ class LedgerReader:
         """What shadow mode has kept since then, epoch seconds.
 
         Args:
-            partitions: Ended jobs of these, and of several at once.
+            partitions: Ended jobs of these.
         """
+        bad: list[object] = []
         with self._reading() as db:
+            if db.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
+                msg = "the ledger is of a version before: start dlschedd once"
+                raise ValueError(msg)
+            endings = _in_pieces(db, ENDINGS, "end_s >= ? AND start_s > 0 AND gpus > 0", since_s)
             ended = {
-                job.job_id: job
-                for ending in _in_pieces(db, ENDINGS, "start_s > 0 AND gpus > 0", since_s)
-                if ending.partition in {"", *partitions}
-                for job in [_shadow_job(ending)]
+                ending.job_id: _shadow_job(ending)
+                for ending in ENDINGS.sound(endings, bad)
+                if ending.partition in partitions
             }
-            noted = list(_in_pieces(db, SHADOW_JOBS, "true", since_s))
+            pieces = _in_pieces(db, SHADOW_JOBS, "(how IN ('', 'W') OR end_s >= ?)", since_s)
+            noted = list(SHADOW_JOBS.sound(pieces, bad))
             # Of a version that kept its own; a little more is known of those.
-            ended |= {job.job_id: job for job in noted if job.how in {"C", "F"}}
+            ended |= {JobId(job.job_id): job for job in noted if job.how in {"C", "F"}}
             rest = [
                 job
                 for job in noted
-                if job.job_id not in ended or ended[job.job_id].end_s < job.start_s
+                if (end := ended.get(JobId(job.job_id))) is None or end.end_s < job.start_s
             ]
-            return ShadowRecord(
-                minutes=MINUTES.read(db, "WHERE to_s >= ? ORDER BY from_s", since_s),
-                planned=PLANNED.read(
-                    db,
-                    "WHERE \"end\" = '' OR max(last_s, started_s) >= ? ORDER BY begin_s, key",
-                    since_s,
-                ),
-                ended=(*ended.values(), *(job for job in rest if job.how == "V")),
-                unfinished=tuple(job for job in rest if not job.how),
-            )
+            minutes = db.execute(
+                f"SELECT {MINUTES.columns} FROM minute WHERE to_s >= ? ORDER BY rowid",  # noqa: S608
+                (since_s,),
+            ).fetchall()
+            planned = db.execute(
+                f"SELECT {PLANNED.columns} FROM planned WHERE \"end\" = '' "  # noqa: S608
+                "OR max(last_s, started_s) >= ? ORDER BY begin_s, key",
+                (since_s,),
+            ).fetchall()
+        return ShadowRecord(
+            minutes=tuple(MINUTES.sound(minutes, bad)),
+            planned=tuple(PLANNED.sound(planned, bad)),
+            ended=(*ended.values(), *(job for job in rest if job.how == "V")),
+            unfinished=tuple(job for job in rest if job.how in {"", "W"}),
+            bad=len(bad),
+        )
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -184,19 +194,19 @@ class LedgerReader:
 
 
 def _in_pieces(
-    db: sqlite3.Connection, table: Table[_T], which: str, since_s: float
-) -> Iterator[_T]:
-    """The rows of *table* that are *which* and ended since then, epoch seconds, by job.
+    db: sqlite3.Connection, table: Table[Any], which: str, since_s: float
+) -> Iterator[Sequence[object]]:
+    """The rows of *table* that are *which* since then, epoch seconds, by job.
 
     A piece at a time: the daemon cannot write while a read goes on.
     """
     query = (
         f"SELECT {table.columns} FROM {table.name} "  # noqa: S608 - our own names
-        f"WHERE job_id > ? AND end_s >= ? AND {which} ORDER BY job_id LIMIT {_PIECE}"
+        f"WHERE job_id > ? AND {which} ORDER BY job_id LIMIT {_PIECE}"
     )
     last = -1
     while rows := db.execute(query, (last, since_s)).fetchall():
-        yield from map(table.value, rows)
+        yield from rows
         last = rows[-1][table.names.index("job_id")]
 
 

@@ -58,9 +58,17 @@ _NOTED = tuple(
     f"DELETE FROM {table} WHERE {at_s} < :before_s"  # noqa: S608 - our own names
     for table, at_s in (
         *(("planned", "last_s"), ("minute", "to_s")),
-        *(("shadow_job", "end_s"), ("forecast", "asked_s")),
+        ("shadow_job", "end_s"),
     )
 )
+
+
+_FORECASTS = """
+DELETE FROM forecast WHERE asked_s < :before_s AND judged_s < coalesce(
+    (SELECT min(judged_s) FROM (SELECT judged_s FROM forecast WHERE held IS NOT NULL
+        ORDER BY judged_s DESC LIMIT 200)), 9e99)
+"""
+"""The last verdicts are the score, however old."""
 
 
 def sweep(db: sqlite3.Connection, before_s: float) -> None:
@@ -69,5 +77,5 @@ def sweep(db: sqlite3.Connection, before_s: float) -> None:
     Raises:
         sqlite3.Error: It cannot be written.
     """
-    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS, _HANDOVERS, *_NOTED):
+    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS, _HANDOVERS, *_NOTED, _FORECASTS):
         db.execute(statement, {"before_s": before_s, "most": MOST_ROWS})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import is_dataclass
 from enum import EnumType
 from operator import attrgetter
@@ -88,7 +88,15 @@ class Table(Generic[_T]):
         """Insert *values*, in place of the rows that have their keys; see *changes*."""
         db.executemany(self._write, map(self.row, values))
 
-    def read(self, db: sqlite3.Connection, rest: str, *values: float | str) -> tuple[_T, ...]:
+    def sound(self, rows: Iterable[Sequence[object]], bad: list[object]) -> Iterator[_T]:
+        """The values of *rows*; those that are damaged are added to *bad* instead."""
+        for row in rows:
+            try:
+                yield self.value(row)
+            except ValueError:
+                bad.append(row)
+
+    def read(self, db: sqlite3.Connection, rest: str, *values: float) -> tuple[_T, ...]:
         """The rows that a SELECT with *rest* behind the name of the table finds.
 
         Raises:

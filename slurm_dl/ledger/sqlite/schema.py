@@ -130,6 +130,7 @@ _FORMS = (
         """CREATE TABLE forecast (
             job_id INTEGER NOT NULL, asked_s REAL NOT NULL, low_s REAL NOT NULL,
             median_s REAL NOT NULL, high_s REAL NOT NULL, held INTEGER, error_s REAL,
+            judged_s REAL NOT NULL,
             PRIMARY KEY (job_id, asked_s))""",
     ),
 )

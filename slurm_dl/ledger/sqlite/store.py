@@ -226,7 +226,7 @@ class SqliteStore:
             )
             db.executemany(ENDING_UPSERT, map(ENDINGS.row, change.endings))
             if change.unfinished is not None:
-                db.execute("DELETE FROM shadow_job WHERE how = ''")
+                db.execute("DELETE FROM shadow_job WHERE how IN ('', 'W')")
                 SHADOW_JOBS.write(db, change.unfinished)
             for kind in {type(row) for row in change.noted}:
                 NOTED[kind].write(db, (row for row in change.noted if type(row) is kind))
@@ -238,18 +238,20 @@ class SqliteStore:
         return RUNS.read(self._db, "WHERE job_id = ? ORDER BY start_s", job_id)
 
     def noted(self, kind: type[_T], /, **fields: str) -> tuple[_T, ...]:
-        """See `Store`.
+        """See `Store`; damaged rows are left out.
 
         Raises:
-            StoreError: They cannot be read, or are not what was written.
+            StoreError: They cannot be read.
         """
+        table, which = NOTED[kind], " AND ".join(f'"{name}" = ?' for name in fields)
         try:
-            which = " AND ".join(f'"{name}" = ?' for name in fields)
-            return NOTED[kind].read(self._db, f"WHERE {which}" if which else "", *fields.values())
+            rows = self._db.execute(
+                f"SELECT {table.columns} FROM {table.name} WHERE {which or 'true'}",  # noqa: S608
+                tuple(fields.values()),
+            )
+            return tuple(table.sound(rows, []))
         except sqlite3.Error as err:
             raise self._error(err) from err
-        except ValueError as err:
-            raise self._damaged(err) from err
 
     def close(self) -> None:
         """Let go of the file."""
