@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.job_shape import GpuNode, GpuPartition, HalfGpu, choose
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, HalfGpu, choose_half
 from slurm_dl.submit.slurm_calls import parse_partitions
 
 SINFO = """\
@@ -96,7 +96,7 @@ def part(*gres: str) -> GpuPartition:
 
 def test_half_the_shards_of_one_gpu() -> None:
     """Nodes without shards do not matter: Slurm does not put the job there."""
-    half = choose([part("gpu:a100:4,shard:a100:16(S:0)", "gpu:v100:4")], gpu_type=None)
+    half = choose_half([part("gpu:a100:4,shard:a100:16(S:0)", "gpu:v100:4")], gpu_type=None)
 
     assert half == HalfGpu(shards=2, gpu_type=None, types=("a100",), enough_up=True)
     assert half.request == "shard:2"
@@ -121,4 +121,4 @@ def test_half_the_shards_of_one_gpu() -> None:
 def test_what_cannot_be_halved(gres: tuple[str, ...], gpu_type: str | None, message: str) -> None:
     """Each says what to do."""
     with pytest.raises(ConfigError, match=message):
-        choose([part(*gres)], gpu_type=gpu_type)
+        choose_half([part(*gres)], gpu_type=gpu_type)
