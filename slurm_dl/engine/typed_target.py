@@ -10,8 +10,7 @@ import numpy as np
 from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.jobs import F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of, type_held
 
 
 class TypedResources:

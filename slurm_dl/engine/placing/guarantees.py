@@ -25,8 +25,7 @@ from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState, is_in
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
-from slurm_dl.placement.scheme import Scheme
+from slurm_dl.placement.scheme import GuaranteeQueue, Promise, Promising, Rows, Scheme
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 SHIELD = "it is guaranteed the nodes it runs on"
