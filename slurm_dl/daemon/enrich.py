@@ -15,9 +15,8 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.daemon.history_cache import HistoryCache
-from slurm_dl.engine.deadlines import counted_deadlines
-from slurm_dl.engine.preemption.setup_cost import setup_s
-from slurm_dl.engine.promise_terms import promises
+from slurm_dl.engine.preemption.stopping_cost import setup_s
+from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Deadlines, Preemption
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import expected_s

@@ -17,9 +17,8 @@ from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import PublishedState, text_of
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.explain.past_reasons import Sight
-from slurm_dl.engine.promise_terms import promises
+from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.forecast.quote import quoted
 from slurm_dl.forecast.start_time_text import LEAST_RUNS

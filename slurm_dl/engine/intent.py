@@ -24,11 +24,11 @@ from slurm_dl.engine.target import (
     NOBODY,
     PartitionPool,
     Rows,
+    TypedResources,
     choose_target,
     pools,
     to_serve,
 )
-from slurm_dl.engine.typed_target import TypedResources
 from slurm_dl.ledger.lease_credits import OWED, needs
 from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool, is_in

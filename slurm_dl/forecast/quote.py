@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.decide import admit, want
 from slurm_dl.engine.preemption.commitment import with_commitment
-from slurm_dl.engine.promise_terms import promises
+from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.waiting_sizes import at_shapes, moved_rows
 from slurm_dl.estimates.remaining_time import left_of

@@ -12,7 +12,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.placing.eligible_nodes import nodes_of_chosen_type
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.typed_target import TypedResources
+from slurm_dl.engine.target import TypedResources
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.model.snapshot import Snapshot

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
-from slurm_dl.engine.typed_target import TypedResources
+from slurm_dl.engine.target import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.policies.arithmetic.supply import type_held

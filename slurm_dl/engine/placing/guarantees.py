@@ -19,8 +19,8 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import HOLDING
 from slurm_dl.engine.placing.place_waiting import to_place
 from slurm_dl.engine.preemption.eligibility import Victims
-from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.settings import External, Native, Placement, Settings
+from slurm_dl.engine.site_factors import levels_of
 from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState, is_in

@@ -16,10 +16,9 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narr
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
 from slurm_dl.engine.preemption.defragmentation import defragment
-from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
 from slurm_dl.engine.preemption.growth import growths
-from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_context import DisplacementRule, HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import name_jobs, steps_of, strays
 from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
