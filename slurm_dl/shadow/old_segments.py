@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from slurm_dl.daemon.systemd_notify import notify
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S
-from slurm_dl.ledger.noted import (
+from slurm_dl.ledger.store_protocol import (
     UNSEEN,
     MinuteTotals,
     Noted,

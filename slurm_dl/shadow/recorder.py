@@ -16,8 +16,14 @@ import numpy as np
 from slurm_dl import logging_setup
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.ledger.noted import LONGEST_NAME, MinuteTotals, Noted, PlannedHandover, ShadowJob
 from slurm_dl.ledger.sqlite.store import StoreError
+from slurm_dl.ledger.store_protocol import (
+    LONGEST_NAME,
+    MinuteTotals,
+    Noted,
+    PlannedHandover,
+    ShadowJob,
+)
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, I64, NOT_HELD, PENDING, Bool, is_in

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import click
 
-from slurm_dl.ledger.noted import UNSEEN, PlannedHandover
+from slurm_dl.ledger.store_protocol import UNSEEN, PlannedHandover
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.shadow.report_data import HOUR_S, Balance, Report, Simulated, Touched, sooner_s
 from slurm_dl.text import ago, counted, safe

@@ -23,7 +23,7 @@ from slurm_dl.slurm.accounting.query import NAMED_FIELDS, parse
 from slurm_dl.slurm.read import gpu_holdings
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, devices_in, splits_in
-from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
+from slurm_dl.slurm.read.grammar import MOST_NODES, expand, names_in
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of

@@ -17,13 +17,13 @@ from slurm_dl import logging_setup
 from slurm_dl.config import Config
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.ledger.noted import (
+from slurm_dl.ledger.sqlite.reader import LedgerReader
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.store_protocol import (
     Noted,
     PlannedVictim,
     ShadowRecord,
 )
-from slurm_dl.ledger.sqlite.reader import LedgerReader
-from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.write_ahead import FORGET_AFTER_S, STEADY_S, Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim

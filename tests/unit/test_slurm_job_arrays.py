@@ -20,7 +20,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Detach
 from slurm_dl.model.snapshot import LeftOut
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.job_labels import tasks_as_one, tasks_of
+from slurm_dl.slurm.read.grammar import tasks_as_one, tasks_of
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading, read_nodes, site_of

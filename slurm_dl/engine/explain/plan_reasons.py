@@ -35,8 +35,7 @@ from slurm_dl.engine.preemption.start_again import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Deadlines, External, Native
-from slurm_dl.ledger.completions import endings_at
-from slurm_dl.ledger.job_past import PastJob
+from slurm_dl.ledger.completions import PastJob, endings_at
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
