@@ -29,7 +29,7 @@ from slurm_dl.daemon.control.reception import Reception
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import ControlServer
 from slurm_dl.daemon.control.status_answer import ControlContext
-from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.preconditions import PauseSwitch
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide

@@ -9,8 +9,7 @@ from slurm_dl import logging_setup
 from slurm_dl.config.engine_settings import NO_PROFILES, deadlines_of, profiles_of, settings_of
 from slurm_dl.config.tree import Config
 from slurm_dl.daemon.components import Components
-from slurm_dl.daemon.enrich import Enricher, learn_on_one_core
-from slurm_dl.daemon.history_cache import HistoryCache
+from slurm_dl.daemon.enrich import Enricher, HistoryCache, learn_on_one_core
 from slurm_dl.daemon.metrics import counters
 from slurm_dl.engine.settings import (
     External,

@@ -34,7 +34,7 @@ from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.sizes import AS_ASKED, SIZE, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.supply import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 _ROUNDING = 1e-6

@@ -24,7 +24,7 @@ from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, RUNNING, Bool, He
 from slurm_dl.model.promise import NodeGroup, PromiseTerms, SharePlace, promises_in
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.placement.reservations import eligible
-from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import Policy
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import F64, I16, NOT_HELD, PENDING, Bool, is_in
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of, type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_of, type_held
 
 Rows = npt.NDArray[np.int64]
 

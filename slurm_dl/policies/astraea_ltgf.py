@@ -34,9 +34,13 @@ from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, I16, PENDING
 from slurm_dl.model.parameter_bounds import Count, Figures, Part, Positive, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served, tenant_of_past
-from slurm_dl.policies.arithmetic.supply import gpus_by_type
+from slurm_dl.policies.arithmetic.supply_and_demand import (
+    Tenants,
+    contenders,
+    gpus_by_type,
+    tenants,
+)
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 

@@ -20,7 +20,7 @@ from slurm_dl.cli.dlschedd.startup import LONGEST_WAIT_S, when_slurm_answers
 from slurm_dl.config import Config, load
 from slurm_dl.daemon.control.reception import pieces
 from slurm_dl.daemon.live_recordings import MOST_WAITING, LiveRecordings
-from slurm_dl.daemon.pause import FILE_NAME, PauseSwitch
+from slurm_dl.daemon.preconditions import FILE_NAME, PauseSwitch
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.rate_limits import CALM_POLLS, LONGEST_HELD_S, SlowDown
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s

@@ -16,7 +16,7 @@ from slurm_dl.engine.target import TypedResources
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo

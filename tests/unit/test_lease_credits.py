@@ -15,7 +15,7 @@ from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
 from slurm_dl.engine.target import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
-from slurm_dl.policies.arithmetic.supply import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.fifo import Fifo
 
 GAVEL = np.array([[0.455, 0.0], [0.455, 0.091], [0.091, 0.909]])

@@ -14,8 +14,8 @@ from pasts import past_columns
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, JobRow, JobState
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import tenants
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
+from slurm_dl.policies.arithmetic.supply_and_demand import tenants
 from slurm_dl.policies.astraea_ltgf import lifetimes
 
 HOUR_S = 3600.0

@@ -32,8 +32,7 @@ from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Action, OpenHandover, Plan, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.shadow import planned_handovers
-from slurm_dl.shadow.old_segments import import_segments, row_of
-from slurm_dl.shadow.recorder import ShadowRecorder, order_distance
+from slurm_dl.shadow.recorder import ShadowRecorder, import_segments, order_distance, row_of
 
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})
 NOW_S = build.NOW_S

@@ -18,8 +18,7 @@ from patience import eventually
 from slurm_dl import logging_setup
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.daemon.control.reception import Peer, RequestError
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.preconditions import WithdrawnError
+from slurm_dl.daemon.preconditions import PauseSwitch, WithdrawnError
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.takeover.lease import LeaseWatch, LockedError, held, shared
 from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby

@@ -18,8 +18,7 @@ from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import ConfigRequest, StatusRequest, parse
 from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.preconditions import WithdrawnError
+from slurm_dl.daemon.preconditions import PauseSwitch, WithdrawnError
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.daemon.systemd_notify import notify
 from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch

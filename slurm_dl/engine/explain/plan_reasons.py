@@ -31,7 +31,7 @@ from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
-from slurm_dl.engine.preemption.start_again import could_not_start_again
+from slurm_dl.engine.preemption.slurm_refusals import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Deadlines, External, Native

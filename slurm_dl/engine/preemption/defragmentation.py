@@ -20,8 +20,8 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import FreeResources, gres_held
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
-from slurm_dl.engine.preemption.limits_left import LimitsLeft
 from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
+from slurm_dl.engine.preemption.slurm_refusals import LimitsLeft
 from slurm_dl.engine.preemption.stopping_cost import save_restore_s
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.preemption.start_again import (
+from slurm_dl.engine.preemption.slurm_refusals import (
     Protection,
     could_not_start_again,
     shielded_by_deadline,

@@ -33,7 +33,7 @@ from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
-from slurm_dl.policies.arithmetic.supply import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from slurm_dl.model.jobs import F64, PENDING, Origin
 from slurm_dl.model.promise import Estimate, PromiseTerms
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need, Resource
-from slurm_dl.policies.arithmetic.supply import rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import rates_of
 
 FOREVER_S: Final = 10**10
 """A run time that nobody knows."""
