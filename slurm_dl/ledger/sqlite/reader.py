@@ -170,7 +170,8 @@ class LedgerReader:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        # Not ro: what a daemon that was killed had half written must be undone before a look.
+        uri = f"{self.path.absolute().as_uri()}?mode=rw"
         try:
             with closing(sqlite3.connect(uri, uri=True, timeout=_WITHIN_S)) as db:
                 yield db
