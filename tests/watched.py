@@ -37,8 +37,8 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.releases import parse_release
-from slurm_dl.slurm.running_config import SiteConfig
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(

@@ -21,9 +21,9 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.profile import Profile
 from slurm_dl.slurm.accounting.past_jobs import PastReader
 from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.controller import config_values, settings_in
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.pyslurm.reader import make_queue
-from slurm_dl.slurm.running_config import config_values, settings_in
 from slurm_dl.slurm.tool_runner import Slurm
 
 LEDGER_FILE = "ledger.sqlite"

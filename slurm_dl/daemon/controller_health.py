@@ -20,7 +20,7 @@ from slurm_dl.engine.leases import lease_of
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.plan import Action, OpenHandover, Requeue, SetSiteFactor, Signal, handover_of
 from slurm_dl.slurm.cluster import SlurmCluster
-from slurm_dl.slurm.controller_status import ControllerStatus
+from slurm_dl.slurm.controller import ControllerStatus
 from slurm_dl.text import ago
 
 DRIFT_S = 3.0

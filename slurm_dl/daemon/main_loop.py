@@ -328,7 +328,6 @@ class Daemon:
         return (*self._preconditions, self._parts.cluster)
 
     def _before(self, action: Action) -> None:
-        """End the cycle if nothing more may be done."""
         if why := self._why_idle() or self._health.why_not(action, self._parts):
             raise _CutShortError(why)
 
@@ -399,7 +398,6 @@ class Daemon:
         self._publish(reloaded=outcome)
 
     def _publish(self, **changes: object) -> None:
-        """Replace what stands on the board."""
         self.board.current = dataclasses.replace(
             self.board.current,
             config=self._loaded.config,

@@ -393,7 +393,6 @@ def deserved(snap: Snapshot, who: Tenants, quota: F64) -> F64:
 
 
 def _running_sum(values: F64) -> F64:
-    """Sum of the *values* before each of them."""
     before: F64 = np.cumsum(values) - values
     return before
 

@@ -35,7 +35,7 @@ from slurm_dl.policies.arithmetic.dominant_shares import (
     sum_by,
     weights_of,
 )
-from slurm_dl.policies.arithmetic.latest_start import latest_start
+from slurm_dl.policies.arithmetic.promise_needs import latest_start
 from slurm_dl.policies.arithmetic.supply_and_demand import (
     contenders,
     gpus_by_type,

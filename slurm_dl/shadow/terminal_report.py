@@ -153,7 +153,6 @@ def wish_rows(report: Report) -> list[list[str]]:
 
 
 def _outcome(wish: PlannedHandover, end_s: float) -> str:
-    """The real end of its wait."""
     waits = "waits for" if wish.lead else "for"
     return {
         "started": f"started {ago(wish.started_s - wish.begin_s)} later",

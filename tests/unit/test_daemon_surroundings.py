@@ -26,7 +26,7 @@ from slurm_dl.daemon.rate_limits import CALM_POLLS, LONGEST_HELD_S, SlowDown
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.json_types import Json
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.slurm.controller_status import ControllerStatus
+from slurm_dl.slurm.controller import ControllerStatus
 
 
 def test_a_pause_survives_a_restart(tmp_path: Path) -> None:

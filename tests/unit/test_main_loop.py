@@ -45,7 +45,7 @@ from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.sandbox import process_control
-from slurm_dl.slurm.controller_status import ControllerStatus
+from slurm_dl.slurm.controller import ControllerStatus
 
 YAML = """\
 manage: {{partitions: [gpu]}}

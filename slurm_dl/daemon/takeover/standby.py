@@ -26,7 +26,7 @@ from slurm_dl.daemon.wakeup import Wakeup
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.sqlite.store import StoreError
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.controller_status import ControllerHost, acting, same_host
+from slurm_dl.slurm.controller import ControllerHost, acting, same_host
 from slurm_dl.text import ago, safe
 
 SURE_AFTER = 2

@@ -335,7 +335,6 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
 
 
 def _is_asked(cycle: Cycle, row: int, job_id: JobId) -> bool:
-    """True if it runs and has been asked to give way already."""
     asked = [v for h in cycle.snapshot.handovers for v in h.victims if v.run.job_id == job_id]
     is_running = bool(cycle.snapshot.jobs.state[row] == JobState.RUNNING)
     return is_running and any(v.state is VictimState.SIGNALLED for v in asked)
@@ -350,7 +349,6 @@ def _could_not_start_again(cycle: Cycle, row: int) -> str:
 
 
 def _stopping(cycle: Cycle, row: int) -> list[str]:
-    """Cost of stopping a running job now."""
     snap, settings = cycle.snapshot, cycle.settings
     if settings is None or isinstance(cycle.mode, Native):
         return []

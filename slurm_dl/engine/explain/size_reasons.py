@@ -240,7 +240,6 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
 
 
 def _left(cycle: Cycle, victim: Victim, at_s: float) -> str:
-    """The seconds left to a victim that was signalled."""
     seen = cycle.snapshot.seen
     left_s = math.floor(victim.signalled_s + victim.contract.grace_s - at_s)
     if seen.has_acknowledged(victim.run):

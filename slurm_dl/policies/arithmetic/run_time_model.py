@@ -327,7 +327,6 @@ def _numbers(known: dict[str, int], words: tuple[str, ...]) -> I64:
 
 
 def _mixed(ended: Counts, censored: Counts) -> Distributions:
-    """The distribution of each class, mixed with that of all jobs."""
     own = life_tables(ended, censored)
     pooled = life_tables(ended.pooled(), censored.pooled())
     jobs = ended.number.sum(axis=1, keepdims=True)

@@ -217,7 +217,6 @@ def _gres(now: _Asked, job: str, gpus: int) -> str:
 
 
 def _cpu_settings(now: _Asked, job: str, cpus: int, nodes: int) -> list[str]:
-    """Settings of *cpus* CPUs on each of *nodes* nodes."""
     each = now.tasks_per_node
     if not each or cpus % each:
         msg = f"{job}: {cpus} CPUs a node do not go into {now.tasks} tasks"
