@@ -22,8 +22,7 @@ from slurm_dl.model.profile import Load, Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.placement.resource_request import PendingJob, ResourceRequests
 from slurm_dl.placement.scheme import Placer, Scheme
 
 RUNS = 1_000_000

@@ -12,7 +12,7 @@ from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
-from slurm_dl.slurm.read.hostlists import expand
+from slurm_dl.slurm.read.grammar import expand
 
 TWO = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=2, gpu_type="a100"),), nodes_per_leaf=0)
 """Two nodes of two GPUs each."""

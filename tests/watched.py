@@ -29,7 +29,7 @@ from slurm_dl.daemon.control.reception import Reception
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import ControlServer
 from slurm_dl.daemon.control.status_answer import ControlContext
-from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.preconditions import PauseSwitch
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
@@ -37,8 +37,8 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.releases import parse_release
-from slurm_dl.slurm.running_config import SiteConfig
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(

@@ -41,12 +41,11 @@ from slurm_dl.config.value_types import (
     wrong,
 )
 from slurm_dl.engine.placing.guarantees import tiers_of
-from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.promise_terms import promises
-from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, highest_site_factor
+from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, highest_site_factor, levels_of
 from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.placement.guarantee import Promising
+from slurm_dl.placement.scheme import Promising
 from slurm_dl.policies import policy_file
 from slurm_dl.policies.base import Policy
 from slurm_dl.text import number, shown

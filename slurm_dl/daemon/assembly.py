@@ -9,8 +9,7 @@ from slurm_dl import logging_setup
 from slurm_dl.config.engine_settings import NO_PROFILES, deadlines_of, profiles_of, settings_of
 from slurm_dl.config.tree import Config
 from slurm_dl.daemon.components import Components
-from slurm_dl.daemon.enrich import Enricher, learn_on_one_core
-from slurm_dl.daemon.history_cache import HistoryCache
+from slurm_dl.daemon.enrich import Enricher, HistoryCache, learn_on_one_core
 from slurm_dl.daemon.metrics import counters
 from slurm_dl.engine.settings import (
     External,
@@ -22,9 +21,9 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.profile import Profile
 from slurm_dl.slurm.accounting.past_jobs import PastReader
 from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.controller import config_values, settings_in
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.pyslurm.reader import make_queue
-from slurm_dl.slurm.running_config import config_values, settings_in
 from slurm_dl.slurm.tool_runner import Slurm
 
 LEDGER_FILE = "ledger.sqlite"

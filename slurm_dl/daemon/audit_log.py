@@ -133,7 +133,7 @@ def _plain(action: Action) -> dict[str, Json]:
 
 def folded(names: Collection[str]) -> str:
     """A node list as Slurm folds it."""
-    from slurm_dl.slurm.read.hostlists import fold  # noqa: PLC0415 - ClusterShell is slow
+    from slurm_dl.slurm.read.grammar import fold  # noqa: PLC0415 - ClusterShell is slow
 
     return fold(names) if names else ""
 

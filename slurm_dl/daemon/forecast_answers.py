@@ -17,8 +17,8 @@ from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, reported_left_s, text_of
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.commitment_cost import commitment_cost
 from slurm_dl.engine.explain.past_reasons import Sight, moment, why_left_out
+from slurm_dl.engine.explain.promise_reasons import commitment_cost
 from slurm_dl.engine.preemption.eligibility import waits_for
 from slurm_dl.forecast.worker import ForecastError
 from slurm_dl.json_types import Json, JsonObject, as_list, number

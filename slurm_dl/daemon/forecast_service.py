@@ -26,8 +26,8 @@ from slurm_dl.forecast.forward_runs import ForecastQuestion
 from slurm_dl.forecast.start_time_text import FEW_RUNS
 from slurm_dl.forecast.worker import ForecastError, asked_of_worker, run_worker
 from slurm_dl.json_types import JsonObject
-from slurm_dl.ledger.noted import ForecastRange
 from slurm_dl.ledger.sqlite.store import StoreError
+from slurm_dl.ledger.store_protocol import ForecastRange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import PENDING

@@ -80,7 +80,6 @@ class LedgerRecovery:
         self._succeeded(answer, rebuilt, left=len(due) - len(answer.asked))
 
     def _due(self, jobs: Sequence[int]) -> list[int]:
-        """Those of *jobs* to be asked about now."""
         now_s = self._clock()
         if now_s - self._asked_s < self._pause_s:
             return []

@@ -20,11 +20,9 @@ from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog, line_of
 from slurm_dl.daemon.breaker_resets import RELOAD, Resets
 from slurm_dl.daemon.components import Components, Loaded
 from slurm_dl.daemon.controller_health import ControllerHealth, is_backfilling
-from slurm_dl.daemon.cycle_log import CycleLog, one_line
 from slurm_dl.daemon.ledger_recovery import LedgerRecovery
-from slurm_dl.daemon.observers import Observer, Observers
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.preconditions import Precondition, WithdrawnError, first_refusal
+from slurm_dl.daemon.observers import CycleLog, Observer, Observers, one_line
+from slurm_dl.daemon.preconditions import PauseSwitch, Precondition, WithdrawnError, first_refusal
 from slurm_dl.daemon.published_state import Board, Durations, PublishedState, Reloaded, Trouble
 from slurm_dl.daemon.rate_limits import (
     LEAST_GAP_S,
@@ -330,7 +328,6 @@ class Daemon:
         return (*self._preconditions, self._parts.cluster)
 
     def _before(self, action: Action) -> None:
-        """End the cycle if nothing more may be done."""
         if why := self._why_idle() or self._health.why_not(action, self._parts):
             raise _CutShortError(why)
 
@@ -401,7 +398,6 @@ class Daemon:
         self._publish(reloaded=outcome)
 
     def _publish(self, **changes: object) -> None:
-        """Replace what stands on the board."""
         self.board.current = dataclasses.replace(
             self.board.current,
             config=self._loaded.config,

@@ -26,8 +26,8 @@ from slurm_dl.model.plan import Action, ForgetSteer
 from slurm_dl.model.sizes import size_of
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.base import Policy
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.read.queue_reader import ReaderChoice
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.text import escaped
 
 LETTERS: Mapping[JobState, str] = {

@@ -17,7 +17,7 @@ from slurm_dl.engine.fresh_look import LookAgain
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction, OpenHandover, Unfinished
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.slurm.controller_status import ControllerStatus
+from slurm_dl.slurm.controller import ControllerStatus
 
 LEAST_GAP_S = 1.0
 """Two cycles are at least this far apart, whatever wants them."""

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.slurm.controller import options
 from slurm_dl.slurm.read.vocabulary import limit_s
 from slurm_dl.slurm.releases import Release, Series, parse_release, series_of
-from slurm_dl.slurm.running_config import options
 
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 _LONGEST_SHOWN = 60

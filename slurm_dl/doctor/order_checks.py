@@ -8,9 +8,9 @@ import re
 from slurm_dl.doctor.controller_config import CannotTellError, duration_s
 from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.engine.waiting_line import WIDEST_BAND
+from slurm_dl.slurm.controller import PLUGIN
+from slurm_dl.slurm.controller import site_factor_plugin as configured_plugin
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import PLUGIN
-from slurm_dl.slurm.running_config import site_factor_plugin as configured_plugin
 
 _WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "TRES")
 _WEIGHT = re.compile(r"(?:[^=]+=)?([0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)

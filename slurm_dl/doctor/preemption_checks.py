@@ -8,6 +8,7 @@ from slurm_dl.doctor.controller_config import PartitionRecord
 from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.ledger.sqlite.reader import LedgerReader
 from slurm_dl.model.contract import DEFAULT_GRACE_S
+from slurm_dl.slurm.controller import requeue_hold as hold_of
 from slurm_dl.slurm.preflight import native_gaps
 from slurm_dl.slurm.requeue_facts import (
     JOB_REQUEUE_OFF,
@@ -15,7 +16,6 @@ from slurm_dl.slurm.requeue_facts import (
     NO_PREEMPTION,
     hold_told,
 )
-from slurm_dl.slurm.running_config import requeue_hold as hold_of
 from slurm_dl.text import escaped
 
 _GOOD_HOLD_S = 30

@@ -31,8 +31,8 @@ from slurm_dl.daemon.control.client import (
 from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.slurm.controller import config_values, partition_values
 from slurm_dl.slurm.read.grammar import words_of
-from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import user_name
 

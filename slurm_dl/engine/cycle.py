@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.fresh_look import LookAgain, with_fresh_look, with_room
 from slurm_dl.engine.settings import External, Mode, Settings
-from slurm_dl.engine.undone_writes import AskByHand, PassGate, UndoneWrites, sift_disturbing
+from slurm_dl.engine.site_factors import AskByHand, PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.booking import Entry, updated

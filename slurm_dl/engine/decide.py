@@ -17,25 +17,27 @@ from slurm_dl.engine.explain.promise_reasons import booked_in_words
 from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach, without_room
-from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, in_both, nodes_of_chosen_type
+from slurm_dl.engine.placing.eligible_nodes import (
+    EligibleNodes,
+    higher_tiers,
+    in_both,
+    nodes_of_chosen_type,
+)
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
-from slurm_dl.engine.placing.higher_tiers import higher_tiers
 from slurm_dl.engine.placing.hold import apart, barred_rows, in_turns, with_held
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
-from slurm_dl.engine.preemption.broken_contracts import note_broken
 from slurm_dl.engine.preemption.commitment import with_commitment
-from slurm_dl.engine.preemption.eligibility import Victims, displacers, waits_for
+from slurm_dl.engine.preemption.eligibility import Victims, displacers, note_broken, waits_for
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
 from slurm_dl.engine.preemption.surplus import Surplus, free_and_lent, lenders, movable, releasing
 from slurm_dl.engine.promise_terms import PROMISED, with_terms
 from slurm_dl.engine.settings import External, Native, Settings
-from slurm_dl.engine.size_notes import note_sizes
 from slurm_dl.engine.target import NOBODY, Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.engine.waiting_sizes import (
@@ -44,6 +46,7 @@ from slurm_dl.engine.waiting_sizes import (
     given_back,
     live_elastic,
     moved_rows,
+    note_sizes,
     reshapes,
     sizes_in,
     unsized,

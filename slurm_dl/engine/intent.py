@@ -24,17 +24,17 @@ from slurm_dl.engine.target import (
     NOBODY,
     PartitionPool,
     Rows,
+    TypedResources,
     choose_target,
     pools,
     to_serve,
 )
-from slurm_dl.engine.typed_target import TypedResources
 from slurm_dl.ledger.lease_credits import OWED, needs
 from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.sizes import AS_ASKED, SIZE, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 _ROUNDING = 1e-6

@@ -139,7 +139,7 @@ NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Bounds on the deadlines of jobs, see `engine.deadlines`."""
+    """Bounds on the deadlines of jobs, see `engine.promise_terms`."""
 
     share: float = 0.5  # Share of a pool's GPUs that jobs with deadlines ask for together, above 0
     account_share: float = 0.25  # Share that those of one account, or of one user, ask for, above 0

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from slurm_dl.ledger.noted import ForecastRange
 from slurm_dl.ledger.sqlite.store import StoreError
+from slurm_dl.ledger.store_protocol import ForecastRange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.jobs import PENDING, JobState
 from slurm_dl.model.snapshot import Snapshot

@@ -14,8 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from slurm_dl.engine.deadlines import counted_deadlines
-from slurm_dl.engine.promise_terms import promises
+from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64

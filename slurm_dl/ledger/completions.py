@@ -1,7 +1,7 @@
 """Jobs that are over, as Slurm last listed them: whose they were, and how they ended.
 
 Slurm forgets a job minutes after its end. What people may want to know of it then is written down
-in the look that first sees it over.
+in the look that first sees it over. `PastJob` is all that the ledger has of one job.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.ledger.attained_service import AttainedService, remembered
-from slurm_dl.model.ids import JobId
+from slurm_dl.ledger.attained_service import AttainedService, EndedRun, remembered
+from slurm_dl.model.handover import Purpose
+from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETED, I64, JobState, Remembered, is_in
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed
 
 LONGEST_TEXT = 200
@@ -143,3 +145,44 @@ def bounded_label(label: str) -> str:
 
 
 _MORE = ",...]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaveWay:
+    """One time that a job gave its GPUs back.
+
+    Attributes:
+        purpose: What that was for; None if it is not known any more, and with it the rest.
+    """
+
+    at_s: float  # When its run was seen gone, epoch seconds
+    notice_s: float  # From the signal until then, seconds; 0 if nobody knows
+    gpus: float  # GPUs it gave
+    handover_id: HandoverId  # The hand-over it was for
+    purpose: Purpose | None = None
+    beneficiaries: tuple[JobId, ...] = ()  # Jobs the GPUs went to
+    signal: str = ""  # What was sent
+    ended: int = 0  # See `Victim.ended`
+    held: float = 0.0  # GPUs it held; 0 if it is not known any more
+    then: Shape | None = None  # See `Victim.then`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """The ledger's record of one job.
+
+    Attributes:
+        last_seen_s: When Slurm last listed it, epoch seconds; 0 if that is not known any more.
+    """
+
+    job_id: JobId  # The job
+    attained_gpu_s: float  # GPU-seconds over all its runs
+    ran_s: float  # Seconds over all its runs
+    first_submit_s: float = 0.0  # First submit time, epoch seconds; 0 if it is not known any more
+    last_seen_s: float = 0.0
+    preemptions: int = 0  # How often it was preempted
+    incomplete: bool = False  # It ran unseen: it has received at least that much
+    runs: tuple[EndedRun, ...] = ()  # Runs that are over, oldest first
+    gave_way: tuple[GaveWay, ...] = ()  # Each time it gave way, oldest first
+    uids: frozenset[int] = frozenset()  # Whose it was, as far as anybody wrote that down
+    ending: JobEnding | None = None  # How it ended; None if nobody saw that, or it is not over

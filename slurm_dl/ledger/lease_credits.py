@@ -27,7 +27,7 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model.booking import Entry, of_kind
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Observed, Snapshot
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
 LEAST_LEASES: Final = -2.0
 MOST_LEASES: Final = 20.0

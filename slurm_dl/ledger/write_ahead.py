@@ -24,11 +24,9 @@ from slurm_dl.ledger.attained_service import AttainedService, EndedRun, answers_
 from slurm_dl.ledger.clock_adjustment import cut, cut_handover, cut_service, cut_steer
 from slurm_dl.ledger.completions import endings_of
 from slurm_dl.ledger.lease_credits import OWED, Owed
-from slurm_dl.ledger.noted import Noted, ShadowJob
-from slurm_dl.ledger.restarts import Restarts
+from slurm_dl.ledger.restarts import Restarts, knows, victim_gone, with_victim
 from slurm_dl.ledger.run_contracts import broken_contracts, with_run_contracts
-from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
-from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
+from slurm_dl.ledger.store_protocol import HOUR_S, Noted, ShadowJob, Store, StoreChange
 from slurm_dl.model.booking import Entry, entry, updated
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState

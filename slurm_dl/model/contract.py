@@ -106,7 +106,7 @@ class Claim:
         saved_s: When its last checkpoint was complete, epoch seconds, as dlrun reported it; None if
             none was reported. It may lie anywhere: whoever reads it puts it into the present run.
         due_s: Its deadline, epoch seconds; None if it has none. It may lie anywhere, and counts as
-            far as `engine.deadlines` lets it.
+            far as `engine.promise_terms` lets it.
         or_else: Its fate if the deadline cannot be promised; None if it says none. No effect yet.
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.

@@ -1,7 +1,7 @@
-"""The fullest nodes on which a job still fits, on as few nodes as may be.
+"""Orders of single nodes: the fullest, the emptiest, or those that suit a request best.
 
-It keeps empty nodes empty for the jobs that need them whole. Where a job may lie on more nodes than
-it asks for, fewer come first.
+Best fit keeps empty nodes empty for the jobs that need them whole. Where a job may lie on more
+nodes than it asks for, fewer come first.
 
 Source: the packing rule of the schedulers that Harmony compares with (INFOCOM 2019, section V);
 E-LAS, ICPP 2020 (placement).
@@ -19,9 +19,8 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.node_groups import GPUS, JOBS, NodeGroups, Rows
-from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.ranked_groups import Key
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.resource_request import Ask, PendingJob
 from slurm_dl.placement.scheme import Answer, Spot
 
 
@@ -60,3 +59,53 @@ class BestFit:
             if nodes is not None:
                 return Spot(nodes=nodes, why=self.why)
         return None
+
+
+def load(stock: NodeGroups, rows: Rows | slice, _ask: Ask) -> F64:
+    """``(k,)`` minus the shares of GPUs, CPUs and memory that are free; see `Key`."""
+    share = stock.free_share[:, rows]
+    key: F64 = share[0] + share[1]
+    key += share[2]
+    return -key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalance(BestFit):
+    """Fewest nodes first, then the least loaded nodes that fit."""
+
+    name: ClassVar[str] = "load_balance"
+    source: ClassVar[str] = "worst fit, as in DL2 (TPDS 2021) and Harmony (INFOCOM 2019)"
+    interpretation: ClassVar[str] = (
+        "a node's load is the sum of the shares of its GPUs, CPUs and memory that are taken"
+    )
+
+    key: ClassVar[Key] = load
+    why: ClassVar[str] = "the least loaded nodes it fits on"
+
+
+def _misalignment(stock: NodeGroups, rows: Rows | slice, ask: Ask) -> F64:
+    """``(k,)`` minus the alignment score; see `Key`."""
+    unit, free = stock.unit[:, rows], stock.free_share[:, rows]
+    score: F64 = ask.gpus * unit[0] * free[0]
+    score += ask.cpus * unit[1] * free[1]
+    score += ask.mem_mb * unit[2] * free[2]
+    return -score
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tetris(BestFit):
+    """Fewest nodes first, then the nodes that fit with the highest alignment score.
+
+    The score is the sum over resources of demand x free, each as a share of the whole node, so that
+    large demands go where much is left of what they need.
+    """
+
+    name: ClassVar[str] = "tetris"
+    source: ClassVar[str] = "Tetris, SIGCOMM 2014, section 3.2 (alignment score)"
+    interpretation: ClassVar[str] = (
+        "Jobs come in the policy's order; the paper weighs the score against the time left. "
+        "Network and disk are left out."
+    )
+
+    key: ClassVar[Key] = _misalignment
+    why: ClassVar[str] = "the nodes whose free resources suit it best"

@@ -9,9 +9,8 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import I64, Bool
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.ranked_groups import Key
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.resource_request import Ask, PendingJob
 from slurm_dl.placement.rule import Rule
 
 Order = npt.NDArray[np.int64]

@@ -24,11 +24,10 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.leaf_switches import fewest_leaves, nodes_on
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.resource_request import Ask, PendingJob
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.placement.soonest import Soonest
+from slurm_dl.placement.topology import fewest_leaves, nodes_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,51 @@ import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
+from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.gpus_taken import gpus_taken
 from slurm_dl.placement.node_groups import GANGS, LEAST, MOST, NodeGroups
-from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.ranked_groups import Key, RankedGroups
-from slurm_dl.placement.resource_request import Ask, ResourceRequest
+from slurm_dl.placement.resource_request import Ask, PendingJob, ResourceRequest
+
+
+def gpus_taken(snap: Snapshot, staying: Bool) -> F64:
+    """``(m,)`` GPUs of each node that cannot be given away as whole ones.
+
+    Two halves on two devices take two GPUs from the jobs that want whole ones, two halves on one
+    device take one.
+
+    Shares whose device is not known count as if they filled one device after the other: Slurm
+    takes the first that has room.
+
+    Args:
+        staying: ``(k,)`` bool, the rows of `Allocations` that count; others are about to be free.
+    """
+    held, m = snap.seen.held, len(snap.seen.nodes)
+    on, gpus = held.node[staying], held.gpus[staying]
+    whole = np.floor(gpus + SLACK)
+    part = np.maximum(gpus - whole, 0.0)
+    taken: F64 = np.bincount(on, weights=whole, minlength=m).astype(np.float64)
+    if not (part > SLACK).any():
+        return taken
+    job_id = snap.jobs.job_id[held.job[staying]].tolist()
+    unknown = {
+        (job, node): share
+        for job, node, share in zip(job_id, on.tolist(), part.tolist(), strict=True)
+        if share > SLACK
+    }
+    shares = dict(unknown)
+    for gpu in snap.seen.shared:
+        tenants = [(job, gpu.node) for job in gpu.jobs if (job, gpu.node) in shares]
+        taken[gpu.node] += bool(tenants)
+        for tenant in tenants:
+            unknown.pop(tenant, None)
+    loose = np.zeros(m)
+    for (_, node), share in unknown.items():
+        loose[node] += share
+    taken += np.ceil(loose - SLACK)
+    return taken
+
 
 _HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 _FEW: Final = 8

@@ -175,7 +175,7 @@ class NodeGroups:
         return leaf
 
     def leaf_at(self, rows: Rows | slice) -> I64:
-        """``(k,)`` leaf of the conditions *rows*, an index into `leaf_switches`."""
+        """``(k,)`` leaf of the conditions *rows*, an index into `topology`."""
         leaf: I64 = self._leaf_of_group[self._group[rows]]
         return leaf
 

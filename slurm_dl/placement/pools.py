@@ -26,8 +26,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRequests
+from slurm_dl.placement.resource_request import Ask, PendingJob, ResourceRequest, ResourceRequests
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 
 NEVER_S: Final = 1e9

@@ -6,8 +6,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from slurm_dl.model.jobs import Bool
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.resource_request import Ask, PendingJob
 
 
 @runtime_checkable  # Pydantic asks for it.

@@ -7,16 +7,13 @@ from types import MappingProxyType
 from typing import Final
 
 from slurm_dl.model import plugins
-from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.placement.best_fit import BestFit, LoadBalance, Tetris
 from slurm_dl.placement.cells.hived import Cells
 from slurm_dl.placement.consolidate import Consolidate
-from slurm_dl.placement.contention import Contention
-from slurm_dl.placement.load_balance import LoadBalance
+from slurm_dl.placement.node_rules import Contention, SmallApart
 from slurm_dl.placement.pools import Pools
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
-from slurm_dl.placement.small_apart import SmallApart
-from slurm_dl.placement.tetris import Tetris
 from slurm_dl.placement.topology import Topology
 
 SCHEME_GROUP: Final = "slurm_dl.placement"

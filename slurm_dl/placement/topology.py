@@ -14,17 +14,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from slurm_dl.model.jobs import I64
 from slurm_dl.model.parameter_bounds import Bounded, NotNegative
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import free_gpus
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.leaf_switches import fewest_leaves, nodes_on
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.ranked_groups import Key
+from slurm_dl.placement.resource_request import Ask, PendingJob
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.placement.soonest import Soonest
+
+
+def fewest_leaves(nodes: I64, n_nodes: int) -> list[tuple[int, int]]:
+    """The leaves to take, each with the nodes to take there; empty if there are too few.
+
+    The largest first are the fewest: any k leaves hold at most as many nodes as the k largest do.
+    The last one is the smallest that would do, so that large ones stay whole.
+
+    Args:
+        nodes: ``(l,)`` suitable nodes on each leaf.
+        n_nodes: Nodes in all, at least 1.
+    """
+    left = n_nodes
+    taken: list[tuple[int, int]] = []
+    while left:
+        enough = (nodes >= left).nonzero()[0]
+        if len(enough):
+            last = int(enough[nodes[enough].argmin()])
+            return [*taken, (last, left)]
+        largest = int(nodes.argmax()) if len(nodes) else -1
+        if largest < 0 or nodes[largest] == 0:
+            return []
+        taken.append((largest, int(nodes[largest])))
+        left -= int(nodes[largest])
+        nodes = nodes.copy()
+        nodes[largest] = 0
+    return taken
+
+
+def nodes_on(
+    offer: CandidateNodes, ask: Ask, by: Key, leaves: list[tuple[int, int]]
+) -> tuple[int, ...] | None:
+    """The nodes that are best by *by* on the leaves that `fewest_leaves` chose."""
+    nodes = [node for leaf, n in leaves for node in offer.best_on(ask, by, leaf, n)]
+    return tuple(sorted(nodes)) if len(nodes) == ask.n_nodes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

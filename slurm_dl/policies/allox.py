@@ -25,11 +25,15 @@ import numpy as np
 from slurm_dl.model.jobs import F64, I16, I64, PENDING, Bool
 from slurm_dl.model.parameter_bounds import Bound, Count
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.matching import coarse, match
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import (
+    contenders,
+    gpus_by_type,
+    rates_of,
+    tenants,
+    type_held,
+)
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 from slurm_dl.policies.gavel.pool import LEAST_LEFT_S
 

@@ -29,15 +29,19 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.parameter_bounds import Bound, Positive, Weights
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import (
     fluid_progress,
     parts,
     sum_by,
     weights_of,
 )
-from slurm_dl.policies.arithmetic.latest_start import latest_start
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.promise_needs import latest_start
+from slurm_dl.policies.arithmetic.supply_and_demand import (
+    contenders,
+    gpus_by_type,
+    rates_of,
+    tenants,
+)
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 
 _INSTANT_S: Final = 1e-6

@@ -24,12 +24,12 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING
 from slurm_dl.model.parameter_bounds import Weights
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import (
     parts,
     sum_by,
     weights_of,
 )
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders, tenants
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 I64 = npt.NDArray[np.int64]

@@ -24,12 +24,31 @@ import numpy.typing as npt
 from slurm_dl.model.booking import of_kind
 from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
 from slurm_dl.model.parameter_bounds import Bound, NotNegative
-from slurm_dl.model.promise import KIND
+from slurm_dl.model.promise import KIND, NodeGroup, PromiseTerms, SharePlace
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.ideal_terms import ideal_terms
 from slurm_dl.policies.arithmetic.promises import Promised, promised
 from slurm_dl.policies.base import About, Order, Policy, PolicyDefaults
 from slurm_dl.policies.plain import PLAIN
+
+
+def ideal_terms(snap: Snapshot) -> PromiseTerms:
+    """Terms where no engine sets any: a group of nodes for each GPU type that jobs ask for."""
+    jobs, nodes = snap.jobs, snap.seen.nodes
+    kinds, group = np.unique(jobs.gpu_type, return_inverse=True)
+    groups = tuple(
+        NodeGroup(nodes=nodes.up if kind < 0 else nodes.up & nodes.with_type(kind), kind=kind)
+        for kind in kinds.tolist()
+    )
+    either = (jobs.gpu_type[:, None] < 0) | (kinds < 0)
+    return PromiseTerms(
+        groups=groups,
+        group=group.reshape(-1).astype(np.int64),
+        meets=either | (jobs.gpu_type[:, None] == kinds),
+        places=(SharePlace(None, float(nodes.gpus[nodes.up].sum())),),
+        returns_s=np.zeros(len(jobs)),
+        holds_s=np.zeros(len(jobs)),
+    )
+
 
 _OURS = 2
 """Tiers before those of the other policy: running under a promise, and window begun."""

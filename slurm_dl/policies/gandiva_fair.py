@@ -25,9 +25,13 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.parameter_bounds import Positive, Weights
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import (
+    contenders,
+    gpus_by_type,
+    rates_of,
+    tenants,
+)
 from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 _FULL: Final = 1e-12

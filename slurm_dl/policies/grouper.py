@@ -26,8 +26,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.supply import gpus_by_type
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_type
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]

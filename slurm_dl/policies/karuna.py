@@ -27,9 +27,8 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING, Bool, Origin
 from slurm_dl.model.parameter_bounds import Figures, NotNegative, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.latest_start import latest_start
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.promise_needs import latest_start
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 from slurm_dl.policies.discrete_las import Thresholds, edges_of, first_to_sink
 

@@ -32,8 +32,8 @@ from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I64, PENDING, Bool
 from slurm_dl.model.parameter_bounds import NotNegative, OneOrMore, Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.run_time_model import RunTimeModel
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers, quantum_end_s
 from slurm_dl.policies.discrete_las import DiscreteLas
 

@@ -36,7 +36,7 @@ from slurm_dl.model.parameter_bounds import (
     from_0,
 )
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]

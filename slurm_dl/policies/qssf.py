@@ -25,7 +25,7 @@ from slurm_dl.estimates.similar_jobs import asked, rolling_s
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.parameter_bounds import Bound, Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 

@@ -12,7 +12,6 @@ from slurm_dl.policies import (
     astraea_ltgf,
     backfill,
     carbyne,
-    discrete_gittins,
     drf,
     edf,
     elas,
@@ -23,7 +22,6 @@ from slurm_dl.policies import (
     hug,
     karuna,
     learned_gittins,
-    list_gittins,
     list_las,
     mlfs,
     policy_file,
@@ -41,8 +39,8 @@ ENTRY_POINT_GROUP = "slurm_dl.policies"
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     dict(PLAIN)
     | named_in(
-        *(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, gandiva_fair),
-        *(gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las, mlfs, qssf),
+        *(allox, astraea_ltgf, backfill, carbyne, gittins, drf, edf, elas, gandiva_fair),
+        *(gittins, grouper, hug, karuna, learned_gittins, list_las, list_las, mlfs, qssf),
         *(fifo, tagged, afs, optimus, sidecar),
         *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
     )

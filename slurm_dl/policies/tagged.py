@@ -19,7 +19,7 @@ import numpy as np
 from slurm_dl.estimates.similar_jobs import Average, asked, tagged_s
 from slurm_dl.model.parameter_bounds import Bound
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 _Average = Annotated[

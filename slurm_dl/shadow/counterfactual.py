@@ -23,7 +23,7 @@ import numpy.typing as npt
 from slurm_dl.config import Config
 from slurm_dl.config.engine_settings import profiles_of, settings_of, with_sure_saves
 from slurm_dl.engine.settings import Settings
-from slurm_dl.ledger.noted import ShadowJob
+from slurm_dl.ledger.store_protocol import ShadowJob
 from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.model.jobs import F64

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.ledger.noted import (
+from slurm_dl.ledger.store_protocol import (
     LONGEST_NAME,
     LONGEST_WHY,
     MOST_VICTIMS,

@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.ledger.noted import UNSEEN, MinuteTotals, PlannedHandover, PlannedVictim, ShadowRecord
+from slurm_dl.ledger.store_protocol import (
+    UNSEEN,
+    MinuteTotals,
+    PlannedHandover,
+    PlannedVictim,
+    ShadowRecord,
+)
 
 SIZES: Final = {"1": 1, "2-4": 4, "5-8": 8, "9-16": 16, "17-64": 64, "65 and more": math.inf}
 """Classes of jobs, and the most GPUs of each."""

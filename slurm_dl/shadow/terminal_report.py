@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 import click
 
-from slurm_dl.ledger.noted import UNSEEN, PlannedHandover
+from slurm_dl.ledger.store_protocol import UNSEEN, PlannedHandover
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.shadow.report_data import HOUR_S, Balance, Report, Simulated, Touched, sooner_s
 from slurm_dl.text import ago, counted, safe
@@ -154,7 +154,6 @@ def wish_rows(report: Report) -> list[list[str]]:
 
 
 def _outcome(wish: PlannedHandover, end_s: float) -> str:
-    """The real end of its wait."""
     waits = "waits for" if wish.lead else "for"
     return {
         "started": f"started {ago(wish.started_s - wish.begin_s)} later",

@@ -27,7 +27,13 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClearSteer, ClusterAction, Reshape, SetSteer, Trim, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
-from slurm_dl.slurm.controller_status import ControllerStatus, read_health
+from slurm_dl.slurm.controller import (
+    ControllerStatus,
+    SiteConfig,
+    partition_values,
+    read_config,
+    read_health,
+)
 from slurm_dl.slurm.preflight import check_sight, lacks_rights
 from slurm_dl.slurm.read.account_limits import AccountLimits
 from slurm_dl.slurm.read.comment_claims import ClaimReader
@@ -60,7 +66,6 @@ from slurm_dl.slurm.read.record_parser import (
 )
 from slurm_dl.slurm.read.vocabulary import nodes_missing
 from slurm_dl.slurm.releases import Release, no_preemption
-from slurm_dl.slurm.running_config import SiteConfig, partition_values, read_config
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.release_all import set_by_hand, site_factors

@@ -18,15 +18,15 @@ from dataclasses import dataclass
 
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.slurm.read.grammar import span_s
-from slurm_dl.slurm.releases import parse_release, series_of
-from slurm_dl.slurm.running_config import (
+from slurm_dl.slurm.controller import (
     SiteConfig,
     config_values,
     options,
     requeue_hold,
     site_factor_plugin,
 )
+from slurm_dl.slurm.read.grammar import span_s
+from slurm_dl.slurm.releases import parse_release, series_of
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import duration, escaped, user_name
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
+from slurm_dl.slurm.controller import requeue_hold
 from slurm_dl.slurm.read.grammar import span_s
-from slurm_dl.slurm.running_config import requeue_hold
 
 NO_PREEMPTION: Final = frozenset({"", "preempt/none", "(null)"})
 JOB_REQUEUE_OFF: Final = (

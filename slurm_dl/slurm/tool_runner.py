@@ -22,7 +22,7 @@ from pathlib import Path
 from slurm_dl.job import tool_process
 from slurm_dl.job.tool_process import arguments_and_input
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.slurm.read.array_fold import fold_of
+from slurm_dl.slurm.read.record_parser import fold_of
 from slurm_dl.text import escaped, shown
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")

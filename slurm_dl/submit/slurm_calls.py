@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement.synergy import Host
+from slurm_dl.slurm.controller import config_values, number_of, partition_values
 from slurm_dl.slurm.read.grammar import gres_items
-from slurm_dl.slurm.running_config import config_values, number_of, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition

@@ -24,8 +24,7 @@ from slurm_dl.engine.intent import Intent, checked, intend
 from slurm_dl.error_text import written
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool, Jobs
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Level, Order, Policy
 from slurm_dl.testing.situations import Situation, situations
 from slurm_dl.testing.snapshot_builder import deprived, shuffles

@@ -19,8 +19,8 @@ from in_process import in_process
 from patience import PATIENCE
 
 from slurm_dl.cli.dlsim.command import main
+from slurm_dl.slurm.accounting.past_jobs import HEADER
 from slurm_dl.slurm.accounting.query import FIELDS
-from slurm_dl.slurm.accounting.site_history import HEADER
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -18,7 +18,7 @@ from patience import PATIENCE
 from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
-from slurm_dl.slurm.read.hostlists import expand
+from slurm_dl.slurm.read.grammar import expand
 
 pytestmark = [
     pytest.mark.slurm,

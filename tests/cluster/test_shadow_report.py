@@ -11,8 +11,8 @@ import pytest
 from schedd import Schedd, schedd_in
 
 from slurm_dl.daemon.assembly import LEDGER_FILE
-from slurm_dl.ledger.noted import PlannedHandover
 from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
+from slurm_dl.ledger.store_protocol import PlannedHandover
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("watches a cluster for a report")]

@@ -28,7 +28,7 @@ from slurm_dl.model.plan import (
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxSpec
 from slurm_dl.slurm.cluster import SlurmCluster
-from slurm_dl.slurm.read.job_labels import one_spelling
+from slurm_dl.slurm.read.grammar import one_spelling
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.current_job import job_now
 from slurm_dl.slurm.write.release_all import release_all

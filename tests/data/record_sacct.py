@@ -25,8 +25,8 @@ from typing import Any
 
 from slurm_dl.sandbox.process_control import eventually
 from slurm_dl.slurm.accounting.job_runs import run_arguments
+from slurm_dl.slurm.accounting.past_jobs import HEADER
 from slurm_dl.slurm.accounting.query import FIELDS, arguments, between
-from slurm_dl.slurm.accounting.site_history import HEADER
 from slurm_dl.slurm.releases import parse_release
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from containers import Containers, docker
 
-from slurm_dl.slurm.read.hostlists import expand
+from slurm_dl.slurm.read.grammar import expand
 
 CONFIG = "/etc/slurm_dl/slurm_dl.yaml"
 SETTINGS = {

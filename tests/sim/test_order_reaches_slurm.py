@@ -27,7 +27,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import PendingJob
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.policies.base import About, Order, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas

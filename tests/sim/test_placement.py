@@ -23,8 +23,7 @@ from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.resource_request import Ask, PendingJob
 from slurm_dl.placement.scheme import Answer, Scheme, Spot, Wait
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas

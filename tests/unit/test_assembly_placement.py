@@ -20,7 +20,7 @@ from slurm_dl.config import Config, engine_settings, load
 from slurm_dl.daemon import assembly
 from slurm_dl.daemon.audit_log import line_of
 from slurm_dl.daemon.control.status_answer import steers_of
-from slurm_dl.daemon.cycle_log import CycleLog, one_line
+from slurm_dl.daemon.observers import CycleLog, one_line
 from slurm_dl.daemon.published_state import Durations, PublishedState
 from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.decide import decide

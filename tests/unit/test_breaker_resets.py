@@ -17,7 +17,7 @@ from superseding import supersede
 from slurm_dl import logging_setup
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.breaker_resets import NotResetError, Resets, breakers_of
-from slurm_dl.daemon.cycle_log import CycleLog
+from slurm_dl.daemon.observers import CycleLog
 from slurm_dl.daemon.published_state import Durations
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide

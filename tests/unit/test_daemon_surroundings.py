@@ -20,13 +20,13 @@ from slurm_dl.cli.dlschedd.startup import LONGEST_WAIT_S, when_slurm_answers
 from slurm_dl.config import Config, load
 from slurm_dl.daemon.control.reception import pieces
 from slurm_dl.daemon.live_recordings import MOST_WAITING, LiveRecordings
-from slurm_dl.daemon.pause import FILE_NAME, PauseSwitch
+from slurm_dl.daemon.preconditions import FILE_NAME, PauseSwitch
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.rate_limits import CALM_POLLS, LONGEST_HELD_S, SlowDown
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.json_types import Json
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.slurm.controller_status import ControllerStatus
+from slurm_dl.slurm.controller import ControllerStatus
 
 
 def test_a_pause_survives_a_restart(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from slurm_dl import sim
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.deadlines import counted_deadlines
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.plan_reasons import why
+from slurm_dl.engine.promise_terms import counted_deadlines
 from slurm_dl.engine.settings import Deadlines, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import Claim

@@ -15,8 +15,7 @@ from pasts import Known, Over, past_of
 from slurm_dl import logging_setup
 from slurm_dl.config import Config
 from slurm_dl.daemon.assembly import knowledge_of
-from slurm_dl.daemon.enrich import Enricher, progress_of
-from slurm_dl.daemon.history_cache import LONGEST_PAUSE_S, HistoryCache
+from slurm_dl.daemon.enrich import LONGEST_PAUSE_S, Enricher, HistoryCache, progress_of
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import Claim

@@ -41,8 +41,8 @@ from slurm_dl.forecast import worker
 from slurm_dl.forecast.start_time_text import job_lines, preview_text, range_text, shape_lines
 from slurm_dl.forecast.worker import ForecastError, run_worker
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.ledger.noted import ForecastRange
 from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.store_protocol import ForecastRange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held

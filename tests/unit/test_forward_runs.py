@@ -20,8 +20,8 @@ from slurm_dl.engine.settings import Preemption, Resizing, Settings
 from slurm_dl.forecast import forward_runs
 from slurm_dl.forecast.calibration import LAST, MOST_OPEN, ForecastBook, judged
 from slurm_dl.forecast.forward_runs import Expected, Forecast, ForecastQuestion, foresee, range_of
-from slurm_dl.ledger.noted import ForecastRange
 from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.store_protocol import ForecastRange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.contract import Claim, Contract

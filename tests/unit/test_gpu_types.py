@@ -12,11 +12,11 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.placing.eligible_nodes import nodes_of_chosen_type
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.typed_target import TypedResources
+from slurm_dl.engine.target import TypedResources
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo

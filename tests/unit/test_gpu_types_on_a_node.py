@@ -23,8 +23,7 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.placement.resource_request import ResourceRequests
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
-from slurm_dl.policies.arithmetic.supply import gpus_by_type
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, type_held
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.simulator import simulate

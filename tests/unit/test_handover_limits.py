@@ -18,9 +18,8 @@ from fake_slurm import FakeJob
 from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.placing.free_resources import FreeResources
-from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import PAST_ITS_SHARE, victims
-from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_context import DisplacementRule, HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import steps_of
 from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.settings import Settings

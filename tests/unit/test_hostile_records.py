@@ -20,16 +20,16 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.slurm.accounting.past_jobs import past_of, run_of
 from slurm_dl.slurm.accounting.query import NAMED_FIELDS, parse
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.read import gpu_holdings
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, devices_in, splits_in
-from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
+from slurm_dl.slurm.read.grammar import MOST_NODES, expand, names_in
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.record_parser import JOB_FIELDS, new_nonce, output_format
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.text import escaped
 
 OPTED_IN = '{"slurm_dl":{"v":1,"sig":"USR1","grace_s":60,"ack":0}}'

@@ -33,10 +33,9 @@ from slurm_dl.engine.explain.past_reasons import Everything, how_it_gave_way, mo
 from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.attained_service import EndedRun
-from slurm_dl.ledger.completions import JobEnding
-from slurm_dl.ledger.job_past import GaveWay, PastJob
-from slurm_dl.ledger.sqlite.ending_rows import ANY, Only, RememberedEnding
+from slurm_dl.ledger.completions import GaveWay, JobEnding, PastJob
 from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
+from slurm_dl.ledger.sqlite.rows import ANY, Only, RememberedEnding
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.ledger.write_ahead import Ledger

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from used_clusters import used_clusters
 
 from slurm_dl.engine.placing.free_resources import FreeResources
-from slurm_dl.engine.preemption.job_moves import JobMoves, MoveLimits, cheapest_moves
+from slurm_dl.engine.preemption.defragmentation import JobMoves, MoveLimits, cheapest_moves
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 

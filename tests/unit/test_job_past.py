@@ -24,8 +24,8 @@ from slurm_dl.ledger import completions
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.completions import LONGEST_TEXT, JobEnding
-from slurm_dl.ledger.sqlite.ending_rows import Only
 from slurm_dl.ledger.sqlite.reader import LedgerReader
+from slurm_dl.ledger.sqlite.rows import Only
 from slurm_dl.ledger.sqlite.schema import upgrade
 from slurm_dl.ledger.sqlite.store import SqliteStore, connect
 from slurm_dl.ledger.store_protocol import StoreChange

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
-from slurm_dl.engine.typed_target import TypedResources
+from slurm_dl.engine.target import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.fifo import Fifo
 
 GAVEL = np.array([[0.455, 0.0], [0.455, 0.091], [0.091, 0.909]])

@@ -18,7 +18,7 @@ from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.components import Loaded
 from slurm_dl.daemon.ledger_recovery import LEAST_PAUSE_S, LONGEST_PAUSE_S, LedgerRecovery
 from slurm_dl.daemon.main_loop import Daemon
-from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.preconditions import PauseSwitch
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.rebuild_from_accounting import ReportedRun
 from slurm_dl.ledger.sqlite.store import SqliteStore

@@ -27,7 +27,7 @@ from scripted_slurm import (
 )
 from squeue_records import answer, words
 
-from slurm_dl.engine.preemption.limits_left import LimitsLeft
+from slurm_dl.engine.preemption.slurm_refusals import LimitsLeft
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.limits import Quotas

@@ -21,15 +21,14 @@ from fake_cluster import FakeCluster
 from slurm_dl import logging_setup
 from slurm_dl.cli.dlschedd.startup import observers_of
 from slurm_dl.config import Config, load_with_origins, show
-from slurm_dl.daemon import cycle_log, rate_limits, reload, wakeup
 from slurm_dl.daemon import main_loop as daemon_module
+from slurm_dl.daemon import observers, rate_limits, reload, wakeup
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.components import Loaded
 from slurm_dl.daemon.forecast_service import forecasts_of_daemon
 from slurm_dl.daemon.main_loop import Daemon
 from slurm_dl.daemon.observers import Observers
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.preconditions import WithdrawnError
+from slurm_dl.daemon.preconditions import PauseSwitch, WithdrawnError
 from slurm_dl.daemon.published_state import PublishedState, Reloaded
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.engine.settings import Preemption, Settings
@@ -46,7 +45,7 @@ from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.sandbox import process_control
-from slurm_dl.slurm.controller_status import ControllerStatus
+from slurm_dl.slurm.controller import ControllerStatus
 
 YAML = """\
 manage: {{partitions: [gpu]}}
@@ -253,7 +252,7 @@ class House:
 
 def _house(directory: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     clock = FakeTime()
-    for module in (daemon_module, cycle_log, rate_limits, reload):
+    for module in (daemon_module, observers, rate_limits, reload):
         monkeypatch.setattr(module, "time", clock)
     cluster = Watched()
     cluster.time = clock

@@ -25,10 +25,9 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.candidate_nodes import CandidateNodes
-from slurm_dl.placement.contention import Contention
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask, ResourceRequests
+from slurm_dl.placement.node_rules import Contention
+from slurm_dl.placement.resource_request import Ask, PendingJob, ResourceRequests
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 
 N1, N2, N3, N4 = range(4)

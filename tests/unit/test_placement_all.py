@@ -11,18 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.placement.best_fit import BestFit, free_gpus
+from slurm_dl.placement.best_fit import BestFit, LoadBalance, Tetris, free_gpus, load
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.leaf_switches import fewest_leaves
-from slurm_dl.placement.load_balance import LoadBalance, load
 from slurm_dl.placement.ranked_groups import Key
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme, Spot, Wait
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES
-from slurm_dl.placement.tetris import Tetris
-from slurm_dl.placement.topology import Topology
+from slurm_dl.placement.topology import Topology, fewest_leaves
 
 PLAIN_SCHEMES = sorted(name for name in SCHEMES if name != "cells")
 """Those that need nothing but a cluster; the parameters of cells describe one."""

@@ -15,8 +15,8 @@ from slurm_dl.model.profile import Profile
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.consolidate import Consolidate, skew
-from slurm_dl.placement.contention import Contention
-from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.node_rules import Contention
+from slurm_dl.placement.resource_request import PendingJob
 from slurm_dl.placement.scheme import Spot, Wait
 from slurm_dl.placement.scheme_registry import SCHEMES
 

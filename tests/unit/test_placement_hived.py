@@ -29,8 +29,7 @@ from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import OpenHandover, SetSiteFactor, Signal
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.placement.cells.hived import Cells
-from slurm_dl.placement.guarantee import Promise
-from slurm_dl.placement.scheme import Spot, Wait
+from slurm_dl.placement.scheme import Promise, Spot, Wait
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo, FifoSkip
 from slurm_dl.policies.list_las import ListLas

@@ -15,16 +15,13 @@ from hypothesis import strategies as st
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool
-from slurm_dl.placement.best_fit import BestFit, free_gpus
+from slurm_dl.placement.best_fit import BestFit, LoadBalance, Tetris, free_gpus
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.load_balance import LoadBalance
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask, ResourceRequests
+from slurm_dl.placement.node_rules import SmallApart
+from slurm_dl.placement.resource_request import Ask, PendingJob, ResourceRequests
 from slurm_dl.placement.scheme import Scheme
-from slurm_dl.placement.small_apart import SmallApart
 from slurm_dl.placement.soonest import NEVER_S, Soonest
-from slurm_dl.placement.tetris import Tetris
 
 
 def test_the_fullest_node_that_fits_is_taken() -> None:

@@ -19,7 +19,7 @@ from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.jobs import Held, JobRow, Jobs
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import tenants
+from slurm_dl.policies.arithmetic.supply_and_demand import tenants
 from slurm_dl.policies.astraea_ltgf import (
     AstraeaLtgf,
     Turns,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import build
 import pytest
 
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.testing.snapshot_builder import shuffles
 
 

@@ -17,7 +17,7 @@ from policy_runs import Work, run
 from slurm_dl.model.jobs import JobRow, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.latest_start import latest_start
+from slurm_dl.policies.arithmetic.promise_needs import latest_start
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.karuna import Karuna
 

@@ -14,9 +14,9 @@ from pasts import past_columns
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, JobRow, JobState
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import tenants
-from slurm_dl.policies.arithmetic.lifetimes import lifetimes
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
+from slurm_dl.policies.arithmetic.supply_and_demand import tenants
+from slurm_dl.policies.astraea_ltgf import lifetimes
 
 HOUR_S = 3600.0
 NOW_S = 1000 * HOUR_S + 600

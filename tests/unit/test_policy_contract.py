@@ -17,8 +17,7 @@ from slurm_dl.model import plugins
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Policy, by_share, one_tier
 from slurm_dl.testing import (
     CHECKS,

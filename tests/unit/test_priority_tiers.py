@@ -11,8 +11,8 @@ from build import NOW_S, observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend
-from slurm_dl.engine.preemption.priority_levels import LEVELS, in_levels, levels_of
 from slurm_dl.engine.settings import Native, Overdue, Preemption, Settings
+from slurm_dl.engine.site_factors import LEVELS, in_levels, levels_of
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.limits import PartitionLimits

@@ -39,9 +39,9 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText, Observed
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.slurm.controller import SiteConfig, read_config
 from slurm_dl.slurm.read.queue_reader import ReaderChoice
 from slurm_dl.slurm.releases import parse_release
-from slurm_dl.slurm.running_config import SiteConfig, read_config
 
 ANN, BOB, EVE, SLURM, ROOT = 1001, 1002, 1003, 64030, 0
 FIRST = 7_000_000

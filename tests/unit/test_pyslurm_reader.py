@@ -19,6 +19,7 @@ from squeue_records import words
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import SetSiteFactor
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.pyslurm import reader
 from slurm_dl.slurm.pyslurm.reader import FIELDS, PyslurmProcess, PyslurmQueue, jobs_in
 from slurm_dl.slurm.read.comment_claims import ClaimReader
@@ -27,7 +28,6 @@ from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 

@@ -24,12 +24,12 @@ from slurm_dl.daemon.control.requests import QuoteRequest, parse
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import PublishedState
+from slurm_dl.daemon.quote_answers import quoted
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.past_reasons import Everything, Sight
 from slurm_dl.engine.settings import Deadlines, Settings
 from slurm_dl.estimates.training_speed import SitePriors
-from slurm_dl.forecast.quote import quoted
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.booking import updated
 from slurm_dl.model.contract import Claim, Contract

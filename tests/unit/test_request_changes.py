@@ -10,7 +10,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Reshape, Trim
 from slurm_dl.model.shape import Shape
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.slurm.write.release_sizes import asked_again
+from slurm_dl.slurm.write.release_all import asked_again
 from slurm_dl.slurm.write.request_changes import change_request
 
 WAITS = RUNNING | {

@@ -15,8 +15,8 @@ from slurm_dl.estimates import boosted_trees
 from slurm_dl.estimates.boosted_trees import LEAST_JOBS, learned_s
 from slurm_dl.estimates.similar_jobs import JobFeatures
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.policies.arithmetic.life_table import Counts, life_tables
 from slurm_dl.policies.arithmetic.run_time_levels import Level
+from slurm_dl.policies.arithmetic.run_time_model import Counts, life_tables
 
 
 def level(keys: list[int], log_s: list[float], parents: list[int] | None = None) -> Level:

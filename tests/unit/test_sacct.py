@@ -21,7 +21,16 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.slurm.accounting import job_runs
 from slurm_dl.slurm.accounting.job_runs import IDS_AT_ONCE, Accounting, read_runs
-from slurm_dl.slurm.accounting.past_jobs import LATE_S, PastReader, past_of, run_of
+from slurm_dl.slurm.accounting.past_jobs import (
+    LATE_S,
+    FetchTally,
+    PastReader,
+    StandIns,
+    history,
+    past_of,
+    readable,
+    run_of,
+)
 from slurm_dl.slurm.accounting.query import (
     FIELDS,
     NAMED_FIELDS,
@@ -30,7 +39,6 @@ from slurm_dl.slurm.accounting.query import (
     arguments,
     parse,
 )
-from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns, history, readable
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.traces.slurm.dumps import read_past_dump
 

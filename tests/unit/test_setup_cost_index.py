@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from index_oracle import Law, index_of
 
-from slurm_dl.policies.arithmetic.life_table import Distributions
-from slurm_dl.policies.arithmetic.run_time_model import indices, setup_cost_index
+from slurm_dl.policies.arithmetic.run_time_model import Distributions, indices, setup_cost_index
 from slurm_dl.policies.gittins import gittins_index
 
 F64 = npt.NDArray[np.float64]

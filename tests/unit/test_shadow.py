@@ -17,13 +17,13 @@ from slurm_dl import logging_setup
 from slurm_dl.config import Config
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.ledger.noted import (
+from slurm_dl.ledger.sqlite.reader import LedgerReader
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.store_protocol import (
     Noted,
     PlannedVictim,
     ShadowRecord,
 )
-from slurm_dl.ledger.sqlite.reader import LedgerReader
-from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.write_ahead import FORGET_AFTER_S, STEADY_S, Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim
@@ -32,8 +32,7 @@ from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Action, OpenHandover, Plan, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.shadow import planned_handovers
-from slurm_dl.shadow.old_segments import import_segments, row_of
-from slurm_dl.shadow.recorder import ShadowRecorder, order_distance
+from slurm_dl.shadow.recorder import ShadowRecorder, import_segments, order_distance, row_of
 
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})
 NOW_S = build.NOW_S

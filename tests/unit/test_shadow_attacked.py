@@ -18,14 +18,13 @@ import pytest
 
 from slurm_dl.forecast import calibration
 from slurm_dl.forecast.calibration import ForecastBook
-from slurm_dl.ledger.noted import ForecastRange
 from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
-from slurm_dl.ledger.store_protocol import StoreChange
+from slurm_dl.ledger.store_protocol import ForecastRange, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.jobs import JobState
-from slurm_dl.shadow import old_segments
-from slurm_dl.shadow.old_segments import import_segments
+from slurm_dl.shadow import recorder
+from slurm_dl.shadow.recorder import import_segments
 
 sys.path.insert(0, str(Path(__file__).parent))
 from test_shadow import NOW_S, ONE, TWO, Watch, look, over
@@ -63,7 +62,7 @@ def test_old_files_that_cannot_be_read_stop_no_start(
     tmp_path: Path, path: Path, damage: Callable[[Path], None]
 ) -> None:
     """The report is less than the daemon: before, each of these cost itself and was counted."""
-    directory = tmp_path / old_segments.DIRECTORY
+    directory = tmp_path / recorder.DIRECTORY
     directory.mkdir()
     damage(directory)
     with (directory / "000000000002.jsonl").open("w") as file:

@@ -25,15 +25,15 @@ from hypothesis import strategies as st
 from slurm_dl.cli.dlctl.command import dlctl
 from slurm_dl.config import Config
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.ledger.noted import (
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.store_protocol import (
     MinuteTotals,
     PlannedHandover,
     PlannedVictim,
     ShadowJob,
     ShadowRecord,
+    StoreChange,
 )
-from slurm_dl.ledger.sqlite.store import SqliteStore
-from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.policies.discrete_las import DiscreteLas

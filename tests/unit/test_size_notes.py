@@ -9,7 +9,7 @@ from typing import Any
 import build
 import pytest
 
-from slurm_dl.engine.size_notes import note_sizes
+from slurm_dl.engine.waiting_sizes import note_sizes
 from slurm_dl.model.booking import Entry, entry, updated
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import HandoverId, JobId

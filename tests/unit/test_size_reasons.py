@@ -19,7 +19,7 @@ from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.engine.settings import Native, Overdue, Preemption, Resizing, Settings
 from slurm_dl.estimates.size_speeds import sizes_of
 from slurm_dl.estimates.training_speed import SitePriors
-from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.ledger.completions import GaveWay, PastJob
 from slurm_dl.model.booking import entry
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Purpose, Run, Victim

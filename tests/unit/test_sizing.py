@@ -17,7 +17,6 @@ from slurm_dl.engine.intent import checked, intend
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.sizing import (
     NONE,
     Job,
@@ -27,6 +26,7 @@ from slurm_dl.policies.arithmetic.sizing import (
     by_steps,
     least_sizes,
 )
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.testing.snapshot_builder import NOW_S, running, snapshot, waiting
 
 SIZING: Final = ("afs", "optimus", "sidecar")

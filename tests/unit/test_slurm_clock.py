@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_dl.daemon.slurm_clock import DRIFT_S, SlurmClock
+from slurm_dl.daemon.controller_health import DRIFT_S, SlurmClock
 
 START_S = 1_700_000_000.25
 

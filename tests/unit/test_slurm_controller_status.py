@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.nodes import Nodes
-from slurm_dl.slurm.controller_status import ControllerStatus, read_health, rpcs_of
+from slurm_dl.slurm.controller import ControllerStatus, read_health, rpcs_of
 from slurm_dl.slurm.read.node_reader import blocked_by, read_reservations
 from slurm_dl.slurm.read.tres import (
     NO_GRES,

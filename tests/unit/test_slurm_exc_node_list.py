@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
-from slurm_dl.slurm.read.hostlists import expand, fold
+from slurm_dl.slurm.read.grammar import expand, fold
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
 from slurm_dl.slurm.write.release_all import steer_steps
+from slurm_dl.slurm.write.request_changes import ExcNodeList, exc_node_list, parts_of
 
 NOW_S = 1000.0
 NAMES = st.sampled_from([*(f"n{i}" for i in range(1, 12)), "gpu-a1", "gpu-a2", "x", "n01"])

@@ -11,12 +11,12 @@ import pytest
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.nodes import SharedGpu
+from slurm_dl.slurm.controller import SiteConfig, read_config
 from slurm_dl.slurm.read.gpu_holdings import Shares, devices_in
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading, NodeSeen, NodesSeen, site_of
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import SiteConfig, read_config
 
 DATA = Path(__file__).parents[1] / "data"
 

@@ -19,15 +19,15 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Detach
 from slurm_dl.model.snapshot import LeftOut
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.job_labels import tasks_as_one, tasks_of
+from slurm_dl.slurm.read.grammar import tasks_as_one, tasks_of
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.queue_reader import ArrayTasks, CliQueue
 from slurm_dl.slurm.read.record_parser import job_fields, job_records, one_per_job
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.release_all import release_all

@@ -8,6 +8,7 @@ from squeue_records import NONCE, RUNNING, records
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
 from slurm_dl.slurm.read.job_reader import _CHUNK, JobReader
@@ -24,7 +25,6 @@ from slurm_dl.slurm.read.node_reader import (
 from slurm_dl.slurm.read.queue_reader import CliQueue
 from slurm_dl.slurm.read.record_parser import JOB_FIELDS, new_nonce, output_format, split_records
 from slurm_dl.slurm.releases import Release, no_preemption, parse_release, unsupported
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm
 
 NOW_S = 500.0

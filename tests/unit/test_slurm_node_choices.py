@@ -7,6 +7,7 @@ from squeue_records import NONCE, RUNNING, records, words
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
+from slurm_dl.slurm.controller import SiteConfig
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.job_reader import JobReader
@@ -15,7 +16,6 @@ from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.record_parser import JOB_FIELDS
 from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm
 
 FEATURES = {"n1": "big,new", "n2": "big", "n3": "new", "n4": "(null)"}

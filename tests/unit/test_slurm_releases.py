@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.slurm.controller import SiteConfig, read_config, settings_in, site_factor_plugin
 from slurm_dl.slurm.preflight import check_sight, lacks_rights
 from slurm_dl.slurm.releases import (
     FAULTS,
@@ -28,7 +29,6 @@ from slurm_dl.slurm.releases import (
     series_of,
     unsupported,
 )
-from slurm_dl.slurm.running_config import SiteConfig, read_config, settings_in, site_factor_plugin
 from slurm_dl.slurm.tool_runner import Slurm
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.slurm.read import job_labels, vocabulary
+from slurm_dl.slurm.read import grammar, vocabulary
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_labels_give_the_number_of_tasks_and_an_address(
     label: str, tasks: int, address: str
 ) -> None:
     """An address names all tasks of the record one by one or in unbroken ranges."""
-    assert job_labels.tasks_in(label) == tasks
-    assert job_labels.address(label) == address
+    assert grammar.tasks_in(label) == tasks
+    assert grammar.address(label) == address
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_labels_give_the_number_of_tasks_and_an_address(
 def test_what_is_no_label_is_refused(label: str) -> None:
     """Nothing but a job id ever gets into an argument of scontrol or scancel."""
     with pytest.raises(ValueError):  # noqa: PT011 (several messages; the point is the refusal)
-        job_labels.tasks_in(label)
+        grammar.tasks_in(label)
 
 
 @settings(deadline=None)
@@ -161,7 +161,7 @@ def test_what_is_no_label_is_refused(label: str) -> None:
 def test_every_address_is_a_job_id(label: str) -> None:
     """Whatever the label is, what comes out is a plain job id or a refusal."""
     try:
-        address = job_labels.address(label)
+        address = grammar.address(label)
     except ValueError:
         return
     assert re.fullmatch(r"[0-9]+(_[0-9]+|_\[[0-9,-]+\]|\+[0-9]+)?", address)

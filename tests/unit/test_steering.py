@@ -34,7 +34,7 @@ from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import PendingJob
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas

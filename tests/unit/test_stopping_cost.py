@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.plan_reasons import why
-from slurm_dl.engine.preemption.setup_cost import setup_s
-from slurm_dl.engine.preemption.stopping_cost import stopping_cost
+from slurm_dl.engine.preemption.stopping_cost import setup_s, stopping_cost
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.model.breaker import NOT_OURS, Restart, Taken
 from slurm_dl.model.contract import Claim, Contract

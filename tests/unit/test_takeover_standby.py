@@ -18,15 +18,14 @@ from patience import eventually
 from slurm_dl import logging_setup
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.daemon.control.reception import Peer, RequestError
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.preconditions import WithdrawnError
+from slurm_dl.daemon.preconditions import PauseSwitch, WithdrawnError
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.takeover.lease import LeaseWatch, LockedError, held, shared
 from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
 from slurm_dl.ledger.sqlite.lease_row import LeaseRow
 from slurm_dl.ledger.sqlite.store import LeaseState
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.slurm.controller_status import ControllerHost, acting, read_ping, same_host
+from slurm_dl.slurm.controller import ControllerHost, acting, read_ping, same_host
 
 # As recorded on a pair of 22.05.8; the banner comes with any that is down.
 BANNER = f"{'*' * 41}\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n{'*' * 41}\n"

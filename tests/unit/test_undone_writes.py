@@ -13,7 +13,7 @@ from fake_slurm import FakeJob
 
 from slurm_dl.engine.cycle import Carry, Cycle
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.undone_writes import UndoneWrites
+from slurm_dl.engine.site_factors import UndoneWrites
 from slurm_dl.engine.waiting_line import PLACES
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger

@@ -14,8 +14,8 @@ from used_clusters import used_clusters
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.placing.free_resources import FreeResources
-from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import victims
+from slurm_dl.engine.preemption.handover_context import DisplacementRule
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
+from slurm_dl.slurm.accounting.past_jobs import HEADER, FetchTally, StandIns, history, line_of
 from slurm_dl.slurm.accounting.query import FIELDS
-from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history, line_of
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.traces import read_trace
 from slurm_dl.traces.builder import Gathering

@@ -19,7 +19,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.attained_service import EndedRun
-from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.ledger.completions import GaveWay, PastJob
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId

@@ -21,7 +21,7 @@ import numpy as np
 from slurm_dl.experiments.bootstrap_interval import resampled
 from slurm_dl.model.jobs import F64, PENDING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.learned_gittins import LEAST_PAST, LearnedGittins
 from slurm_dl.simulation.cluster_shape import parse_shape

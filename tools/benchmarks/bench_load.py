@@ -32,7 +32,7 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.process_control import eventually
-from slurm_dl.slurm.controller_status import rpcs_of
+from slurm_dl.slurm.controller import rpcs_of
 
 AIM_PLAN_S = 1.5
 AIM_MB = 500.0

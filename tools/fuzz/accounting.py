@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.accounting.job_runs import read_runs
-from slurm_dl.slurm.accounting.past_jobs import past_of, run_of
+from slurm_dl.slurm.accounting.past_jobs import FetchTally, StandIns, history, past_of, run_of
 from slurm_dl.slurm.accounting.query import NAMED_FIELDS, parse
-from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns, history
 from slurm_dl.traces.slurm.dumps import read_dump, read_past_dump
 from tools.fuzz.said import NONCE, SaidSlurm
 from tools.fuzz.target import Target, a_file, text
@@ -88,7 +87,7 @@ TARGETS = (
         parse=_history,
         own=(ClusterError,),
         source="sacct, for dlsim history",
-        parser="slurm.accounting.site_history.history",
+        parser="slurm.accounting.past_jobs.history",
         seeds=(
             b"7|ada|lab|1767225700|1767225800|1767225900|CANCELLED by 1|100|gres/gpu=2|gpu=2\n",
             b"8|ada|lab|1767225700|Unknown|Unknown|PENDING|0|gres/gpu=2|\n",

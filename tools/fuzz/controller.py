@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.controller_status import acting, read_health, read_ping, rpcs_of, same_host
-from slurm_dl.slurm.running_config import settings_in, site_factor_plugin
+from slurm_dl.slurm.controller import (
+    acting,
+    read_health,
+    read_ping,
+    rpcs_of,
+    same_host,
+    settings_in,
+    site_factor_plugin,
+)
 from tools.fuzz.target import Target, a_file, text
 
 _SDIAG = (
@@ -44,21 +51,21 @@ TARGETS = (
         parse=_sdiag,
         own=(ClusterError,),
         source="sdiag: slurmctld's time and load",
-        parser="slurm.controller_status.read_health",
+        parser="slurm.controller.read_health",
         seeds=(_SDIAG,),
     ),
     Target(
         name="ping",
         parse=_ping,
         source="scontrol ping",
-        parser="slurm.controller_status.read_ping",
+        parser="slurm.controller.read_ping",
         seeds=(b"Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b.example is UP\n",),
     ),
     Target(
         name="slurm-conf",
         parse=_slurm_conf,
         source="slurm.conf and what it includes",
-        parser="slurm.running_config.settings_in",
+        parser="slurm.controller.settings_in",
         seeds=(b"ClusterName=a # x\nPrioritySiteFactorPlugin=site_factor/x\nInclude b.conf\n",),
     ),
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from slurm_dl.config.loading import load
 from slurm_dl.daemon.audit_log import AuditLog
-from slurm_dl.daemon.pause import FILE_NAME, PauseSwitch
+from slurm_dl.daemon.preconditions import FILE_NAME, PauseSwitch
 from slurm_dl.engine.settings import Settings
 from slurm_dl.experiments.array_job import Folder
 from slurm_dl.experiments.grid import Experiment, Workload, product
@@ -273,7 +273,7 @@ TARGETS = (
         name="pause",
         parse=_pause,
         source="the file that keeps the daemon paused",
-        parser="daemon.pause.PauseSwitch",
+        parser="daemon.preconditions.PauseSwitch",
         seeds=(b'{"by": "ada", "since_s": 1.5, "reason": "maintenance"}',),
     ),
     Target(

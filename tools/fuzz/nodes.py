@@ -10,12 +10,12 @@ from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.sandbox.private_cluster import is_in_service, node_states
+from slurm_dl.slurm.controller import config_values, partition_values, read_config, requeue_hold
 from slurm_dl.slurm.preflight import check_external, check_native
 from slurm_dl.slurm.read.associations import BarredCandidate, barred
-from slurm_dl.slurm.read.hostlists import expand, fold
+from slurm_dl.slurm.read.grammar import expand, fold
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, read_reservations, site_of
 from slurm_dl.slurm.releases import faults, parse_release, series_of
-from slurm_dl.slurm.running_config import config_values, partition_values, read_config, requeue_hold
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -98,7 +98,7 @@ TARGETS = (
         parse=_expand,
         own=(ClusterError,),
         source="node lists of Slurm's, some of which users write",
-        parser="slurm.read.hostlists.expand",
+        parser="slurm.read.grammar.expand",
         seeds=(b"n[1-3,07],gpu1", b"a[1-2]b[3-4]", b"(null)", b"n1"),
     ),
     Target(
@@ -162,7 +162,7 @@ TARGETS = (
         parse=lambda data: read_config(text(data)),
         own=(ClusterError,),
         source="scontrol show config",
-        parser="slurm.running_config.read_config",
+        parser="slurm.controller.read_config",
         seeds=(_CONFIG,),
     ),
     Target(

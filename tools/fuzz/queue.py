@@ -10,7 +10,7 @@ from slurm_dl.model.plan import Trim
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, Shares, devices_in, splits_in
-from slurm_dl.slurm.read.job_labels import address, one_spelling, tasks_in, tasks_of
+from slurm_dl.slurm.read.grammar import address, one_spelling, tasks_in, tasks_of
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.queue_reader import whole_labels
@@ -20,10 +20,8 @@ from slurm_dl.slurm.read.vocabulary import bounded_epoch_s, held, job_state, lim
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.tool_runner import last_line
 from slurm_dl.slurm.write.current_job import job_now
-from slurm_dl.slurm.write.exc_node_list import parts_of
-from slurm_dl.slurm.write.release_all import release_all, set_by_hand, site_factors
-from slurm_dl.slurm.write.release_sizes import SIZE_FIELDS
-from slurm_dl.slurm.write.request_changes import REQUEST_FIELDS, change_request
+from slurm_dl.slurm.write.release_all import SIZE_FIELDS, release_all, set_by_hand, site_factors
+from slurm_dl.slurm.write.request_changes import REQUEST_FIELDS, change_request, parts_of
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -269,7 +267,7 @@ TARGETS = (
         parse=lambda data: parts_of(text(data)),
         own=(ClusterError,),
         source="ExcNodeList in scontrol show job",
-        parser="slurm.write.exc_node_list.parts_of",
+        parser="slurm.write.request_changes.parts_of",
         seeds=(b"n1,n[1-3],n7,n7", b"n[1-2]", b"(null)"),
     ),
     Target(
@@ -285,7 +283,7 @@ TARGETS = (
         parse=_label,
         own=(ValueError,),
         source="squeue: labels of arrays",
-        parser="slurm.read.job_labels.address, one_spelling, tasks_of",
+        parser="slurm.read.grammar.address, one_spelling, tasks_of",
         seeds=(b"7_[0-20:2,30-33%4]", b"7_3", b"7+1", b"7"),
     ),
     Target(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_dl.shadow.old_segments import row_of
+from slurm_dl.shadow.recorder import row_of
 from tools.fuzz.target import Target
 
 _LINES = b"""["job",12,1000,"vision",4,1000,1010,500.5,1510.5,"C",1]
@@ -15,7 +15,7 @@ TARGETS = (
         name="shadow-lines",
         parse=lambda data: [row_of(line) for line in data.split(b"\n")],
         source="the files of `shadow` in the state directory, of versions before",
-        parser="shadow.old_segments.row_of",
+        parser="shadow.recorder.row_of",
         seeds=(_LINES,),
     ),
 )

@@ -15,9 +15,9 @@ from slurm_dl.cli import completion
 from slurm_dl.cli.commandline import AS_JSON, EXIT_FAILED, print_json
 from slurm_dl.client_config import read_client_config
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.controller import config_values, partition_values
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.requeue_facts import Fact, job_words, particular, usual
-from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from slurm_dl.daemon.main_loop import Daemon
     from slurm_dl.daemon.metrics.endpoint import Endpoint
     from slurm_dl.daemon.observers import Observer
-    from slurm_dl.daemon.pause import PauseSwitch
+    from slurm_dl.daemon.preconditions import PauseSwitch
     from slurm_dl.daemon.takeover.leadership import Leadership
     from slurm_dl.slurm.releases import Release
 
@@ -273,8 +273,8 @@ def _daemon(
     from slurm_dl.daemon.assembly import assemble, slurm_of  # noqa: PLC0415
     from slurm_dl.daemon.audit_log import AuditLog  # noqa: PLC0415
     from slurm_dl.daemon.main_loop import Daemon  # noqa: PLC0415
-    from slurm_dl.daemon.pause import PauseSwitch  # noqa: PLC0415
-    from slurm_dl.shadow.old_segments import import_segments  # noqa: PLC0415
+    from slurm_dl.daemon.preconditions import PauseSwitch  # noqa: PLC0415
+    from slurm_dl.shadow.recorder import import_segments  # noqa: PLC0415
     from slurm_dl.slurm.accounting.job_runs import Accounting  # noqa: PLC0415
 
     config = loaded.config

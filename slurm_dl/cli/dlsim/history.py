@@ -22,7 +22,7 @@ from slurm_dl.cli.dlsim.asked import check_outputs, read_lines
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import progress
-from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history, line_of
+from slurm_dl.slurm.accounting.past_jobs import HEADER, FetchTally, StandIns, history, line_of
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe
 from slurm_dl.traces.builder import Gathering

@@ -18,8 +18,8 @@ from slurm_dl.cli.dlsubmit.verdict import preview
 from slurm_dl.client_config import read_client_config
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.controller import config_values, partition_values
 from slurm_dl.slurm.requeue_facts import job_words, lost, particular
-from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
     batch_script,

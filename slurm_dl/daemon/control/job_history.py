@@ -20,10 +20,9 @@ from slurm_dl.daemon.published_state import LETTERS
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, audit_sentences, why_gone
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.ledger.completions import JobEnding
-from slurm_dl.ledger.job_past import PastJob
-from slurm_dl.ledger.sqlite.ending_rows import ANY, Only, RememberedEnding
+from slurm_dl.ledger.completions import JobEnding, PastJob
 from slurm_dl.ledger.sqlite.reader import LedgerReader
+from slurm_dl.ledger.sqlite.rows import ANY, Only, RememberedEnding
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import JobId

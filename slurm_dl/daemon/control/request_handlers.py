@@ -43,7 +43,7 @@ from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.engine.explain.promise_reasons import spare_s, state_of
 from slurm_dl.json_types import Json, JsonObject
-from slurm_dl.ledger.sqlite.ending_rows import Only
+from slurm_dl.ledger.sqlite.rows import Only
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.promise import Promise, promises_in, totals_in

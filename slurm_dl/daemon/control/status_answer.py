@@ -20,7 +20,7 @@ from slurm_dl.daemon.breaker_resets import breakers_of, not_here
 from slurm_dl.daemon.control.job_history import JobHistory
 from slurm_dl.daemon.control.wire_format import PROTOCOL
 from slurm_dl.daemon.live_recordings import LiveRecordings
-from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.preconditions import PauseSwitch
 from slurm_dl.daemon.published_state import LETTERS, Board, PublishedState, Reloaded
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Breakers

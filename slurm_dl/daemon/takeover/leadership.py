@@ -34,7 +34,7 @@ from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
 from slurm_dl.files import why_not_trusted
 from slurm_dl.ledger.sqlite.lease_row import LeaseRow
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.slurm.controller_status import controllers
+from slurm_dl.slurm.controller import controllers
 from slurm_dl.text import user_name
 
 _COMMANDS = 10

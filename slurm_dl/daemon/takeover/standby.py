@@ -18,8 +18,7 @@ from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import ConfigRequest, StatusRequest, parse
 from slurm_dl.daemon.control.status_answer import ControlContext
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.preconditions import WithdrawnError
+from slurm_dl.daemon.preconditions import PauseSwitch, WithdrawnError
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.daemon.systemd_notify import notify
 from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch
@@ -27,7 +26,7 @@ from slurm_dl.daemon.wakeup import Wakeup
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.sqlite.store import StoreError
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.controller_status import ControllerHost, acting, same_host
+from slurm_dl.slurm.controller import ControllerHost, acting, same_host
 from slurm_dl.text import ago, safe
 
 SURE_AFTER = 2

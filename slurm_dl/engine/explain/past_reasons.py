@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from slurm_dl.engine.preemption.handover_context import how_it_failed
-from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.ledger.completions import GaveWay, PastJob
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import LeftOut

@@ -12,9 +12,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.deadlines import counted_deadlines
-from slurm_dl.engine.explain.commitment_cost import commitment_cost, commitment_text
-from slurm_dl.engine.explain.handover_reasons import handover_reasons, some
 from slurm_dl.engine.explain.past_reasons import (
     EVERYTHING,
     Sight,
@@ -24,18 +21,21 @@ from slurm_dl.engine.explain.past_reasons import (
     span,
     why_over,
 )
-from slurm_dl.engine.explain.promise_reasons import promise_sentences
-from slurm_dl.engine.explain.size_reasons import size_reasons
+from slurm_dl.engine.explain.promise_reasons import (
+    commitment_cost,
+    commitment_text,
+    promise_sentences,
+)
+from slurm_dl.engine.explain.size_reasons import handover_reasons, size_reasons, some
 from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.commitment import with_commitment
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
-from slurm_dl.engine.preemption.start_again import could_not_start_again
+from slurm_dl.engine.preemption.slurm_refusals import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
-from slurm_dl.engine.promise_terms import promises
+from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Deadlines, External, Native
-from slurm_dl.ledger.completions import endings_at
-from slurm_dl.ledger.job_past import PastJob
+from slurm_dl.ledger.completions import PastJob, endings_at
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
@@ -335,7 +335,6 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
 
 
 def _is_asked(cycle: Cycle, row: int, job_id: JobId) -> bool:
-    """True if it runs and has been asked to give way already."""
     asked = [v for h in cycle.snapshot.handovers for v in h.victims if v.run.job_id == job_id]
     is_running = bool(cycle.snapshot.jobs.state[row] == JobState.RUNNING)
     return is_running and any(v.state is VictimState.SIGNALLED for v in asked)
@@ -350,7 +349,6 @@ def _could_not_start_again(cycle: Cycle, row: int) -> str:
 
 
 def _stopping(cycle: Cycle, row: int) -> list[str]:
-    """Cost of stopping a running job now."""
     snap, settings = cycle.snapshot, cycle.settings
     if settings is None or isinstance(cycle.mode, Native):
         return []

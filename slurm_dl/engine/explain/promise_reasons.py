@@ -1,12 +1,21 @@
-"""Promises of deadlines in words: for the user who asks why, and for the audit log."""
+"""Promises of deadlines in words, and the cost of GPU time that nobody can take back.
+
+They are for the user who asks why, and promises for the audit log too.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from slurm_dl.engine.explain.past_reasons import moment, span
+from slurm_dl.engine.intent import places, rank_jobs
+from slurm_dl.engine.preemption.commitment import with_commitment
+from slurm_dl.engine.preemption.eligibility import broke_contracts
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.booking import Entry, updated
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, PENDING
@@ -108,3 +117,56 @@ def booked_in_words(policy: str, entries: Sequence[Entry]) -> str:
     rest += [f"{policy} writes down {', '.join(kinds)}"] if kinds else []
     more = ["..."] if len(told) > _MOST_NAMED else []
     return "; ".join([*told[:_MOST_NAMED], *more, *rest])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitmentCost:
+    """GPU time that one waiting job counts in advance."""
+
+    gpu_s: float  # GPU-seconds of its next run that nobody can take back
+    place: int  # Its place in the policy's order, from 1
+    place_without: int  # Its place if it counted none
+
+
+def commitment_cost(
+    snap: Snapshot, policy: Policy, settings: Settings, row: int
+) -> CommitmentCost | None:
+    """Cost for the waiting job at *row*; None if it counts none, or the policy goes by other."""
+    counted = with_commitment(snap, policy, settings.preemption)
+    if counted.committed_s is None or not counted.kept()[row] > 0:
+        return None
+    none = counted.committed_s.copy()
+    none[row] = 0.0
+    orders = []
+    for asked in (counted, dataclasses.replace(counted, committed_s=none)):
+        order = policy.order(asked)
+        ranks = places(rank_jobs(asked, order, policy.preempts), len(snap.jobs))
+        orders.append((order, int(ranks[row]) + 1))
+    (one, place), (other, place_without) = orders
+    if (one.tier[row], one.key[row]) == (other.tier[row], other.key[row]):
+        return None
+    return CommitmentCost(
+        gpu_s=float(counted.kept()[row]), place=place, place_without=place_without
+    )
+
+
+def commitment_text(snap: Snapshot, cost: CommitmentCost, row: int, limits: Preemption) -> str:
+    """*cost* as a sentence for ``dlqueue why``, with what would spare it."""
+    claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
+    if not snap.jobs.requeueable[row]:
+        remedy = "If Slurm could requeue it (--requeue), and with a contract,"
+    elif int(snap.jobs.uid[row]) in broke_contracts(snap, limits):
+        remedy = "If its user had not forbidden the requeue of a job with a contract,"
+    elif claim.contract is None:
+        remedy = "With a contract"
+    elif claim.contract.grace_s > limits.max_grace_s:
+        remedy = "With a grace that the site accepts"
+    else:
+        remedy = "Without `until`"
+    place = ""
+    if cost.place != cost.place_without:
+        place = f": place {cost.place_without} in place of {cost.place} in the policy's order"
+    return (
+        f"It counts {cost.gpu_s / 3600:.2f} GPU-hours that nobody can take back from it. "
+        f"{remedy} it would count none{place}."
+    )

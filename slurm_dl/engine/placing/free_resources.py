@@ -17,7 +17,7 @@ import numpy.typing as npt
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool, JobState, is_in
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.gpus_taken import gpus_taken
+from slurm_dl.placement.free_nodes import gpus_taken
 from slurm_dl.placement.resource_request import Ask, ResourceRequest
 
 NodeRows = npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpu_packing import GpuTenant, PairLimits, rank_of, why_apart
-from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import PendingJob
 from slurm_dl.placement.scheme import Wait
 
 _NO_PLACE = "a GPU that nobody shares, or half of one beside a job it gets on with"

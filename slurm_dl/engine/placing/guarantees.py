@@ -19,14 +19,13 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import HOLDING
 from slurm_dl.engine.placing.place_waiting import to_place
 from slurm_dl.engine.preemption.eligibility import Victims
-from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.settings import External, Native, Placement, Settings
+from slurm_dl.engine.site_factors import levels_of
 from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState, is_in
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
-from slurm_dl.placement.scheme import Scheme
+from slurm_dl.placement.scheme import GuaranteeQueue, Promise, Promising, Rows, Scheme
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 SHIELD = "it is guaranteed the nodes it runs on"

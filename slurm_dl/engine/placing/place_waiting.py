@@ -21,8 +21,7 @@ from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
+from slurm_dl.placement.resource_request import PendingJob, ResourceRequest, ResourceRequests
 from slurm_dl.placement.scheme import Answer, Placer, Scheme, Spot, Wait
 
 MOST_TASKS = 64

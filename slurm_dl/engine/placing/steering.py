@@ -256,7 +256,6 @@ def _off_by(snap: Snapshot, steer: Steer, outcome: str) -> str:
 
 
 def _wanted(snap: Snapshot, placed: Placed, how: Placement) -> Iterator[tuple[JobId, Steer]]:
-    """The steer of each placed job that needs one."""
     for job_id, spot in placed.spots.items():
         if (
             snap.jobs.tasks[snap.jobs.rows[job_id]] == 1

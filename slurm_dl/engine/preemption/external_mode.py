@@ -16,10 +16,9 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narr
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
 from slurm_dl.engine.preemption.defragmentation import defragment
-from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
 from slurm_dl.engine.preemption.growth import growths
-from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_context import DisplacementRule, HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import name_jobs, steps_of, strays
 from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
@@ -34,7 +33,7 @@ from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_dl.engine.intent import Intent
-from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, HigherTiers, anywhere
 from slurm_dl.engine.placing.free_resources import FreeResources
-from slurm_dl.engine.placing.higher_tiers import HigherTiers
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_verdicts import Verdict

@@ -28,16 +28,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.engine.intent import Intent
-from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, victims, waiting
-from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_context import DisplacementRule, HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import steps_of, strays
 from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
-from slurm_dl.engine.preemption.priority_levels import in_levels
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.site_factors import (
     highest_site_factor,
+    in_levels,
     in_window,
     rewritten,
     undone,

@@ -19,9 +19,9 @@ from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
-from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
-from slurm_dl.engine.preemption.limits_left import LimitsLeft
+from slurm_dl.engine.preemption.handover_context import DisplacementRule
+from slurm_dl.engine.preemption.slurm_refusals import LimitsLeft
 from slurm_dl.engine.preemption.surplus import Surplus
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Settings

@@ -18,27 +18,24 @@ from typing import Any
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.clock_adjustment import SLACK_S
-from slurm_dl.ledger.completions import JobEnding
-from slurm_dl.ledger.job_past import GaveWay, PastJob
-from slurm_dl.ledger.noted import LONGEST_NAME, ShadowJob, ShadowRecord
+from slurm_dl.ledger.completions import GaveWay, JobEnding, PastJob
 from slurm_dl.ledger.run_contracts import BROKEN
-from slurm_dl.ledger.sqlite.ending_rows import (
-    ANY,
-    Only,
-    RememberedEnding,
-    ended_since,
-    job_named,
-)
 from slurm_dl.ledger.sqlite.rows import (
+    ANY,
     BOOK,
     ENDINGS,
     MINUTES,
     PLANNED,
     RUNS,
     SHADOW_JOBS,
+    Only,
+    RememberedEnding,
     Table,
+    ended_since,
+    job_named,
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION
+from slurm_dl.ledger.store_protocol import LONGEST_NAME, ShadowJob, ShadowRecord
 from slurm_dl.model.booking import of_kind
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 from slurm_dl.model.errors import SlurmDlError

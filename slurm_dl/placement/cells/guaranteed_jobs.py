@@ -17,8 +17,8 @@ from slurm_dl.model.jobs import F64, Bool, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.cells.accounts import CellBook
 from slurm_dl.placement.cells.configuration import CellLevel, Tree, forest
-from slurm_dl.placement.guarantee import GuaranteeQueue, Promise
 from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRequests
+from slurm_dl.placement.scheme import GuaranteeQueue, Promise
 
 MOST_TASKS = 64
 """Tasks of one pending array that get cells in one decision."""

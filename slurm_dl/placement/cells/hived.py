@@ -30,9 +30,8 @@ from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.cells import guaranteed_jobs
 from slurm_dl.placement.cells.configuration import CellLevel, forest, levels_of
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.guarantee import GuaranteeQueue, Promise
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.scheme import Answer, Placer, Scheme, Spot, Wait
+from slurm_dl.placement.resource_request import PendingJob
+from slurm_dl.placement.scheme import Answer, GuaranteeQueue, Placer, Promise, Scheme, Spot, Wait
 
 _SOURCE = "HiveD, OSDI 2020, sections 3 and 4"
 _INTERPRETATION = (

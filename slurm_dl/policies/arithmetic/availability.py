@@ -13,8 +13,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, Origin
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_type, rates_of
 
 ROUNDING_S = 1e-6
 """Times this close are one: estimates that are exact differ by the rounding of sums."""

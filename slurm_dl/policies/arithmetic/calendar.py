@@ -148,7 +148,6 @@ class Calendar:
 
 
 def _joined(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of *intervals*, which are sorted by their begin."""
     found: list[tuple[float, float]] = []
     for begin_s, end_s in intervals:
         if found and begin_s <= found[-1][1]:

@@ -1,4 +1,4 @@
-"""Run time of a job that may be promised something, and the units of each resource it holds."""
+"""Needs of jobs that may be promised something: run time, units of resources, latest start."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+import numpy as np
+
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, PENDING, Origin
+from slurm_dl.model.jobs import F64, PENDING, Bool, Origin
 from slurm_dl.model.promise import Estimate, PromiseTerms
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need, Resource
-from slurm_dl.policies.arithmetic.supply import rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import rates_of
 
 FOREVER_S: Final = 10**10
 """A run time that nobody knows."""
@@ -198,3 +200,43 @@ class PromiseNeeds:
                     gpus = float(seen.nodes.of_type(group.kind)[node])
                 found.setdefault(g, {})[node] = gpus
         return found
+
+
+def latest_start(
+    due_s: F64,
+    needs_s: F64,
+    gpus: F64,
+    *,
+    room: float,
+    now_s: float,
+    running: Bool | None = None,
+) -> F64:
+    """``(k,)`` when each job must start at the latest; before now if it is too late.
+
+    A job alone must start at due - needs. With W(D) the GPU-seconds that all jobs due by D need,
+    they have to use all GPUs from D - W(D) / GPUs on; the earliest of its own and of these, over
+    all D not before its due time, holds. It is the demand bound of earliest-deadline-first
+    scheduling, for GPUs that can be divided. Source: Baruah, Rosier and Howell, "Algorithms and
+    complexity concerning the preemptive scheduling of periodic, real-time tasks on one processor",
+    Real-Time Systems 2, 1990 (processor demand).
+
+    Args:
+        due_s: ``(k,)`` when each is to be done, not decreasing.
+        needs_s: ``(k,)`` seconds each still runs, finite.
+        gpus: ``(k,)`` GPUs of each.
+        room: GPUs there are for all of them; with none each counts by itself.
+        now_s: The present.
+        running: ``(k,)`` bool, jobs that run from now on: what they need falls, and so the instant
+            comes later. None: none.
+    """
+    together_s = np.full(len(due_s), np.inf)
+    if room > 0:
+        together_s = due_s - np.cumsum(needs_s * gpus) / room
+        if running is not None:
+            pace = 1.0 - np.cumsum(np.where(running, gpus, 0.0)) / room
+            ahead = together_s > now_s
+            gap_s = np.where(ahead, together_s - now_s, 0.0)
+            later_s = np.divide(gap_s, pace, out=np.full(len(due_s), np.inf), where=pace > 0)
+            together_s = np.where(ahead, now_s + later_s, together_s)
+    latest_s: F64 = np.minimum(due_s - needs_s, np.minimum.accumulate(together_s[::-1])[::-1])
+    return latest_s

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import Tenants
+from slurm_dl.policies.arithmetic.supply_and_demand import Tenants
 
 Rows = npt.NDArray[np.int64]
 

@@ -19,8 +19,8 @@ from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.sizing import NONE, Job, jobs_at
+from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import Order, PolicyDefaults, one_tier
 
 FALLBACK: Final = (

@@ -24,7 +24,7 @@ from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.parameter_bounds import Bound, Count
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.arithmetic.demand import tenants
+from slurm_dl.policies.arithmetic.supply_and_demand import tenants
 from slurm_dl.policies.gavel.objectives import FALLBACK, READING, SOURCE, normalised
 from slurm_dl.policies.gavel.pool import ByName, Entrants, Solving, about_gavel, weight_of
 

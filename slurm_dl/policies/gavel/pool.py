@@ -23,10 +23,14 @@ from slurm_dl.model.jobs import F64, I64, PENDING
 from slurm_dl.model.parameter_bounds import Count, Figures, Positive, Table, above_0
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
-from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant_shares import weights_of
 from slurm_dl.policies.arithmetic.lp_solver import interior_solver
-from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.supply_and_demand import (
+    contenders,
+    gpus_by_type,
+    rates_of,
+    tenants,
+)
 from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
 LEAST_LEFT_S = 60.0

@@ -29,7 +29,7 @@ from slurm_dl.model.parameter_bounds import Bound
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.finish_fairness import Apps, apps
-from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import done_of
 from slurm_dl.policies.gavel.pool import Entrants, Sharing, Solving, left_of

@@ -31,7 +31,7 @@ from slurm_dl.engine.intent import Intent
 from slurm_dl.model.jobs import COMPLETING, F64, I16
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
-from slurm_dl.policies.arithmetic.supply import gpus_by_type
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type
 from slurm_dl.policies.base import by_share
 from slurm_dl.policies.gavel.objectives import isolated
 from slurm_dl.policies.gavel.pool import entrants

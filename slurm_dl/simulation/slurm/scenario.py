@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
-from slurm_dl.engine.preemption.setup_cost import setup_s
+from slurm_dl.engine.preemption.stopping_cost import setup_s
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.ledger.store_protocol import MemoryStore

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.slurm.read.hostlists import NO_WORDS
+from slurm_dl.slurm.read.grammar import NO_WORDS
 from slurm_dl.slurm.read.job_table import INT32_MAX, JobTable
 from slurm_dl.slurm.read.record_parser import of_jobs
 from slurm_dl.slurm.read.tres import parse_memory_mb

@@ -37,11 +37,10 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.nodes import SLACK, Allocations, SharedGpu
-from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
+from slurm_dl.slurm.read.grammar import MOST_NODES, expand, is_number, names_in
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.tres import NO_GRES, Gres, parse_gres
-from slurm_dl.slurm.read.vocabulary import is_number
 from slurm_dl.slurm.tool_runner import Slurm
 
 Split = Mapping[str, Gres]

@@ -20,8 +20,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, LeftOut
 from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader, with_wckey
-from slurm_dl.slurm.read.hostlists import NO_WORDS
-from slurm_dl.slurm.read.job_labels import tasks_in
+from slurm_dl.slurm.read.grammar import NO_WORDS, is_number, tasks_in
 from slurm_dl.slurm.read.job_table import (
     FINISHED,
     INT32_MAX,
@@ -45,7 +44,7 @@ from slurm_dl.slurm.read.record_parser import (
     split_fields,
 )
 from slurm_dl.slurm.read.tres import TresRequest, job_request, nodes_in
-from slurm_dl.slurm.read.vocabulary import CUT_SHORT, epoch_s, held, is_number, job_state, limit_s
+from slurm_dl.slurm.read.vocabulary import CUT_SHORT, epoch_s, held, job_state, limit_s
 from slurm_dl.text import escaped
 
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")

@@ -14,10 +14,9 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, Jobs, JobState
 from slurm_dl.model.snapshot import JobText, LeftOut
-from slurm_dl.slurm.read.hostlists import MOST_NODES, NO_WORDS, names_in
+from slurm_dl.slurm.read.grammar import MOST_NODES, NO_WORDS, is_number, names_in
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.tres import TresRequest
-from slurm_dl.slurm.read.vocabulary import is_number
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.nodes import OtherGres
 from slurm_dl.slurm.read.conditions import OPTIONS, PER_CORE, SWITCHES, ConditionReader
-from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
+from slurm_dl.slurm.read.grammar import NO_WORDS, expand
 from slurm_dl.slurm.read.job_reader import MAY_START
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading

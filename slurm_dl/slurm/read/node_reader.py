@@ -22,12 +22,11 @@ from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.limits import PartitionLimits
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Blocked
-from slurm_dl.slurm.read.grammar import UsableNode
-from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
+from slurm_dl.slurm.controller import SiteConfig
+from slurm_dl.slurm.read.grammar import NO_WORDS, UsableNode, expand, is_number
 from slurm_dl.slurm.read.record_parser import output_format, split_records
 from slurm_dl.slurm.read.tres import Gres, node_gres, parse_gres
-from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, limit_s
-from slurm_dl.slurm.running_config import SiteConfig
+from slurm_dl.slurm.read.vocabulary import epoch_s, limit_s
 from slurm_dl.text import escaped
 
 _RESERVATION = re.compile(

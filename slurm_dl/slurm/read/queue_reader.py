@@ -25,7 +25,7 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import LeftOut
 from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, job_details, splits_in
-from slurm_dl.slurm.read.job_labels import tasks_as_one, tasks_in, tasks_of
+from slurm_dl.slurm.read.grammar import is_number, tasks_as_one, tasks_in, tasks_of
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
@@ -38,7 +38,6 @@ from slurm_dl.slurm.read.record_parser import (
     queue_arguments,
     split_records,
 )
-from slurm_dl.slurm.read.vocabulary import is_number
 from slurm_dl.slurm.tool_runner import Slurm
 
 

@@ -17,8 +17,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_dl.slurm.read.grammar import gres_items, other_gres
-from slurm_dl.slurm.read.vocabulary import is_number
+from slurm_dl.slurm.read.grammar import gres_items, is_number, other_gres
 
 _NODES = re.compile(r"(?:^|,)node=([0-9]{1,9})(?:,|$)")
 _MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGTP]?)[nc]?")

@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.slurm.read.grammar import span_s
+from slurm_dl.slurm.read.grammar import is_number, span_s
 
 _LATEST_S = 1e11
 
@@ -92,11 +92,6 @@ _MAINTENANCE = "ReqNodeNotAvail, Reserved for maintenance"
 _UNSET = frozenset({"", "N/A", "NONE", "Unknown", "None", "(null)"})
 _UNLIMITED = _UNSET | {"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID"}
 _LONGEST_LIMIT_S = 365.0 * 86_400
-
-
-def is_number(text: str) -> bool:
-    """Whether *text* is a whole number as Slurm writes them: 18 ASCII digits at most."""
-    return text.isdigit() and text.isascii() and len(text) <= 18  # noqa: PLR2004
 
 
 def job_state(word: str) -> JobState:

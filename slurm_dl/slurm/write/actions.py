@@ -37,12 +37,11 @@ from slurm_dl.model.plan import (
     Unfinished,
     Unseal,
 )
-from slurm_dl.slurm.read.job_labels import address
+from slurm_dl.slurm.read.grammar import address
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
-from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
-from slurm_dl.slurm.write.request_changes import change_request
+from slurm_dl.slurm.write.request_changes import change_request, exc_node_list
 from slurm_dl.text import escaped
 
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument

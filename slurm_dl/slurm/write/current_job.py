@@ -14,7 +14,7 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.slurm.read.job_labels import address
+from slurm_dl.slurm.read.grammar import address, is_number
 from slurm_dl.slurm.read.queue_reader import whole_labels
 from slurm_dl.slurm.read.record_parser import (
     job_records,
@@ -23,7 +23,7 @@ from slurm_dl.slurm.read.record_parser import (
     queue_arguments,
     split_records,
 )
-from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, job_state
+from slurm_dl.slurm.read.vocabulary import epoch_s, job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
 

@@ -22,21 +22,62 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.preflight import to_end_within
+from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
-from slurm_dl.slurm.read.hostlists import expand
-from slurm_dl.slurm.read.job_labels import address
+from slurm_dl.slurm.read.grammar import address, expand, is_number
 from slurm_dl.slurm.read.job_table import whole_of
 from slurm_dl.slurm.read.node_reader import read_reservations
 from slurm_dl.slurm.read.queue_reader import whole_labels
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce, of_jobs, queue_arguments
-from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, job_state
+from slurm_dl.slurm.read.tres import parse_gres, parse_memory_mb, parse_tres
+from slurm_dl.slurm.read.vocabulary import epoch_s, job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
-from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
 from slurm_dl.slurm.write.handover_reservations import unseal
-from slurm_dl.slurm.write.release_sizes import SIZE_FIELDS, asked_again
-from slurm_dl.slurm.write.request_changes import change_request
+from slurm_dl.slurm.write.request_changes import (
+    ExcNodeList,
+    change_request,
+    exc_node_list,
+    parts_of,
+)
 from slurm_dl.text import escaped
+
+SIZE_FIELDS = ("NumNodes", "NumCPUs", "tres-alloc", "tres-per-node", "MinMemory", "Comment")
+"""What squeue has to tell of a pending job, in this order."""
+
+_CLAIMS = ClaimReader(max_grace_s=1e9)
+
+
+def asked_again(job_id: JobId, told: list[str]) -> Reshape | None:
+    """The write that gives a pending job the size of its ``asked``; None if it has it.
+
+    CPUs and memory go with the GPUs of a node, so that it gets what it asked for with them; memory
+    that was not asked for by the node stays.
+
+    Args:
+        told: `SIZE_FIELDS` of it.
+    """
+    nodes_word, cpus_word, alloc, per_node, memory, comment = told
+    claim, tres = _CLAIMS.read(comment), parse_tres(alloc)
+    first, gpus = nodes_word.partition("-")[0], int(parse_gres(per_node).gpus)
+    nodes = tres.nodes or (int(first) if is_number(first) else 0)
+    asked = claim.asked
+    # Of a comment that does not tell nobody knows whether the size is ours.
+    if not claim.sizes or asked is None or min(nodes, gpus) < 1:
+        return None
+    if (nodes, gpus) == (asked.nodes, asked.gpus_per_node):
+        return None
+    cpus = int(cpus_word) // nodes if is_number(cpus_word) else 0
+    mem_mb = parse_memory_mb(memory)
+    by_node = tres.mem_mb == mem_mb * nodes
+    return Reshape(
+        job_id=job_id,
+        shape=asked,
+        cpus=(claim.cpus_per_gpu or 0) * asked.gpus_per_node or cpus * asked.gpus_per_node // gpus,
+        mem_mb=mem_mb * asked.gpus_per_node // gpus if by_node else 0,
+        why="slurm_dl lets it go",
+    )
+
 
 _BEFORE = " ExcNodeList="
 

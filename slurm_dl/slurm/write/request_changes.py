@@ -1,4 +1,4 @@
-"""Changing what a pending job asks for: fewer CPUs and less memory, or another size.
+"""Changing what a pending job asks for: fewer CPUs and less memory, another size, other nodes.
 
 Measured on 22.05.8, 24.11.5 and 26.05.5 (tests/contract holds all three to it):
 
@@ -25,18 +25,76 @@ Measured on 22.05.8 alone:
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Reshape, Trim
+from slurm_dl.slurm.read.grammar import NO_WORDS, expand, fold
 from slurm_dl.slurm.read.job_table import NOTHING
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce, queue_arguments
 from slurm_dl.slurm.read.tres import nodes_in, parse_gres
 from slurm_dl.slurm.read.vocabulary import job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
+
+
+@dataclass(frozen=True, slots=True)
+class ExcNodeList:
+    """The nodes of an ExcNodeList: ours, and the owner's; both sorted."""
+
+    avoid: tuple[str, ...]
+    own: tuple[str, ...]
+
+
+def exc_node_list(avoid: Sequence[str], own: Sequence[str]) -> str:
+    """The list that keeps a job from *avoid* for us and from *own* for its owner.
+
+    The first of *avoid* stands twice, and behind them, if there are any, so does the first of
+    *own*: ``n1,n[1-3],n7,n7`` keeps it from n1, n2 and n3 for us and from n7 for its owner. Slurm
+    takes a name twice for once; squeue folds the list, and ``scontrol show job`` prints it as it
+    was written, also after a requeue (measured on 22.05.8).
+
+    Raises:
+        ClusterError: One of them is no node name.
+    """
+    for node in (*avoid, *own):
+        if _NODE_NAME.fullmatch(node) is None:
+            msg = f"{escaped(node)[:80]!r} is no node name"
+            raise ClusterError(msg)
+    if not avoid:
+        return fold(own)
+    doubled = [f"{names[0]},{fold(names)}" for names in (sorted(avoid), sorted(own)) if names]
+    return ",".join(doubled)
+
+
+def parts_of(nodes: str) -> ExcNodeList:
+    """Our nodes and the owner's in an ExcNodeList as ``scontrol show job`` prints it.
+
+    Raises:
+        ClusterError: It is no node list.
+    """
+    if nodes in NO_WORDS:
+        return ExcNodeList((), ())
+    names = [name for part in _PART.findall(nodes) for name in expand(part)]
+    if not names:
+        msg = f"node list {escaped(nodes[:80])} cannot be read: it names none"
+        raise ClusterError(msg)
+    often = Counter(names)
+    twice = {name for name, times in often.items() if times > 1}
+    if names[0] not in twice:
+        return ExcNodeList((), tuple(sorted(often)))
+    begins = next((i for i, n in enumerate(names) if n in twice and n != names[0]), len(names))
+    own = set(names[begins:])
+    return ExcNodeList(tuple(sorted(often.keys() - own)), tuple(sorted(own)))
+
 
 _BY_OTHERS = ("tres-per-job", "tres-per-task", "tres-per-socket")
 _OPTION = {
@@ -159,7 +217,6 @@ def _gres(now: _Asked, job: str, gpus: int) -> str:
 
 
 def _cpu_settings(now: _Asked, job: str, cpus: int, nodes: int) -> list[str]:
-    """Settings of *cpus* CPUs on each of *nodes* nodes."""
     each = now.tasks_per_node
     if not each or cpus % each:
         msg = f"{job}: {cpus} CPUs a node do not go into {now.tasks} tasks"

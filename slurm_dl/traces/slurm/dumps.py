@@ -1,6 +1,6 @@
 """Dumps of accounting that a site made itself, read where there is no Slurm.
 
-One without names of jobs has the columns that `slurm_dl.slurm.accounting.site_history` asks for, so
+One without names of jobs has the columns that `slurm_dl.slurm.accounting.past_jobs` asks for, so
 what comes out is the same as from a live cluster. Anything else in its header is refused: a job's
 name may hold bars and line ends, and so could forge records. Several dumps may stand in one file;
 what they tell twice counts once.
@@ -25,10 +25,18 @@ from typing import Final
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
-from slurm_dl.slurm.accounting.past_jobs import OPEN, AccountedRun, past_of, run_of
+from slurm_dl.slurm.accounting.past_jobs import (
+    OPEN,
+    AccountedRun,
+    FetchTally,
+    StandIns,
+    noted,
+    past_of,
+    readable,
+    run_of,
+)
 from slurm_dl.slurm.accounting.query import FIELDS, NAMED_FIELDS, Record, arguments, between
-from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns, noted, readable
-from slurm_dl.slurm.read.job_labels import tasks_in, tasks_of
+from slurm_dl.slurm.read.grammar import tasks_in, tasks_of
 from slurm_dl.slurm.read.vocabulary import epoch_s
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering, Reason
@@ -119,7 +127,7 @@ def read_dump(path: Path) -> Trace:
 def dump_records(
     path: Path, jobs: Gathering, *, tally: FetchTally, stand_ins: StandIns | None = None
 ) -> Iterator[tuple[int, Record]]:
-    """Each run of a dump with the number of its line; the run as `site_history` writes it.
+    """Each run of a dump with the number of its line; the run as `past_jobs.history` writes it.
 
     Args:
         jobs: Told what is left out.

@@ -21,7 +21,7 @@ from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.jobs import Held
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.process_control import eventually
-from slurm_dl.slurm.read.job_labels import tasks_of
+from slurm_dl.slurm.read.grammar import tasks_of
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import epoch_s, held
 from tools.chaos.checker.records import (

@@ -1,8 +1,4 @@
-"""Jobs that talk to other nodes do not share a node's network card.
-
-Source: Pollux, OSDI 2021, section 4.2 (at most one distributed job on a node); with budgets, the
-sum of what the jobs on a node send or move, by their profiles.
-"""
+"""Rules on whom a job may share a node with."""
 
 from __future__ import annotations
 
@@ -12,15 +8,16 @@ from typing import ClassVar
 import numpy as np
 
 from slurm_dl.model.jobs import Bool
-from slurm_dl.model.parameter_bounds import Bounded, NotNegative
+from slurm_dl.model.parameter_bounds import Bounded, NotNegative, Positive
 from slurm_dl.placement.free_nodes import FreeNodes
-from slurm_dl.placement.pending_job import PendingJob
-from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.resource_request import Ask, PendingJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contention(Bounded):
     """At most one job of several nodes on each node, or as many as its budgets allow.
+
+    A budget bounds the sum of what the jobs on a node send or move, by their profiles.
 
     Attributes:
         network_mb_s: Traffic that the jobs on a node may send to other nodes together, MB a second.
@@ -70,3 +67,38 @@ class Contention(Bounded):
 def _alone(stock: FreeNodes) -> Bool:
     alone: Bool = stock.gangs == 0
     return alone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallApart(Bounded):
+    """Jobs of few GPUs and larger ones are kept apart, as long as both fit.
+
+    A small job goes where only small jobs are, or, if it fits nowhere there, to an empty node,
+    before it joins a larger job; a larger one avoids the nodes of small ones.
+
+    Attributes:
+        small_gpus: A job of this many GPUs in all, or fewer, is small.
+    """
+
+    name: ClassVar[str] = "small_apart"
+    source: ClassVar[str] = "Gandiva, OSDI 2018, Algorithm 1; Philly, ATC 2019, section 5"
+    interpretation: ClassVar[str] = (
+        "There are two classes of jobs, small and larger; Gandiva has one for each number of "
+        "GPUs. Jobs without GPUs do not count."
+    )
+    strict: ClassVar[bool] = False
+
+    small_gpus: Positive = 1.0
+
+    def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
+        """See `Rule`."""
+        if want.gpus > self.small_gpus:
+            apart: Bool = stock.least_gpus > self.small_gpus
+            return apart
+        most = stock.most_gpus
+        among: Bool = (most > 0) & (most <= self.small_gpus)
+        fits, count = stock.room(want.need, ask)
+        if int(count[fits & among].sum()) >= ask.n_nodes:
+            return among
+        either: Bool = most <= self.small_gpus
+        return either

@@ -1,11 +1,14 @@
-"""What there is to hand out: GPUs by type, and how fast each job would be on them."""
+"""GPUs by type, how fast jobs are on them, who has which, and who asks for them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Observed, Snapshot
 
 
@@ -68,3 +71,61 @@ def _types_on(seen: Observed) -> Bool:
     kinds = np.arange(len(seen.gpu_types))
     has: Bool = seen.nodes.gpu_type[:, None] == kinds
     return has if seen.nodes.by_type is None else has | (seen.nodes.by_type.T > 0)
+
+
+def type_held(seen: Observed, held: I16 | None = None) -> I16:
+    """``(n,)`` type of the GPUs that each running job holds; -1 for the others.
+
+    The one of which it holds most, if they are of several; of equals the first type. Where no type
+    has a name all are of type 0.
+
+    Args:
+        held: ``(n,)`` as a cluster without nodes tells it, see `Snapshot.on_type`.
+    """
+    jobs = seen.jobs
+    if held is None:
+        by_type = seen.held.gpus_by_type(seen.nodes, len(seen.gpu_types))
+        job, n = seen.held.job, len(jobs)
+        holds = np.array([np.bincount(job, gpus, n) for gpus in by_type]).T
+        held = np.where(holds.any(axis=1), holds.argmax(axis=1), -1).astype(np.int16)
+    runs: Bool = (jobs.state > PENDING) & (jobs.state < COMPLETING)
+    found: I16 = np.where(runs, held, np.int16(-1)).astype(np.int16)
+    return found
+
+
+def contenders(snap: Snapshot) -> Bool:
+    """``(n,)`` bool: managed jobs that hold GPUs, or wait for room and nothing else."""
+    jobs = snap.jobs
+    mask: Bool = (jobs.state < COMPLETING) & (jobs.gpus > 0) & snap.managed_jobs
+    mask &= (jobs.state != PENDING) | (jobs.held == NOT_HELD)
+    return mask
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tenants:
+    """Whose each job is.
+
+    Attributes:
+        of: ``(n,)`` index into *names*.
+        names: Slurm accounts, sorted; user ids as text where a cluster tells no accounts.
+    """
+
+    of: npt.NDArray[np.int64]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def tenants(snap: Snapshot) -> Tenants:
+    """The tenants of all jobs: their accounts; users where the cluster knows no accounts."""
+    texts = snap.seen.texts
+    if not texts:
+        whose = [str(uid) for uid in snap.jobs.uid.tolist()]
+    else:
+        found = (texts.get(JobId(j)) for j in snap.jobs.job_id.tolist())
+        whose = ["" if text is None else text.account for text in found]
+    if not whose:
+        return Tenants(np.zeros(0, dtype=np.int64), ())
+    names, of = np.unique(np.array(whose, dtype=object), return_inverse=True)
+    return Tenants(of.reshape(-1), tuple(names.tolist()))
