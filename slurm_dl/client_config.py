@@ -20,8 +20,7 @@ ENVIRONMENT = "SLURM_DL_CLIENT"
 SERVER_ENV = "SLURM_DL_SERVER"
 SOCKET_ENV = "SLURM_DL_SOCKET"
 
-SOCKET_NAME = "dlschedd.sock"
-"""In ``paths.run_dir`` of the daemon."""
+SOCKET_NAME = "dlschedd.sock"  # In ``paths.run_dir`` of the daemon
 
 _LONGEST = 64 * 1024
 

@@ -40,8 +40,7 @@ _OF_ALL: Final = ("tick_s", "round_s", "start_s", "restart_s", "large_restart_s"
 _SIMULATED_WIDTH: Final = 80
 _OF_ABOUT: Final = ("row", "level", "fallback", "formula", "starves", "idles")
 
-Described = dict[str, Any]
-"""A policy as plain values; see `described`."""
+Described = dict[str, Any]  # A policy as plain values; see `described`
 
 
 def _list(

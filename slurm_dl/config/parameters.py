@@ -24,7 +24,7 @@ from slurm_dl.config.value_types import FrozenMapping, refuse, refuse_all, wrong
 from slurm_dl.error_text import sentence, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry as placement_registry
-from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.policies import policy_file, registry
 from slurm_dl.policies.base import About, Policy, Preempts

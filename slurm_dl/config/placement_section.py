@@ -21,7 +21,7 @@ from slurm_dl.config.value_types import (
     refuse,
     refuse_all,
 )
-from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.scheme import Scheme
 
 _MONTH_S = 30 * 86400

@@ -24,8 +24,7 @@ from slurm_dl.model.plan import TripBreaker
 
 _WAIT_S = 20.0
 
-RELOAD = "reload"
-"""Who resets a breaker whose bound a reload has raised."""
+RELOAD = "reload"  # Who resets a breaker whose bound a reload has raised
 
 
 class NotResetError(SlurmDlError):

@@ -113,8 +113,7 @@ class SlurmClock:
         return moved_s if abs(moved_s) > DRIFT_S else 0.0
 
 
-LOOK_EVERY: Final = 10
-"""So many polls apart slurmctld is asked how it is, one RPC."""
+LOOK_EVERY: Final = 10  # So many polls apart slurmctld is asked how it is, one RPC
 
 _PREEMPTING: Final = (OpenHandover, Signal, Requeue)
 

@@ -37,8 +37,7 @@ from slurm_dl.slurm.accounting.query import NoAccountingError
 LONGEST_PAUSE_S = 600.0
 """After a read that failed the next one comes no later than this, if it may come at all."""
 
-FIRST_WAIT_S = 10.0
-"""The first look waits for so long, so that a first plan need not do without."""
+FIRST_WAIT_S = 10.0  # The first look waits for so long, so that a first plan need not do without
 
 NO_HISTORY = "run times are not predicted from history"
 

@@ -100,8 +100,7 @@ def expected_start(forecasts: Forecasts, now: PublishedState, job_id: JobId) -> 
     return f"slurm_dl expects it at {moment(number(median_s))}" if median_s else ""
 
 
-_BESIDE_S: Final = 3.0
-"""So long a forecast may take that nobody asked for by itself."""
+_BESIDE_S: Final = 3.0  # So long a forecast may take that nobody asked for by itself
 
 
 def of_jobs(

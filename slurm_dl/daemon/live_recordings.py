@@ -21,8 +21,7 @@ from slurm_dl.recording.cycles_file import Setup, Writer
 MOST_WAITING: Final = 8
 """Cycles that wait for one client. A client that is further behind gets those and no more."""
 
-_LOOK_S: Final = 1.0
-"""How often it is looked whether a client is still there."""
+_LOOK_S: Final = 1.0  # How often it is looked whether a client is still there
 
 _Waiting = queue.SimpleQueue[PublishedState | None]
 

@@ -80,8 +80,7 @@ class Observers:
                 self._log.exception("bug in the end of an observer", observer=name)
 
 
-QUIET_S = 600.0
-"""A daemon to whom nothing happens says so this often."""
+QUIET_S = 600.0  # A daemon to whom nothing happens says so this often
 
 _KINDS = {"spot": "to nodes", "wait": "to wait", "over": "let go", "started": "let go"}
 

@@ -93,8 +93,7 @@ def _limited_like(snap: Snapshot) -> Snapshot:
     return snap
 
 
-_ONE = threading.Lock()
-"""A verdict takes the decision's time, so there is one at a time."""
+_ONE = threading.Lock()  # A verdict takes the decision's time, so there is one at a time
 
 
 def of_shapes(

@@ -19,25 +19,21 @@ from slurm_dl.model.plan import ClusterAction, OpenHandover, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.controller import ControllerStatus
 
-LEAST_GAP_S = 1.0
-"""Two cycles are at least this far apart, whatever wants them."""
+LEAST_GAP_S = 1.0  # Two cycles are at least this far apart, whatever wants them
 
 LONGEST_BACKOFF_S = 300.0
 
-SLOW_DUMP_S: Final = 2.0
-"""A slurmctld that takes longer to list its jobs is slow."""
+SLOW_DUMP_S: Final = 2.0  # A slurmctld that takes longer to list its jobs is slow
 
 MANY_THREADS: Final = 100
 """Of the 256 threads that serve everybody's calls; more are busy on a slow slurmctld."""
 
-LONG_AGENT_QUEUE: Final = 200
-"""Messages to nodes that wait; more wait where slurmctld is slow."""
+LONG_AGENT_QUEUE: Final = 200  # Messages to nodes that wait; more wait where slurmctld is slow
 
 LONG_DBD_QUEUE: Final = 200
 """Messages to slurmdbd that wait; fewer are no sign of anything, even if they were fewer before."""
 
-STEP: Final = 2.0
-"""By so much the pace changes at a time."""
+STEP: Final = 2.0  # By so much the pace changes at a time
 
 CALM_POLLS: Final = 3
 """So many polls in a row must have been quick before the pace is raised by one step."""

@@ -183,8 +183,7 @@ _DISK_FULL = ("database or disk is full", os.strerror(errno.ENOSPC), os.strerror
 
 _LATE_POLLS = 3
 _LATE_LEAST_S = 60.0
-_LONGEST_POLL_S = 3600.0
-"""The most that daemon.poll_s can be."""
+_LONGEST_POLL_S = 3600.0  # The most that daemon.poll_s can be
 
 
 @check("templates")

@@ -21,8 +21,7 @@ _MINUTE_S = 60.0
 _RECALCULATES_ALONE = Release(24, 5)
 """From here on Slurm computes priorities again without slurmdbd, too."""
 
-_UNLIMITED_MIN = 43_200
-"""The longest bf_window that Slurm takes: 30 days."""
+_UNLIMITED_MIN = 43_200  # The longest bf_window that Slurm takes: 30 days
 
 
 @check("priority plugin")

@@ -19,10 +19,8 @@ from slurm_dl.slurm.requeue_facts import (
 from slurm_dl.text import escaped
 
 _GOOD_HOLD_S = 30
-_KILL_WAIT_S = 30
-"""Slurm's default."""
-_EXPEDITED = (25, 11)
-"""First release with sbatch --requeue=expedite, by its release notes."""
+_KILL_WAIT_S = 30  # Slurm's default
+_EXPEDITED = (25, 11)  # First release with sbatch --requeue=expedite, by its release notes
 
 
 _MOST_NAMED = 10

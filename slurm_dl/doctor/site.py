@@ -36,8 +36,7 @@ from slurm_dl.slurm.read.grammar import words_of
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import user_name
 
-SERVICE_ACCOUNT = "slurm_dl"
-"""Of etc/sysusers.d and etc/systemd."""
+SERVICE_ACCOUNT = "slurm_dl"  # Of etc/sysusers.d and etc/systemd
 
 _DAEMON_TIMEOUT_S = 10.0
 _AS_OF = re.compile(r"Configuration data as of ([0-9]{1,12})\s")
@@ -274,8 +273,7 @@ class Severity(StrEnum):
     OK = "ok"
     WARNING = "warning"
     ERROR = "error"
-    SKIPPED = "skipped"
-    """The check could not be made."""
+    SKIPPED = "skipped"  # The check could not be made
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +288,7 @@ class CheckResult:
 ok = partial(CheckResult, Severity.OK)
 warning = partial(CheckResult, Severity.WARNING)
 """It works, and costs something or is not what was meant."""
-error = partial(CheckResult, Severity.ERROR)
-"""It does not work."""
+error = partial(CheckResult, Severity.ERROR)  # It does not work
 skipped = partial(CheckResult, Severity.SKIPPED)
 
 CheckFunction = Callable[[Site], CheckResult]

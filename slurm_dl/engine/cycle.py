@@ -226,8 +226,7 @@ def run_cycle(
     )
 
 
-_SIGNAL_WAIT_S: Final = 2.0
-"""A cycle waits this long for the signals that it has begun."""
+_SIGNAL_WAIT_S: Final = 2.0  # A cycle waits this long for the signals that it has begun
 
 
 class _SignalsUnderWay:

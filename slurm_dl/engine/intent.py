@@ -37,8 +37,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
-_ROUNDING = 1e-6
-"""What the sums of a linear program's answer may be off."""
+_ROUNDING = 1e-6  # What the sums of a linear program's answer may be off
 
 
 @dataclass(frozen=True, slots=True, eq=False)

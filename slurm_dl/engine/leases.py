@@ -21,13 +21,11 @@ from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
-INSTANT_S: Final = 1e-6
-"""Times this close are one instant: sums of run times are a little off."""
+INSTANT_S: Final = 1e-6  # Times this close are one instant: sums of run times are a little off
 
 _NO_LIMIT: Final = 2**31 - 1
 
-LEASED: Final = "its lease is not over"
-"""Why a running job is left alone."""
+LEASED: Final = "its lease is not over"  # Why a running job is left alone
 
 
 def lease_of(policy: Policy) -> float:

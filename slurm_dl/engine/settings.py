@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from slurm_dl.model.json_marks import OneOf
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.promise import Estimate
-from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.scheme import Scheme
 
 
@@ -114,8 +114,7 @@ class Native:
     qos: str
 
 
-Mode = External | Native
-"""Who takes GPUs back."""
+Mode = External | Native  # Who takes GPUs back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +132,7 @@ class Overdue:
     pass_s: float = 3600.0
 
 
-NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)
-"""Waiting has no bound but the policy's own."""
+NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)  # Waiting has no bound but the policy's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +164,7 @@ class Resizing:
     cooldown_s: float = 0.0  # A job does not grow for this long after its size changed, seconds
 
 
-AS_SUBMITTED = Resizing()
-"""Elastic jobs change size only where the policy says so."""
+AS_SUBMITTED = Resizing()  # Elastic jobs change size only where the policy says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

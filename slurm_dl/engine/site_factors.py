@@ -117,8 +117,7 @@ def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:
     return inside
 
 
-LEVELS: Final = 24
-"""How many there are, whatever the number of jobs."""
+LEVELS: Final = 24  # How many there are, whatever the number of jobs
 
 _WAITS: Final = 2
 _EXACT: Final = 8

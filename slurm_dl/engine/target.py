@@ -21,11 +21,8 @@ from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_o
 
 Rows = npt.NDArray[np.int64]
 
-NOBODY: Rows = np.zeros(0, dtype=np.int64)
-"""No row at all."""
-
-SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
+NOBODY: Rows = np.zeros(0, dtype=np.int64)  # No row at all
+SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,8 +53,7 @@ class PartitionPool:
         return rows if self.jobs is None else rows[self.jobs[rows]]
 
 
-EVERYTHING = (PartitionPool(),)
-"""One pool of all nodes."""
+EVERYTHING = (PartitionPool(),)  # One pool of all nodes
 
 
 def pools(snap: Snapshot) -> tuple[PartitionPool, ...]:

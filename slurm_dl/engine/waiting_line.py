@@ -27,17 +27,10 @@ from slurm_dl.engine.target import NOBODY, Rows, pools
 from slurm_dl.model.jobs import COMPLETING, I64, NOT_HELD, PENDING, Bool, Held, is_in
 from slurm_dl.model.snapshot import Snapshot
 
-PLACES: Final = 50
-"""Waiting jobs of each partition that have a place of their own."""
-
-FEWEST_LABELS: Final = 64
-"""A band width that leaves fewer labels is refused."""
-
-WIDEST_BAND: Final = HIGHEST_SITE_FACTOR // FEWEST_LABELS
-"""The largest band width."""
-
-_SOON_S: Final = 300.0
-"""A job whose begin time is this near has its place already."""
+PLACES: Final = 50  # Waiting jobs of each partition that have a place of their own
+FEWEST_LABELS: Final = 64  # A band width that leaves fewer labels is refused
+WIDEST_BAND: Final = HIGHEST_SITE_FACTOR // FEWEST_LABELS  # The largest band width
+_SOON_S: Final = 300.0  # A job whose begin time is this near has its place already
 
 
 def labels_in(band_width: int) -> int:

@@ -27,8 +27,7 @@ from slurm_dl.model.plan import (
     handover_of,
 )
 
-ERRORS_IN_A_ROW = 2
-"""So many say that it is not about one job."""
+ERRORS_IN_A_ROW = 2  # So many say that it is not about one job
 
 LONGEST_REST_CYCLES = 64
 

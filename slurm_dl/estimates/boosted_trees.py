@@ -31,11 +31,8 @@ from slurm_dl.estimates.similar_jobs import JobFeatures, asked_of
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64, I64
 
-LEAST_JOBS = 200
-"""From fewer finished jobs nothing is learned."""
-
-MOST_JOBS = 50_000
-"""Trained is on so many, those that ended last: a second on one core."""
+LEAST_JOBS = 200  # From fewer finished jobs nothing is learned
+MOST_JOBS = 50_000  # Trained is on so many, those that ended last: a second on one core
 
 _KINDS = 200
 """So many users, and as many names, are kinds of their own; the trees take no more than 255."""

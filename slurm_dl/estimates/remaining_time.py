@@ -31,8 +31,7 @@ from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import AS_ASKED, SizeHistory, Sizes, Spent, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 
-LEAST_PROGRESS = 0.02
-"""Start-up takes a share of the first reports that nobody knows."""
+LEAST_PROGRESS = 0.02  # Start-up takes a share of the first reports that nobody knows
 
 LEAST_RUN_S = 120.0
 

@@ -81,23 +81,16 @@ def asked_of(past: Past, rows: I64) -> JobFeatures:
     )
 
 
-Average = Literal["median", "mean"]
-"""Which average of the durations of a tag."""
+Average = Literal["median", "mean"]  # Which average of the durations of a tag
 
-CUTOFF = 0.6
-"""Least likeness of two names."""
-
-BEST = 2
-"""So many close names are taken."""
+CUTOFF = 0.6  # Least likeness of two names
+BEST = 2  # So many close names are taken
 
 MOST_COMPARED = 8
 """So many names of one user are compared letter by letter, the most promising first."""
 
-MOST_NAMES = 1000
-"""So many names of one user are looked at, those last used."""
-
-LONGEST_NAME = 128
-"""Letters; what is beyond is not compared. It takes the product of two lengths."""
+MOST_NAMES = 1000  # So many names of one user are looked at, those last used
+LONGEST_NAME = 128  # Letters; what is beyond is not compared. It takes the product of two lengths.
 
 _CLASSES = 64
 

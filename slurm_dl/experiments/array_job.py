@@ -54,8 +54,7 @@ exec "$1" -I -c 'from slurm_dl.cli.dlsim.command import main; main()' \\
     sweep-cell "$2" "$SLURM_ARRAY_TASK_ID"
 """
 
-_POLL_S: Final = 15.0
-"""The longest pause between two looks."""
+_POLL_S: Final = 15.0  # The longest pause between two looks
 
 _SETTLE_S: Final = 10.0
 """How long a result may take to be seen here after its task has left the queue."""

@@ -46,8 +46,7 @@ _LONGEST_NAME: Final = 100
 _MARK: Final = "versions.json"
 
 
-_Input = tuple[str, str | None]
-"""A kind of input, and its name."""
+_Input = tuple[str, str | None]  # A kind of input, and its name
 
 _COUNTS: Final = ("too_large", "jobs", "finished", "completed", "decisions", "events")
 _KINDS: Final[dict[str, Any]] = {
@@ -246,8 +245,7 @@ def _told(versions: object) -> str:
 if TYPE_CHECKING:
     from slurm_dl.experiments.grid import Cell, Experiment, Workload
 
-Manifest = Mapping[str, Any]
-"""As `manifest_of` makes it, ready for `json.dumps`."""
+Manifest = Mapping[str, Any]  # As `manifest_of` makes it, ready for `json.dumps`
 
 
 def versions() -> dict[str, str]:

@@ -36,8 +36,7 @@ FIGURES: Final = (
 _SHARES: Final = frozenset({"unfair_frac", "jain", "utilisation_frac", "steady_utilisation_frac"})
 """Figures that are 1 at most."""
 
-OF_PRESETS: Final = "of the presets"
-"""The cost model where none was chosen."""
+OF_PRESETS: Final = "of the presets"  # The cost model where none was chosen
 
 Refused = Mapping[tuple[str, str | None], str]
 """Policies that cannot run under a cost model, as (label, costs), and why."""

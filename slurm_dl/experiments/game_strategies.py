@@ -23,8 +23,7 @@ _LEAST_RUN_S: Final = 600.0
 _MARGIN_S: Final = 120.0
 _START_S: Final = 45.0
 _ALL_CPUS: Final = 1_000_000
-_FASTER: Final = 1.15
-"""A job with all CPUs of a node to itself reads its data faster."""
+_FASTER: Final = 1.15  # A job with all CPUs of a node to itself reads its data faster
 
 Play = Callable[[WantedJobs, int], list[WantedJob]]
 """Makes the player's jobs from honest ones; told the GPUs of a node as well."""
@@ -205,8 +204,7 @@ STRATEGIES: Final = {
 }
 """By the words of ``--strategies``."""
 
-BASES: Final = frozenset({HONEST, "whole-nodes"})
-"""Those that are honest."""
+BASES: Final = frozenset({HONEST, "whole-nodes"})  # Those that are honest
 
 
 def parse_strategies(words: str) -> tuple[str, ...]:

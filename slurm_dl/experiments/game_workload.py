@@ -21,8 +21,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.slurm.scripted_cluster import NOBODY, JobScript, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S
 
-PLAYER = 0
-"""The user who plays; the others are honest."""
+PLAYER = 0  # The user who plays; the others are honest
 
 LEAST_S, MOST_S, MOST_GPUS = 300.0, 86_400.0, 8
 """Jobs of the trace that are drawn from: run time from and to, GPUs up to."""

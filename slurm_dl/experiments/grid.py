@@ -36,8 +36,7 @@ MAX_CELLS: Final = 100_000
 MIN_LOAD: Final = 0.001
 MAX_LOAD: Final = 1000.0
 
-Figures = dict[str, Any]
-"""The figures of one simulation as plain values; see `figures_of`."""
+Figures = dict[str, Any]  # The figures of one simulation as plain values; see `figures_of`
 
 M = TypeVar("M")
 

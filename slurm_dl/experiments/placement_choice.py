@@ -27,8 +27,7 @@ from slurm_dl.text import safe
 
 T = TypeVar("T")
 
-NOWHERE: Final = "none"
-"""In place of a scheme: GPUs are counted, and jobs are on no nodes."""
+NOWHERE: Final = "none"  # In place of a scheme: GPUs are counted, and jobs are on no nodes
 
 _PARAMETER: Final = re.compile(r",(?=\s*[A-Za-z_]\w*\s*=)")
 

@@ -15,8 +15,7 @@ from slurm_dl.policies import policy_file, registry
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.text import shown
 
-ALL: Final = "all"
-"""The word for every registered policy."""
+ALL: Final = "all"  # The word for every registered policy
 
 
 def with_places(

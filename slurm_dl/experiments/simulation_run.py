@@ -39,8 +39,7 @@ from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulat
 SIZES_FROM_TRACE = "sizes: those of all jobs of the trace, which no real cluster knows beforehand"
 """Told where a preset gives them to the policy."""
 
-SLURM_ALONE = "slurm"
-"""The name of no policy at all: Slurm's own first in, first out with backfill."""
+SLURM_ALONE = "slurm"  # The name of no policy at all: Slurm's own first in, first out with backfill
 
 CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""

@@ -17,8 +17,7 @@ from slurm_dl.experiments.simulation_run import SLURM_ALONE, PolicySpec
 from slurm_dl.policies import policy_file, registry
 from slurm_dl.simulation.ideal import presets
 
-NONE: Final = "none"
-"""No costs; no tags."""
+NONE: Final = "none"  # No costs; no tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +75,7 @@ FIRST_POLICIES: Final = (
 )
 """Run before the others; some of them know what no cluster does, for reference."""
 
-BEST: Final = "srsf"
-"""Its mean JCT at no cost is what mean JCTs are held against."""
+BEST: Final = "srsf"  # Its mean JCT at no cost is what mean JCTs are held against
 
 USUAL: Final = "discrete_las"
 """Its figures under the same costs are what the long waits are held against."""
@@ -235,8 +233,7 @@ class StudyRow:
         }
 
 
-Found = Mapping[tuple[StudyKey, int], Figures]
-"""Figures by key and resample."""
+Found = Mapping[tuple[StudyKey, int], Figures]  # Figures by key and resample
 
 
 def row_of(key: StudyKey, resamples: int, found: Found) -> StudyRow:

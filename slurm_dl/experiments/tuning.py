@@ -28,16 +28,14 @@ from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
 
-FEWEST_DAYS: Final = 4
-"""A history of fewer has no halves."""
+FEWEST_DAYS: Final = 4  # A history of fewer has no halves
 
 CHOSEN_ON, HELD_OUT = "chosen on", "held out"
 
 _MOST_THRESHOLDS: Final = 3
 _BY_JOBS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _BY_SERVICE: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
-_APART: Final = 2.0
-"""Two thresholds of a candidate differ by this factor at least."""
+_APART: Final = 2.0  # Two thresholds of a candidate differ by this factor at least
 
 
 @dataclass(frozen=True, slots=True, order=True)

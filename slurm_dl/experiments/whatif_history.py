@@ -24,11 +24,8 @@ from slurm_dl.simulation.cluster_shape import ClusterShape
 
 DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0
-MOST_DAYS: Final = 3660
-"""Ten years."""
-
-ROUNDING: Final = 1e-9
-"""Relative; a simulation adds up times in another order under another policy."""
+MOST_DAYS: Final = 3660  # Ten years
+ROUNDING: Final = 1e-9  # Relative; a simulation adds up times in another order under another policy
 
 _MOST_EDGE: Final = 7
 _EDGE_SHARE: Final = 10
@@ -97,8 +94,7 @@ class Percentile:
         return float(self._values[np.searchsorted(upto, ranks)].mean())
 
 
-Figure = Ratio | Percentile
-"""A figure of the jobs of some days."""
+Figure = Ratio | Percentile  # A figure of the jobs of some days
 
 
 @dataclass(frozen=True, slots=True)

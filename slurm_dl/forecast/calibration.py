@@ -23,8 +23,7 @@ from slurm_dl.model.jobs import PENDING, JobState
 from slurm_dl.model.snapshot import Snapshot
 
 LAST: Final = 200
-MOST_OPEN: Final = 500
-"""Ranges that are waited for; beyond that the oldest are let go."""
+MOST_OPEN: Final = 500  # Ranges that are waited for; beyond that the oldest are let go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,16 +28,14 @@ MODULE: Final = "slurm_dl.forecast.worker"
 LATE_S: Final = 30.0
 """Beyond its own deadline it gets this to start, to read its input and to say what it has."""
 
-MOST_PAST: Final = 20_000
-"""Of the jobs that are over the last so many are passed on."""
+MOST_PAST: Final = 20_000  # Of the jobs that are over the last so many are passed on
 
 
 class ForecastError(SlurmDlError):
     """There is no answer; says why."""
 
 
-SHORT_S: Final = 5.0
-"""With less time than that no step is finer than those of a thousand jobs are."""
+SHORT_S: Final = 5.0  # With less time than that no step is finer than those of a thousand jobs are
 
 
 def growth_for(jobs: int, deadline_s: float = math.inf) -> float:

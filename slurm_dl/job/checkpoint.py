@@ -36,14 +36,12 @@ from slurm_dl.job.run_files import (
     write_whole,
 )
 
-EXIT_REQUEUE = 75
-"""Exit status for "checkpoint saved, run me again" (sysexits.h: EX_TEMPFAIL)."""
+EXIT_REQUEUE = 75  # Exit status for "checkpoint saved, run me again" (sysexits.h: EX_TEMPFAIL)
 
 LOOK_EVERY_S = 0.5
 """Least time between two looks at the request file; a stat costs a shared file system some."""
 
-KEPT = 4
-"""Checkpoints remembered: the newest, and those to fall back to."""
+KEPT = 4  # Checkpoints remembered: the newest, and those to fall back to
 
 # TERM, INT and HUP end a job; a script that caught them would sit there until it is killed.
 _CATCHABLE = ("USR1", "USR2", "CONT")

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 from slurm_dl.job.run_files import ATTEMPT_VARIABLE, RUN_DIR_VARIABLE
 
-LEFTOVER_GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL for processes that outlive the command."""
+LEFTOVER_GRACE_S = 5.0  # Between SIGTERM and SIGKILL for processes that outlive the command
 
-GROUP, SESSION = 2, 3
-"""Fields of /proc/PID/stat after the command's name, see proc(5)."""
+GROUP, SESSION = 2, 3  # Fields of /proc/PID/stat after the command's name, see proc(5)
 
 _STATE, _PARENT = 0, 1
 

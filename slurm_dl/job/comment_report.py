@@ -48,8 +48,7 @@ class CommentReport:
         return max(0.0, self._next_s - now_s)
 
 
-LOOK_S = 15.0
-"""How often to look at the record of checkpoints."""
+LOOK_S = 15.0  # How often to look at the record of checkpoints
 
 DEFAULT_EVERY_S = 300.0
 """Least time from one report to the next, seconds.

@@ -31,8 +31,7 @@ CALL_LIMIT_S = 10.0
 PREEMPTED_KEY = "preempted"
 """Here the daemon writes of its request: how often the job was preempted, and the run's number."""
 
-MOST_BYTES = 511
-"""Longest comment that is written; a longer one some releases would cut."""
+MOST_BYTES = 511  # Longest comment that is written; a longer one some releases would cut
 
 _HALF_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates but for those that stand for bytes which are not UTF-8."""

@@ -85,8 +85,7 @@ def _above(family: Sequence[Process], command: int) -> dict[int, set[int]]:
     return {p.pid: chain(p.pid) for p in family}
 
 
-GO_ON = SHELLS | OWN_USE
-"""Programs that go on with something else when what they have started ends."""
+GO_ON = SHELLS | OWN_USE  # Programs that go on with something else when what they have started ends
 
 
 class ScriptHold:

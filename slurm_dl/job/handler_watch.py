@@ -25,11 +25,8 @@ from slurm_dl.job.run_files import (
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 """Programs that run other programs."""
 
-NO_TRAINING = SHELLS | {"sleep"}
-"""Programs that have nothing to save."""
-
-LOOK_S = 5.0
-"""How often to look in the first `EARLY_S` after the start; later once a minute."""
+NO_TRAINING = SHELLS | {"sleep"}  # Programs that have nothing to save
+LOOK_S = 5.0  # How often to look in the first `EARLY_S` after the start; later once a minute
 
 EARLY_S = 120.0
 LATER_S = 60.0
@@ -42,8 +39,7 @@ START_S, LONG_START_S = 60.0, 600.0
 """So long only shells and `sleep` must be there, and so long other programs must be the same. The
 second leaves room for data that is loaded for minutes before the handler is there."""
 
-ASKED_S = 1.0
-"""How often to look once a checkpoint is asked for: the scheduler may be waiting."""
+ASKED_S = 1.0  # How often to look once a checkpoint is asked for: the scheduler may be waiting
 
 
 class _Found(NamedTuple):

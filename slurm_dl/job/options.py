@@ -16,13 +16,11 @@ from slurm_dl.job.comment_report import DEFAULT_EVERY_S
 from slurm_dl.job.controller import job_label
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
 
-SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
-"""Signals that may ask for a checkpoint."""
+SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")  # Signals that may ask for a checkpoint
 
 LAUNCHERS = ("plain", "torchrun", "srun")
 
-RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"
-"""Set for jobs that share a GPU."""
+RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"  # Set for jobs that share a GPU
 
 SAVED_VARIABLE = "SLURM_DL_SAVED_EVERY_S"
 
@@ -36,14 +34,12 @@ HOLD_VARIABLE = "SLURM_DL_HOLD"
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
 
-DEFAULT_NEVER_REQUEUE = "93"
-"""Status of NVIDIA's resiliency extension for "do not requeue"."""
+DEFAULT_NEVER_REQUEUE = "93"  # Status of NVIDIA's resiliency extension for "do not requeue"
 
 _MOST_STATUS = 255
 
 DEFAULT_GRACE_S = 120.0
-ACK_MARGIN_S = 60.0
-"""Beyond the grace a daemon that is alive has requeued the job."""
+ACK_MARGIN_S = 60.0  # Beyond the grace a daemon that is alive has requeued the job
 
 
 class DlrunOptions(NamedTuple):

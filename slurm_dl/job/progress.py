@@ -23,8 +23,7 @@ from slurm_dl.job.run_files import (
     write_whole,
 )
 
-WRITE_EVERY_S = 1.0
-"""Least time between two writes; the last step is always written."""
+WRITE_EVERY_S = 1.0  # Least time between two writes; the last step is always written
 
 SPEED_FILE = "slurm_dl.speed.json"
 """Windows of steps of this job's runs, with the nodes and GPUs of each."""

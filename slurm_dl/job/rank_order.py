@@ -18,11 +18,8 @@ from typing import NamedTuple
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.run_files import write_lines
 
-MOST_NODES = 100_000
-"""More in one list is no list of nodes."""
-
-_MOST_BRACKETS = 8
-"""In one name; Slurm itself writes two."""
+MOST_NODES = 100_000  # More in one list is no list of nodes
+_MOST_BRACKETS = 8  # In one name; Slurm itself writes two
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)=(\S+)\s(.*)$", re.MULTILINE)
 _NODES = re.compile(r"(?:^|\s)Nodes=(\S+)")
@@ -107,11 +104,8 @@ def _expand(word: str) -> Iterator[str]:
                 yield f"{before}{number:0{len(low)}}{tail}"
 
 
-RANK_FILE = "slurm_dl.ranks"
-"""Written by dlrun: the node of each rank, a line for each."""
-
-NODE_FILE = "slurm_dl.nodes"
-"""Written by dlrun: the nodes in the same order, each once."""
+RANK_FILE = "slurm_dl.ranks"  # Written by dlrun: the node of each rank, a line for each
+NODE_FILE = "slurm_dl.nodes"  # Written by dlrun: the nodes in the same order, each once
 
 RANK_FILE_VARIABLE = "SLURM_DL_RANK_FILE"
 NODE_FILE_VARIABLE = "SLURM_DL_NODE_FILE"

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-LARGEST_BYTES = 1_000_000
-"""Our own files in a run directory are far smaller."""
+LARGEST_BYTES = 1_000_000  # Our own files in a run directory are far smaller
 
 RUNS_NAME = "slurm_dl_runs"
 """The directory of a user's run directories, where nothing else is named."""
@@ -121,8 +120,7 @@ RESTART_VARIABLE = "SLURM_DL_RESTART_COUNT"
 ATTEMPT_VARIABLE = "SLURM_DL_ATTEMPT"
 SIGNAL_VARIABLE = "SLURM_DL_SIGNAL"
 
-REQUEST_FILE = "slurm_dl.request"
-"""Written by dlrun: save a checkpoint and stop."""
+REQUEST_FILE = "slurm_dl.request"  # Written by dlrun: save a checkpoint and stop
 
 LISTENING_FILE = "slurm_dl.listening"
 """Written by the script: it looks for the request file, so it needs no signal."""
@@ -134,11 +132,8 @@ STOPPED_FILE = "slurm_dl.stopped"
 """Written by the script: it ends now in order to be run again. A launcher such as torchrun
 replaces exit status 75 by its own, this file tells it nevertheless."""
 
-STATE_FILE = "slurm_dl.state.json"
-"""Written by the script: its last checkpoints."""
-
-PROGRESS_FILE = "slurm_dl.progress.json"
-"""Written by the script: how far it is."""
+STATE_FILE = "slurm_dl.state.json"  # Written by the script: its last checkpoints
+PROGRESS_FILE = "slurm_dl.progress.json"  # Written by the script: how far it is
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 

@@ -27,8 +27,7 @@ SAVE_EVERY_S = 900.0
 NAMES = ("checkpoint-0", "checkpoint-1")
 """In turn: the one before is whole while this one is being written."""
 
-RANGE = "loop-range"
-"""Start and step of the range that the checkpoints are of."""
+RANGE = "loop-range"  # Start and step of the range that the checkpoints are of
 
 _begun = []  # type: list[range]
 _GO_ON, _SAVE, _STOP = range(3)

@@ -38,8 +38,7 @@ from slurm_dl.job.run_files import (
 LOOK_EVERY_S = 0.5
 """While a signal is owed to the command: how often to look whether it has a handler now."""
 
-RATE_LOOK_S = 5.0
-"""How often to look for the first report of a job whose rate is wanted."""
+RATE_LOOK_S = 5.0  # How often to look for the first report of a job whose rate is wanted
 
 WARNING_SPREAD_S = 65.0
 """Slurm sends its warning before the time limit up to a minute early (sbatch(1), --signal)."""
@@ -49,14 +48,12 @@ TERM_SPREAD_S = 2.0
 and Slurm says the job is RUNNING, was the signal for dlrun alone and has to be passed on. A
 second SIGTERM could break the checkpoint that the first one started."""
 
-LIMIT_MARGIN_S = 15.0
-"""Requeue at least this long before the time limit."""
+LIMIT_MARGIN_S = 15.0  # Requeue at least this long before the time limit
 
 LIMIT_WAIT_S = 30.0
 """Near the time limit: how long a daemon gets to requeue before the job does it itself."""
 
-REQUEUE_WAIT_S = 60.0
-"""Most a requeue of our own may take until Slurm's SIGTERM arrives."""
+REQUEUE_WAIT_S = 60.0  # Most a requeue of our own may take until Slurm's SIGTERM arrives
 
 REQUEUE_TRIES = 3
 FINAL_PAUSES_S = (0.0, 1.0, 2.0)

@@ -54,11 +54,8 @@ _HOLD_SLACK_S = 60.0
 owner's."""
 
 _HOLDS = np.isin(np.array(JobState), HOLDS)
-_HOLDS_OR_WAITS = np.isin(np.array(JobState), (*HOLDS, JobState.PENDING))
-"""By `JobState`."""
-
-_LAG_S = 1.0
-"""The submit time that a requeue gives may be this much after the end of the run."""
+_HOLDS_OR_WAITS = np.isin(np.array(JobState), (*HOLDS, JobState.PENDING))  # By `JobState`
+_LAG_S = 1.0  # The submit time that a requeue gives may be this much after the end of the run
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,7 @@ from slurm_dl.model.jobs import COMPLETED, I64, JobState, Remembered, is_in
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed
 
-LONGEST_TEXT = 200
-"""Characters kept of a text; users write some of them, and may write a book."""
+LONGEST_TEXT = 200  # Characters kept of a text; users write some of them, and may write a book
 
 MOST_STRANGERS = 5_000
 """Jobs that were over when they were seen first, written down in one look; the rest in the next."""

@@ -21,11 +21,8 @@ from slurm_dl.model.jobs import PENDING, RUNNING, Held, JobState, is_in
 from slurm_dl.model.plan import MarkGone
 from slurm_dl.model.snapshot import Observed
 
-SOON_S = 300.0
-"""A job that fails within this of its restart has failed to restart."""
-
-FOLLOWED_S = 86_400.0
-"""What became of a job is remembered for this long after it was put back."""
+SOON_S = 300.0  # A job that fails within this of its restart has failed to restart
+FOLLOWED_S = 86_400.0  # What became of a job is remembered for this long after it was put back
 
 _Run = tuple[JobId, int]
 

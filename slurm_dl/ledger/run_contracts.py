@@ -20,11 +20,8 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, PENDING, Bool, Jobs, is_in
 from slurm_dl.model.snapshot import Observed
 
-BROKEN: Final = "broken_contract"
-"""Kind of the entries in the book that say who broke one, by uid."""
-
-NEVER_PROTECTED = 0.0
-"""In the column of `Claim.until`: there is none."""
+BROKEN: Final = "broken_contract"  # Kind of the entries in the book that say who broke one, by uid
+NEVER_PROTECTED = 0.0  # In the column of `Claim.until`: there is none
 
 
 def note_contracts(

@@ -19,16 +19,14 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId
 from slurm_dl.model.steer import Steer
 
-LONGEST_NAME = 64
-"""Characters of an account that are kept, and of a GPU type."""
+LONGEST_NAME = 64  # Characters of an account that are kept, and of a GPU type
 
 MOST_VICTIMS = 100
 """Victims and beneficiaries of one planned hand-over that are kept; the rest is counted."""
 
 LONGEST_WHY = 300
 
-UNSEEN = "unseen"
-"""The end of a planned hand-over whose job was gone when the next daemon looked."""
+UNSEEN = "unseen"  # The end of a planned hand-over whose job was gone when the next daemon looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +149,7 @@ class ShadowRecord:
 
 _T = TypeVar("_T", bound=Noted)
 
-HOUR_S = 3600.0
-"""GPUs that were taken back are remembered for this long."""
+HOUR_S = 3600.0  # GPUs that were taken back are remembered for this long
 
 
 @dataclass(frozen=True, slots=True, eq=False)

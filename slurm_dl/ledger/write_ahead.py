@@ -59,8 +59,7 @@ _T = TypeVar("_T", bound=Noted)
 APART_S = 7 * 24 * HOUR_S
 """Two models that lost on one GPU are kept apart for this long: one bad figure is not for ever."""
 
-STEADY_S = HOUR_S
-"""What is old is dropped once the clock was not set for this long."""
+STEADY_S = HOUR_S  # What is old is dropped once the clock was not set for this long
 
 
 class Ledger:

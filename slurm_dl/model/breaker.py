@@ -19,11 +19,8 @@ an hour; jobs that did not come back from a preemption."""
 BREAKERS: tuple[BreakerName, ...] = get_args(BreakerName)
 """Their names, in the order in which they are shown."""
 
-NOT_OURS = HandoverId(0)
-"""In place of a hand-over's number where we did not put the job back."""
-
-OWNER_UNKNOWN = -1
-"""In place of a uid where nobody wrote down whose job it was."""
+NOT_OURS = HandoverId(0)  # In place of a hand-over's number where we did not put the job back
+OWNER_UNKNOWN = -1  # In place of a uid where nobody wrote down whose job it was
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,22 +21,19 @@ Requeuer = Literal["daemon", "job"]
 """Who puts the job back: the daemon, or the job itself as submitit and Lightning do."""
 
 
-OrElse = Literal["run", "cancel"]
-"""Fate of a job whose deadline cannot be promised."""
+OrElse = Literal["run", "cancel"]  # Fate of a job whose deadline cannot be promised
 
 Batch = Literal["fixed", "gpu"]
 """The global batch of a job in another size: it stays, or it grows with the GPUs."""
 
 
-DEFAULT_GRACE_S = 120.0
-"""Grace of a job that does not say another, seconds; dlsubmit's default too."""
+DEFAULT_GRACE_S = 120.0  # Grace of a job that does not say another, seconds; dlsubmit's default too
 
 
 FINAL_STATUS = 93
 """A job that ends with this exit status is not to be run again, whatever was asked of it."""
 
-MOST_SIZES = 32
-"""Sizes that one job may name."""
+MOST_SIZES = 32  # Sizes that one job may name
 
 LEAST_UNTIL = 0.5
 """The smallest `Claim.until` that counts: no job is protected for most of its time limit."""
@@ -141,5 +138,4 @@ class Claim:
     unreadable: bool = False
 
 
-NO_CLAIM = Claim()
-"""A job about which nothing is declared."""
+NO_CLAIM = Claim()  # A job about which nothing is declared

@@ -77,8 +77,7 @@ free GPUs of a faster type, or to more of them."""
 class Seal(StrEnum):
     """Where the reservation that keeps the freed GPUs for the beneficiaries stands."""
 
-    WANTED = "wanted"
-    """Not there, or created by a daemon that died before it could say so."""
+    WANTED = "wanted"  # Not there, or created by a daemon that died before it could say so
     STANDING = "standing"
     RELEASED = "released"
 

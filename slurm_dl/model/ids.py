@@ -8,8 +8,7 @@ from typing import NewType
 JobId = NewType("JobId", int)
 """Slurm's own job id of one record (``%A``); for a pending array it is the array's id."""
 
-HandoverId = NewType("HandoverId", int)
-"""Number of a hand-over in the ledger; it never comes back."""
+HandoverId = NewType("HandoverId", int)  # Number of a hand-over in the ledger; it never comes back
 
 
 def has_task(label: str, task: int) -> bool:

@@ -26,20 +26,13 @@ I8 = Annotated[npt.NDArray[np.int8], Column("i")]
 class Origin(IntEnum):
     """Sources of an estimate, the most trustworthy first. Unknown is not zero."""
 
-    KNOWN = 0
-    """Exactly so: a simulation's own figure."""
-    MEASURED = 1
-    """Runs of this job, or of this model in this shape."""
-    REPORTED = 2
-    """The job says so while it runs."""
-    FITTED = 3
-    """A curve through what was measured in other shapes."""
-    HISTORY = 4
-    """Earlier jobs like this one."""
-    DECLARED = 5
-    """What was asked for at submission: the time limit."""
-    PRIOR = 6
-    """Nothing is known of this job: the site's word, or a law that holds for jobs as such."""
+    KNOWN = 0  # Exactly so: a simulation's own figure
+    MEASURED = 1  # Runs of this job, or of this model in this shape
+    REPORTED = 2  # The job says so while it runs
+    FITTED = 3  # A curve through what was measured in other shapes
+    HISTORY = 4  # Earlier jobs like this one
+    DECLARED = 5  # What was asked for at submission: the time limit
+    PRIOR = 6  # Nothing is known of this job: the site's word, or a law that holds for jobs as such
 
 
 I16 = Annotated[npt.NDArray[np.int16], Column("i")]
@@ -56,8 +49,7 @@ class JobState(IntEnum):
     CONFIGURING = 1
     RUNNING = 2
     SUSPENDED = 3
-    COMPLETING = 4
-    """Its processes are being ended; its GPUs are not free yet."""
+    COMPLETING = 4  # Its processes are being ended; its GPUs are not free yet
     COMPLETED = 5
     FAILED = 6
     """Any end that is not success: failed, cancelled, timed out, out of memory, node failure."""
@@ -73,16 +65,12 @@ COMPLETED: Final = int(JobState.COMPLETED)
 class Held(IntEnum):
     """Why a pending job could not start now even on an empty cluster (Slurm's reason, grouped)."""
 
-    NO = 0
-    """It waits for resources or for its turn: it may be started or preempted for."""
+    NO = 0  # It waits for resources or for its turn: it may be started or preempted for
     USER_OR_ADMIN = 1
     DEPENDENCY = 2
-    BEGIN_TIME = 3
-    """Not yet eligible, for instance in the safety interval after a requeue."""
-    LIMIT = 4
-    """An association, QOS or partition limit."""
-    RESERVATION = 5
-    """It waits for a reservation, its own or somebody's maintenance."""
+    BEGIN_TIME = 3  # Not yet eligible, for instance in the safety interval after a requeue
+    LIMIT = 4  # An association, QOS or partition limit
+    RESERVATION = 5  # It waits for a reservation, its own or somebody's maintenance
     UNAVAILABLE = 6
     """Bad constraints, nodes that are down, licences: nothing a preemption could mend."""
     BY_HAND = 7
@@ -219,8 +207,7 @@ _DTYPES: dict[str, npt.DTypeLike] = {
 }
 
 
-_MANY = 4096
-"""From here on NumPy's choice pays."""
+_MANY = 4096  # From here on NumPy's choice pays
 
 
 def is_in(values: npt.NDArray[Any], among: npt.NDArray[Any] | Collection[Any]) -> Bool:

@@ -26,8 +26,7 @@ _ELEMENTS: Final[Mapping[str, set[type]]] = {
 }
 _TAG: Final = "is"
 
-FLOAT_WORDS: Final = frozenset({"inf", "-inf", "nan"})
-"""Floats that JSON has no number for."""
+FLOAT_WORDS: Final = frozenset({"inf", "-inf", "nan"})  # Floats that JSON has no number for
 
 
 def _calls(kind: str, function: object, **more: object) -> _Schema:

@@ -158,8 +158,7 @@ class OtherGres:
         self.total.setflags(write=False)
 
 
-SLACK = 1e-6
-"""Three thirds of a GPU are one, whatever the rounding of their sum."""
+SLACK = 1e-6  # Three thirds of a GPU are one, whatever the rounding of their sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,23 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-Table = tuple[tuple[str, float], ...]
-"""Figures by name."""
+Table = tuple[tuple[str, float], ...]  # Figures by name
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One thing that a value must be.
+    """One thing that a value must be."""
 
-    Attributes:
-        words: It in words, behind "must be".
-        holds: Whether a value is so.
-        got: How the refused value is said; empty where it may be long.
-    """
-
-    words: str
-    holds: Callable[[Any], bool]
-    got: str = " (got {value})"
+    words: str  # It in words, behind "must be"
+    holds: Callable[[Any], bool]  # Whether a value is so
+    got: str = " (got {value})"  # How the refused value is said; empty where it may be long
 
     def check(self, name: str, value: object) -> None:
         """Raise if *value* is not so.
@@ -41,17 +34,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What a table of figures by name must be.
+    """What a table of figures by name must be."""
 
-    Attributes:
-        holds: Whether a figure is right.
-        wrong: What is said of one that is not: of its *key* and *value* in the field *name*.
-        twice: What is said of a key that stands there more than once, among all *keys*.
-    """
-
-    holds: Callable[[Any], bool]
-    wrong: str
-    twice: str = ""
+    holds: Callable[[Any], bool]  # Whether a figure is right
+    wrong: str  # What is said of one that is not: of its *key* and *value* in the field *name*
+    twice: str = ""  # What is said of a key that stands there more than once, among all *keys*
 
     def check(self, name: str, table: Mapping[str, float] | Table) -> None:
         """Raise if a figure of *table* is wrong, or a key stands there twice.

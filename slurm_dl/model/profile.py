@@ -18,8 +18,7 @@ from slurm_dl.model.shape import Shape
 Origin = Literal["measured", "computed", "published", "declared"]
 """Where a figure is from: runs here, the model's architecture, a paper, the admin's word."""
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"
-"""A model's name as a job may give it."""
+NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"  # A model's name as a job may give it
 
 Label = Annotated[int, Bound(ge=0, le=2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""

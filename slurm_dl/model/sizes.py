@@ -20,8 +20,7 @@ from slurm_dl.model.shape import Shape
 AS_ASKED: Final = -1
 """The size that the job has, or asks for: the only one of a job that is not elastic."""
 
-NOT_NOW: Final = -2
-"""No size: the job is to hold no GPUs now."""
+NOT_NOW: Final = -2  # No size: the job is to hold no GPUs now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,8 +105,7 @@ def are_sizes(size: I32, sizes: Sizes | None) -> bool:
     return inside and bool((owner[size[rows]] == rows).all())
 
 
-SIZE: Final = "size"
-"""Kind of the entries, by job id."""
+SIZE: Final = "size"  # Kind of the entries, by job id
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,7 @@ class BestFit:
         "Ties are decided by the order of nodes."
     )
 
-    key: ClassVar[Key] = free_gpus
-    """The nodes of the least are taken."""
+    key: ClassVar[Key] = free_gpus  # The nodes of the least are taken
     why: ClassVar[str] = "the fullest nodes it fits on"
 
     def begin(

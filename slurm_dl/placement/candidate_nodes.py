@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +12,26 @@ from slurm_dl.model.jobs import I64, Bool
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.ranked_groups import Key
 from slurm_dl.placement.resource_request import Ask, PendingJob
-from slurm_dl.placement.rule import Rule
 
-Order = npt.NDArray[np.int64]
-"""Conditions, best first."""
+Order = npt.NDArray[np.int64]  # Conditions, best first
+
+
+@runtime_checkable  # Pydantic asks for it.
+class Rule(Protocol):
+    """Rule on nodes that a job must or should avoid. A frozen dataclass like a scheme."""
+
+    name: ClassVar[str]
+    source: ClassVar[str]  # Paper and section the rule comes from
+    interpretation: ClassVar[str]
+    """Where it reads the source in its own way, in words; empty if nowhere."""
+    strict: ClassVar[bool]  # True: never there. False: there only if nothing else fits.
+
+    def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
+        """``(v,)`` bool by kind of node in *stock*: one share of *want* may be there.
+
+        Args:
+            ask: Which of the job's ways.
+        """
 
 
 class CandidateNodes:

@@ -19,11 +19,8 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.profile import Label, Load, Profile
 
-HALF: Final = 0.5
-"""Share of a device from which on no third job fits beside two."""
-
-MOST_LABELS: Final = 2
-"""Most that the labels of a pair may add up to (Lucid)."""
+HALF: Final = 0.5  # Share of a device from which on no third job fits beside two
+MOST_LABELS: Final = 2  # Most that the labels of a pair may add up to (Lucid)
 
 LEAST_SPEED: Final = 1.0
 """Least that the relative speeds of a pair may add up to: what they had taking turns (Gavel)."""
@@ -31,8 +28,7 @@ LEAST_SPEED: Final = 1.0
 _FLOORS: Final[Mapping[Label, float]] = {0: 0.95, 1: 0.85, 2: HALF}
 """Speed of a neighbour that a label promises; a 2 promises nothing, taking turns gives half."""
 
-Models = frozenset[str]
-"""Names of the models of a pair; one name where both are the same."""
+Models = frozenset[str]  # Names of the models of a pair; one name where both are the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,7 @@ from slurm_dl.placement.resource_request import Ask, ResourceRequest
 
 COLUMNS: Final = 12
 
-Rows = npt.NDArray[np.int64]
-"""Row numbers of conditions."""
+Rows = npt.NDArray[np.int64]  # Row numbers of conditions
 
 
 class NodeGroups:

@@ -29,11 +29,8 @@ from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.resource_request import Ask, PendingJob, ResourceRequest, ResourceRequests
 from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 
-NEVER_S: Final = 1e9
-"""Stands for an end that nobody knows; what comes on top of it still counts."""
-
-MOST_TASKS: Final = 64
-"""Tasks of one pending array that are waited for by those behind it."""
+NEVER_S: Final = 1e9  # Stands for an end that nobody knows; what comes on top of it still counts
+MOST_TASKS: Final = 64  # Tasks of one pending array that are waited for by those behind it
 
 _HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 

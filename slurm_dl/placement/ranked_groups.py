@@ -23,8 +23,7 @@ It may depend on what a condition has free, its jobs and its group, which never 
 the older condition.
 """
 
-_AHEAD = 8
-"""Conditions that are put in front at a time."""
+_AHEAD = 8  # Conditions that are put in front at a time
 
 _LOOK_AHEAD = 256
 """Conditions among which these are looked for at a time: most may have no node left."""

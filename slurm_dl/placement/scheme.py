@@ -77,8 +77,7 @@ class Scheme(Protocol):
     """Chooses nodes. A frozen dataclass; its fields are its parameters, with units in the names."""
 
     name: ClassVar[str]
-    source: ClassVar[str]
-    """Paper and section the scheme comes from."""
+    source: ClassVar[str]  # Paper and section the scheme comes from
     interpretation: ClassVar[str]
     """Where it reads the source in its own way, in words; empty if nowhere."""
 

@@ -8,11 +8,11 @@ from typing import Final
 
 from slurm_dl.model import plugins
 from slurm_dl.placement.best_fit import BestFit, LoadBalance, Tetris
+from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.cells.hived import Cells
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.placement.node_rules import Contention, SmallApart
 from slurm_dl.placement.pools import Pools
-from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.topology import Topology
 

@@ -12,8 +12,7 @@ from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.node_groups import CPUS, GPUS, MEM, Rows
 from slurm_dl.placement.resource_request import Ask, PendingJob
 
-NEVER_S = 1e9
-"""Stands for an end that nobody knows; a second more behind it still counts."""
+NEVER_S = 1e9  # Stands for an end that nobody knows; a second more behind it still counts
 
 
 class Soonest:

@@ -39,11 +39,8 @@ from slurm_dl.policies.gavel.pool import LEAST_LEFT_S
 
 _DAY_S = 86_400.0
 _BUCKETS = 24
-_SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
-
-_MOST_MATCHED = 1000
-"""Beyond it a matching takes too long."""
+_SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
+_MOST_MATCHED = 1000  # Beyond it a matching takes too long
 
 _Window = Annotated[Count, Bound("1000 or less", lambda n: n <= _MOST_MATCHED)]
 

@@ -105,8 +105,7 @@ def lifetimes(past: Past, lease_s: float, least_samples: int) -> Lifetimes:
 
 Rows = npt.NDArray[np.int64]
 
-_SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
+_SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 
 
 _Weights = Annotated[

@@ -163,15 +163,13 @@ class Policy(Protocol):
     """Orders jobs. A frozen dataclass; its fields are its parameters, with units in the names."""
 
     name: ClassVar[str]
-    source: ClassVar[str]
-    """Paper and section the rule comes from."""
+    source: ClassVar[str]  # Paper and section the rule comes from
     interpretation: ClassVar[str]
     """Where it reads the source in its own way, in words; empty if nowhere."""
     about: ClassVar[About]
     preempts: ClassVar[Preempts]
     """Whom its waiting jobs may displace. Where they may not, running jobs keep their GPUs."""
-    skips: ClassVar[bool]
-    """Whether jobs behind one that does not fit are served meanwhile."""
+    skips: ClassVar[bool]  # Whether jobs behind one that does not fit are served meanwhile
 
     @property
     def tiers(self) -> int:

@@ -44,15 +44,13 @@ from slurm_dl.policies.arithmetic.supply_and_demand import (
 )
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 
-_INSTANT_S: Final = 1e-6
-"""Times this close are one instant: sums of run times are a little off."""
+_INSTANT_S: Final = 1e-6  # Times this close are one instant: sums of run times are a little off
 
 _SLACKS: Final = np.array([-8.0, -4.0, -2.0, -1.0, -0.01, 1.0])
 """Leases that a job can wait before it must run, which part the tiers of those that are late: one
 that falls behind the others displaces them, so that all are a little late and none is very."""
 
-_GRAINS: Final = 20.0
-"""In a lease; what happens in less is not looked at."""
+_GRAINS: Final = 20.0  # In a lease; what happens in less is not looked at
 
 
 _Tiers = Annotated[
@@ -243,8 +241,7 @@ def _over(gap_s: F64, pace: F64) -> F64:
 PAST_STEPS: Final = 200
 """No step of the past is shorter than this part of it, where more arrivals and ends can be."""
 
-AHEAD: Final = 0.02
-"""No step of the future is shorter than this part of the way there."""
+AHEAD: Final = 0.02  # No step of the future is shorter than this part of the way there
 
 _MOST_STEPS: Final = 600
 _DONE_S: Final = 1e-6

@@ -34,8 +34,7 @@ from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 I64 = npt.NDArray[np.int64]
 
-_SLACK: Final = 1e-9
-"""Ten tenths of a cluster are one, whatever the rounding of their sum."""
+_SLACK: Final = 1e-9  # Ten tenths of a cluster are one, whatever the rounding of their sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

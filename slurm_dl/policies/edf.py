@@ -50,8 +50,7 @@ def ideal_terms(snap: Snapshot) -> PromiseTerms:
     )
 
 
-_OURS = 2
-"""Tiers before those of the other policy: running under a promise, and window begun."""
+_OURS = 2  # Tiers before those of the other policy: running under a promise, and window begun
 
 
 _Others = Annotated[

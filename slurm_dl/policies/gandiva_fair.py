@@ -34,8 +34,7 @@ from slurm_dl.policies.arithmetic.supply_and_demand import (
 )
 from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
-_FULL: Final = 1e-12
-"""A share of what there is, or is wanted, below which nothing is left."""
+_FULL: Final = 1e-12  # A share of what there is, or is wanted, below which nothing is left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +206,7 @@ def _relative(speed: F64, able: Bool, kind: int) -> F64:
     return relative
 
 
-_NOTHING: Final = 1e-9
-"""A share of what there is in all, below which it is nothing."""
+_NOTHING: Final = 1e-9  # A share of what there is in all, below which it is nothing
 
 
 def trade(fast: F64, slow: F64, speed_up: F64, most: F64 | None = None) -> tuple[F64, F64]:

@@ -34,14 +34,9 @@ from slurm_dl.policies.discrete_las import DiscreteLas, edges_of
 _NEARER = 0.8
 """Between two sizes the index is known at distances from the next size that shrink by this."""
 
-_NEAREST = 1e-4
-"""The last of these distances, as a share of the gap."""
-
-_LEAST_SAMPLES = 30
-"""Fewer finished jobs say nothing of how sizes are distributed."""
-
-_MOST_SAMPLES = 200
-"""More of them change the index little and take long."""
+_NEAREST = 1e-4  # The last of these distances, as a share of the gap
+_LEAST_SAMPLES = 30  # Fewer finished jobs say nothing of how sizes are distributed
+_MOST_SAMPLES = 200  # More of them change the index little and take long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

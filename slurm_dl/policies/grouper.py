@@ -34,8 +34,7 @@ Rows = npt.NDArray[np.int64]
 _NUMBER = re.compile(r"[-_.]?\d+$")
 """What tells the jobs of a search apart: a number at the end of the name."""
 
-_MILLISECOND = 3
-"""Digits behind the point of a second."""
+_MILLISECOND = 3  # Digits behind the point of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

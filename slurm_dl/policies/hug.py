@@ -34,11 +34,8 @@ from slurm_dl.policies.arithmetic.supply_and_demand import (
 )
 from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
-_NOTHING: Final = 1e-12
-"""Part of a cluster that is nothing."""
-
-_ROUNDING: Final = 1e-9
-"""Sums of parts of a cluster, and of GPUs, are off by less."""
+_NOTHING: Final = 1e-12  # Part of a cluster that is nothing
+_ROUNDING: Final = 1e-9  # Sums of parts of a cluster, and of GPUs, are off by less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,8 +32,7 @@ from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_t
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 from slurm_dl.policies.discrete_las import Thresholds, edges_of, first_to_sink
 
-_INSTANT_S: Final = 1e-6
-"""Times this close are one instant: sums of run times are a little off."""
+_INSTANT_S: Final = 1e-6  # Times this close are one instant: sums of run times are a little off
 
 
 _ByQos = Annotated[

@@ -37,8 +37,7 @@ from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers, quantum_end_s
 from slurm_dl.policies.discrete_las import DiscreteLas
 
-LEAST_PAST = 30
-"""With fewer finished jobs the order is that of `discrete_las`."""
+LEAST_PAST = 30  # With fewer finished jobs the order is that of `discrete_las`
 
 LEVELS = 48
 

@@ -23,8 +23,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, Order, in_tiers
 from slurm_dl.policies.discrete_las import DiscreteLas, Rows, Thresholds, edges_of, first_to_sink
 
-_AHEAD_OF = 2.0**40
-"""Between the groups of one list; more than there are places in any order."""
+_AHEAD_OF = 2.0**40  # Between the groups of one list; more than there are places in any order
 
 _SLACK_GPU_S = 1e-6
 """Service this close to a threshold has reached it: sums of run times are a little off."""

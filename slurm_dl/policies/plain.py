@@ -1,7 +1,4 @@
-"""Policies that say no more than an order, from what Slurm says of each job.
-
-Others can build on them.
-"""
+"""Policies that say no more than an order, from what Slurm says of each job: bases of others."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ def named_in(*modules: ModuleType) -> dict[str, type[Policy]]:
 PLAIN: Final[Mapping[str, type[Policy]]] = MappingProxyType(
     {
         name: policy
-        for name, policy in named_in(las, discrete_las, fifo, las, shortest).items()
+        for name, policy in named_in(discrete_las, fifo, las, shortest).items()
         if policy is not fifo.StaticPriority
     }
 )
-"""By name."""

@@ -27,8 +27,7 @@ from slurm_dl.yaml_places import LARGEST_BYTES
 SPEED_FILE = "slurm_dl.speed.json"
 STATE_FILE = "slurm_dl.state.json"
 
-LEAST_WINDOWS = 3
-"""A run with fewer windows says nothing."""
+LEAST_WINDOWS = 3  # A run with fewer windows says nothing
 
 _MOST_DIRECTORIES = 256
 _MOST_RUNS = 64
@@ -176,8 +175,7 @@ _DIGITS = 6
 Place = tuple[Shape, str] | Literal["size_mb", "save_s"]
 """A figure: the speed in a shape on a GPU type, or a field of `CheckpointCost`."""
 
-Votes = Mapping[int, Sequence[float]]
-"""What was measured, by the owner's uid."""
+Votes = Mapping[int, Sequence[float]]  # What was measured, by the owner's uid
 
 
 def votes(reports: Iterable[Reports], *, gpu_type: str = "") -> dict[Place, Votes]:

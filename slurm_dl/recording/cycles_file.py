@@ -40,16 +40,14 @@ from slurm_dl.recording.snapshot_file import (
 )
 from slurm_dl.text import shown
 
-FORMAT = 4
-"""What is written."""
+FORMAT = 4  # What is written
 
 OLDEST = 1
 """What is still read: up to format 3 without places in the queue, before that without sizes, and in
 the first format with the shape of a profile's speed as two numbers and its other names as text.
 """
 
-COUNTS_COMMITMENT = 4
-"""In earlier formats only received GPU time counted."""
+COUNTS_COMMITMENT = 4  # In earlier formats only received GPU time counted
 
 MOST_LINE_BYTES = 256 * 2**20
 """Longest line that is read; a snapshot of 100,000 jobs with its plan takes some 30 MB."""

@@ -121,8 +121,7 @@ def _values(plan: Plan, snap: Snapshot) -> dict[tuple[str, str], str]:
     return {place: _canonical(value) for place, value in found.items()}
 
 
-MOST_PER_CYCLE = 5
-"""Differences of one cycle that are told; the first ones say where it began."""
+MOST_PER_CYCLE = 5  # Differences of one cycle that are told; the first ones say where it began
 
 HEADER = f"{'TIME (UTC)':<19}  {'JOBS':>6} {'RUNNING':>7} {'WAITING':>7}  ACTIONS"
 

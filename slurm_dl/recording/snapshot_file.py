@@ -32,7 +32,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.json_marks import FLOAT_WORDS
 from slurm_dl.model.snapshot import Observed, Snapshot
-from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.scheme_registry import find_rule, find_scheme
 from slurm_dl.text import safe
@@ -209,8 +209,7 @@ def _by_name(find: Callable[[str], type[object]]) -> _Schema:
 _ANY: Final[_Schema] = {"type": "any"}
 
 
-FORMAT: Final = 4
-"""What is written."""
+FORMAT: Final = 4  # What is written
 
 OLDEST: Final = 1
 """What is still read: up to format 3 without places in the queue, before that without sizes, and in

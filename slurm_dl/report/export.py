@@ -31,8 +31,7 @@ from slurm_dl.report.summary_metrics import Group, Spread, Summary
 from slurm_dl.report.terminal_table import plain_number
 from slurm_dl.text import escaped
 
-_FORMULA = ("=", "+", "-", "@")
-"""What a spreadsheet takes for the beginning of a formula."""
+_FORMULA = ("=", "+", "-", "@")  # What a spreadsheet takes for the beginning of a formula
 
 _NAMES = {"lost_gpu_s": "gpu_s_lost", "lost_by_cause_gpu_s": "gpu_s_lost_by"}
 """Names in JSON that are not those of `Summary`."""

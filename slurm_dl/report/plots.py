@@ -25,12 +25,10 @@ from slurm_dl.report import style, timeline
 from slurm_dl.report.summary_metrics import spread
 from slurm_dl.report.terminal_table import NONE, TimeUnit, duration, number, unit_of
 
-_POINTS: Final = 2000
-"""Most points of one line; a page is not wider."""
+_POINTS: Final = 2000  # Most points of one line; a page is not wider
 
 _WINDOWS: Final = 160
-_LEAST_S: Final = 1e-3
-"""Shorter times, 0 among them, are drawn here: a logarithm has no 0."""
+_LEAST_S: Final = 1e-3  # Shorter times, 0 among them, are drawn here: a logarithm has no 0
 
 _TICKS_S: Final = (
     (1.0, 60.0, 3600.0, 86_400.0),
@@ -40,8 +38,7 @@ _TICKS_S: Final = (
 """Ticks of a logarithmic axis of time, those first that people count in."""
 
 _FEW_TICKS: Final = 3
-_KEY_ROW: Final = 0.2
-"""Inches."""
+_KEY_ROW: Final = 0.2  # Inches
 
 
 def jct_distribution(runs: Mapping[str, Records]) -> Figure:
@@ -192,14 +189,9 @@ def _brief(time_s: float) -> str:
 
 
 _WIDTH: Final = 10.0
-_BAR: Final = 0.19
-"""Inches of one bar."""
-
-_BETWEEN: Final = 0.09
-"""Inches between policies."""
-
-_AROUND: Final = 1.15
-"""Inches for titles and key."""
+_BAR: Final = 0.19  # Inches of one bar
+_BETWEEN: Final = 0.09  # Inches between policies
+_AROUND: Final = 1.15  # Inches for titles and key
 
 _RHO: Final = TimeUnit("", 1.0)
 _LINEAR: Final = 12.0

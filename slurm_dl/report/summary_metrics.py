@@ -21,8 +21,7 @@ from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.report.timeline import jobs_present
 
-UNFAIR_RHO = 1.05
-"""A job of a larger rho was treated unfairly (as in Shockwave, NSDI'23)."""
+UNFAIR_RHO = 1.05  # A job of a larger rho was treated unfairly (as in Shockwave, NSDI'23)
 
 
 def finish_time_fairness(records: Records, *, gpus: float) -> F64:
@@ -90,8 +89,7 @@ def jain(records: Records, group: I64, *, groups: int) -> F64:
     return index
 
 
-NAN = float("nan")
-"""Mean of no values."""
+NAN = float("nan")  # Mean of no values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

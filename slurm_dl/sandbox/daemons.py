@@ -20,8 +20,7 @@ MUNGED: Final = "munged"
 MYSQLD: Final = "mysqld"
 SLURMDBD: Final = "slurmdbd"
 SLURMCTLD: Final = "slurmctld"
-SLURMD: Final = "slurmd-"
-"""What a slurmd's name begins with; the node's name follows."""
+SLURMD: Final = "slurmd-"  # What a slurmd's name begins with; the node's name follows
 
 # slurmctld writes its state when it is told to end.
 TERM_S: Final = 30.0

@@ -46,14 +46,9 @@ from slurm_dl.model.plan import OpenHandover, Plan, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.shadow.planned_handovers import PlannedHandovers, account_of
 
-MINUTE_S = 60.0
-"""Looks are added up over so long."""
-
-UNFINISHED_S = 300.0
-"""The unfinished jobs are written down so often."""
-
-FIRST = 100
-"""Of two orders so many jobs are compared, or half of those that wait if that is less."""
+MINUTE_S = 60.0  # Looks are added up over so long
+UNFINISHED_S = 300.0  # The unfinished jobs are written down so often
+FIRST = 100  # Of two orders so many jobs are compared, or half of those that wait if that is less
 
 _MOST_GROUPS = 50
 _MOST_UNWRITTEN = 50_000
@@ -307,8 +302,7 @@ def order_distance(snap: Snapshot, plan: Plan) -> tuple[bool, float] | None:
 DIRECTORY: Final = "shadow"
 _FILE = re.compile(r"[0-9]{12}\.jsonl|wishes\.jsonl")
 _MOST_BYTES = 64 << 20
-_LARGEST = 1e13
-"""No number of ours is so large."""
+_LARGEST = 1e13  # No number of ours is so large
 _KINDS: Final[dict[str, type]] = {
     "job": ShadowJob, "wish": PlannedHandover, "looks": MinuteTotals
 }  # fmt: skip

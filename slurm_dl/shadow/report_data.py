@@ -21,13 +21,11 @@ from slurm_dl.ledger.store_protocol import (
 SIZES: Final = {"1": 1, "2-4": 4, "5-8": 8, "9-16": 16, "17-64": 64, "65 and more": math.inf}
 """Classes of jobs, and the most GPUs of each."""
 
-NEIGHBOURS_S: Final = 300.0
-"""Look-outs that are no further apart have nothing missing between them."""
+NEIGHBOURS_S: Final = 300.0  # Look-outs that are no further apart have nothing missing between them
 
 HOUR_S: Final = 3600.0
 
-Names = Callable[[int], str]
-"""A user's name by uid."""
+Names = Callable[[int], str]  # A user's name by uid
 
 T = TypeVar("T")
 

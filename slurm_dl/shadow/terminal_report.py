@@ -19,12 +19,10 @@ from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.shadow.report_data import HOUR_S, Balance, Report, Simulated, Touched, sooner_s
 from slurm_dl.text import ago, counted, safe
 
-MOST_NAMED = 4
-"""Jobs of a list that are named; the others are counted."""
+MOST_NAMED = 4  # Jobs of a list that are named; the others are counted
 
 _FAR = 2.0
-_FAR_S = 300.0
-"""The simulated Slurm is far from the real one if both are passed."""
+_FAR_S = 300.0  # The simulated Slurm is far from the real one if both are passed
 
 _TWO_FIGURES = 10.0
 

@@ -30,8 +30,7 @@ from slurm_dl.submit import job_comment
 JOB_ID = 4_294_000_000
 """No Slurm counts so far: its ids have 26 bits, and this is one of cluster 63 of a federation."""
 
-KILL_WAIT_S = 10.0
-"""Between SIGTERM and SIGKILL at a requeue; Slurm's default is 30 s."""
+KILL_WAIT_S = 10.0  # Between SIGTERM and SIGKILL at a requeue; Slurm's default is 30 s
 
 _TOOLS = ("scontrol", "squeue")
 _STAND_IN = """\

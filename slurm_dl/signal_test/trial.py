@@ -171,8 +171,7 @@ SETTLE_S = 5.0
 """Between the first sign that a script can take the signal and the signal, where it reports no
 steps: a handler is often there before the first step."""
 
-SILENT_S = 30.0
-"""A job that reports nothing, and shows no handler, is taken to train after so long."""
+SILENT_S = 30.0  # A job that reports nothing, and shows no handler, is taken to train after so long
 
 QUIET, START_S = "its programs had loaded nothing for", 10.0
 """A program that has loaded no library for so long is taken to be past its start."""

@@ -21,8 +21,7 @@ MAX_LEAVES: Final = 32_767
 
 _GPUS: Final = re.compile(r"([0-9]{1,4})(?::([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?")
 _GROUP: Final = re.compile(r"([0-9]{1,6})x([^@]{1,500}?)(?:@([0-9]{1,6}))?")
-ANY_TYPE: Final = "gpu"
-"""The type of GPUs without a type."""
+ANY_TYPE: Final = "gpu"  # The type of GPUs without a type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,7 @@ from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.model.trace import Trace
 
-_GROWS = 0.1
-"""What is learnt from finished jobs is learnt anew when there are so many more of them."""
+_GROWS = 0.1  # What is learnt from finished jobs is learnt anew when there are so many more of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,8 +114,7 @@ class TraceKnowledge:
         return np.where(left_s > 0, left_s, done_s)
 
 
-NOTHING = TraceKnowledge()
-"""How long each job runs is known, and nothing else."""
+NOTHING = TraceKnowledge()  # How long each job runs is known, and nothing else
 
 
 class TraceTexts(Mapping[JobId, JobText]):

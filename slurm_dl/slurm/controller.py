@@ -74,8 +74,7 @@ def site_factor_plugin(values: Mapping[str, str], slurm_conf: str) -> str:
 
 _SLURM_USER = re.compile(r"\(([0-9]{1,10})\)\Z", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
-_CRED_EXPIRE_S = 120
-"""Slurm's own cred_expire, if AuthInfo names none."""
+_CRED_EXPIRE_S = 120  # Slurm's own cred_expire, if AuthInfo names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +197,7 @@ def why_unordered(values: Mapping[str, str], plugin: str) -> str:
     return ""
 
 
-DUMP = "REQUEST_JOB_INFO"
-"""The RPC by which squeue reads the whole queue."""
+DUMP = "REQUEST_JOB_INFO"  # The RPC by which squeue reads the whole queue
 
 _AT = re.compile(r"^sdiag output at .{0,60}\((\d{1,12})\)\s*$", re.MULTILINE | re.ASCII)
 # Between and behind the figures newer releases have more of them (with enable_rpc_queue).

@@ -32,8 +32,7 @@ from slurm_dl.text import duration, escaped, user_name
 
 _BY_QOS = "preempt/qos"
 
-_NEAR_POLLS = 2
-"""A run is seen, and its SiteFactor written, within so many polls."""
+_NEAR_POLLS = 2  # A run is seen, and its SiteFactor written, within so many polls
 
 _RAW_FACTORS = ("Assoc", "Partition", "TRES")
 """What NO_NORMAL_* leaves as it is and differs inside a QOS. Slurm may show one of these flags as

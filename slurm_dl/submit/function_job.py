@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from slurm_dl.submit.pickled_call import CALL, RESULT, JobFailedError, SubmitError, load
 
-EVERY_S = 5.0
-"""Least seconds between two questions to Slurm, for all jobs of this process together."""
+EVERY_S = 5.0  # Least seconds between two questions to Slurm, for all jobs of this process together
 
 LAG_S = 10.0
 """Seconds in which a result may still appear after the end: shared file systems show files late."""

@@ -16,8 +16,7 @@ from slurm_dl.placement.synergy import Share, demand, proportional
 from slurm_dl.slurm.read.grammar import UsableNode
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition, HalfGpu, JobShape, NodeRange
 
-Wanted = JobShape | NodeRange | HalfGpu
-"""All kinds of shapes."""
+Wanted = JobShape | NodeRange | HalfGpu  # All kinds of shapes
 
 _SAYS_CPUS = frozenset(
     {
@@ -30,8 +29,7 @@ _SAYS_CPUS = frozenset(
 
 _SAYS_MEMORY = frozenset({"exclusive", "mem", "mem-per-cpu", "mem-per-gpu"})
 
-_LEAST_MB = 1024
-"""A node with less for each GPU is one whose memory Slurm has not been told."""
+_LEAST_MB = 1024  # A node with less for each GPU is one whose memory Slurm has not been told
 
 _HALF = 0.5
 _MOST_ASKED = 16
@@ -68,8 +66,7 @@ class MemoryLimit:
         return 0.0 if cpus is None else min(self.node_mb, self.cpu_mb * cpus)
 
 
-UNLIMITED = MemoryLimit()
-"""What a site has that limits nothing."""
+UNLIMITED = MemoryLimit()  # What a site has that limits nothing
 
 
 def left_to_us(sbatch: Sequence[str], kept: Collection[str], cpus: int | str) -> Silence:

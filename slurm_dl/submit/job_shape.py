@@ -14,8 +14,7 @@ from slurm_dl.placement.synergy import Host
 from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import in_other_case
 
-UNTYPED = "untyped"
-"""How GPUs without a type are called in messages."""
+UNTYPED = "untyped"  # How GPUs without a type are called in messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

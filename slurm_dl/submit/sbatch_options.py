@@ -23,8 +23,7 @@ class Takes(Enum):
     """Whether an option has a value."""
 
     NOTHING = "nothing"
-    MAYBE = "maybe"
-    """Only as ``--option=value``; alone it is a flag."""
+    MAYBE = "maybe"  # Only as ``--option=value``; alone it is a flag
     VALUE = "value"
 
 

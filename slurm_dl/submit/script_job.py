@@ -35,8 +35,7 @@ _OF_A_COMMAND = (
 
 _SIGNAL = re.compile(r"(?:[RB]+:)?(?:SIG)?([A-Z0-9]+)(?:@(\d+))?", re.ASCII)
 _NUMBERS = {"1": "HUP", "2": "INT", "10": "USR1", "12": "USR2", "15": "TERM"}
-_STOPS_WITH = "0"
-"""A shell hides the status of the training that it ran before its last command."""
+_STOPS_WITH = "0"  # A shell hides the status of the training that it ran before its last command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

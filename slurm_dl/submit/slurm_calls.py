@@ -38,8 +38,7 @@ _NOT_UP = frozenset(
 )
 """States of sinfo in which a node takes no job; powered-down nodes are woken, so they count."""
 
-DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0
-"""Slurm's own ``max_switch_wait``."""
+DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0  # Slurm's own ``max_switch_wait``
 
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^+-]*)")
 

@@ -20,8 +20,7 @@ from slurm_dl.testing.checks import CHECKS, Check, ContractFailure
 from slurm_dl.testing.simulation_checks import RUNS, Stream, starved_in, streams
 from slurm_dl.testing.situations import Situation, situations
 
-ALL_CHECKS: tuple[Check, ...] = (*CHECKS, *RUNS)
-"""Everything there is."""
+ALL_CHECKS: tuple[Check, ...] = (*CHECKS, *RUNS)  # Everything there is
 
 __all__ = [
     "ALL_CHECKS",

@@ -122,15 +122,13 @@ def it_says_what_people_should_know(policy: Policy) -> None:
         fail(policy, "", "about.needs something; about.fallback must say what it does without")
 
 
-ABOUT: tuple[Check, ...] = (its_parameters_are_documented, it_says_what_people_should_know)
-"""Both."""
+ABOUT: tuple[Check, ...] = (its_parameters_are_documented, it_says_what_people_should_know)  # Both
 
 
 _SAME: Final = 1e-9
 """Shares this close are one: a linear program's answer may depend that much on the listing."""
 
-_OVER: Final = 1e-6
-"""By how much the sums of a linear program's answer may exceed their bounds."""
+_OVER: Final = 1e-6  # By how much the sums of a linear program's answer may exceed their bounds
 
 _SLACK_GPUS: Final = 1e-9
 

@@ -39,8 +39,7 @@ _LONG_S: Final = 8000.0
 """Longer than any newcomer, but not so long that its fair end is beyond the horizon."""
 
 _HORIZON_S: Final = 72_000.0
-_LEASES: Final = 120
-"""A job of a policy with leases may have to wait for many of them."""
+_LEASES: Final = 120  # A job of a policy with leases may have to wait for many of them
 
 _SAME_SERVICE: Final = 1e-6
 

@@ -16,8 +16,7 @@ from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, JobRow, Jobs, Jo
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 
-NOW_S: Final = 2_000_000.0
-"""When all of them are."""
+NOW_S: Final = 2_000_000.0  # When all of them are
 
 TYPES: Final = ("a100", "v100", "k80")
 _PARTITIONS: Final = ("gpu", "other")

@@ -19,8 +19,7 @@ from slurm_dl.model.jobs import I32
 from slurm_dl.model.trace import BadLine, Ending, Trace
 from slurm_dl.traces.file_lines import file_sha256
 
-SHOWN_PER_REASON: Final = 20
-"""Broken lines told one by one, of each kind."""
+SHOWN_PER_REASON: Final = 20  # Broken lines told one by one, of each kind
 
 
 class Reason(StrEnum):
@@ -106,8 +105,7 @@ class LeftOutLines:
 MAX_JOBS: Final = 2_000_000
 """Half a gigabyte; the largest public trace has 1.6 million jobs with GPUs."""
 MAX_SUBMIT_S: Final = 1e11
-MAX_DURATION_S: Final = 1e10
-"""Three centuries."""
+MAX_DURATION_S: Final = 1e10  # Three centuries
 MAX_GPUS: Final = 1e6
 
 

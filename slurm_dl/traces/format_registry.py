@@ -63,11 +63,8 @@ _ALL: Final[tuple[Format, ...]] = (
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL})
 """By name, in the order in which they are listed for people."""
 
-BY_COLUMNS: Final = "columns:"
-"""Before the value of ``--columns`` it makes the name of a format."""
-
-BY_MODELS: Final = "pollux:"
-"""Before the value of ``--models`` it makes the name of a format."""
+BY_COLUMNS: Final = "columns:"  # Before the value of ``--columns`` it makes the name of a format
+BY_MODELS: Final = "pollux:"  # Before the value of ``--models`` it makes the name of a format
 
 _DELIMITERS: Final = ",;\t|"
 

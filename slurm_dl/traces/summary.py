@@ -10,8 +10,7 @@ import numpy as np
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.traces.builder import LeftOutLine
 
-EXAMPLES: Final = 3
-"""Lines shown of each kind that was left out."""
+EXAMPLES: Final = 3  # Lines shown of each kind that was left out
 
 QUANTILES: Final = (0.0, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 

@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.placement.best_fit import BestFit, LoadBalance, Tetris, free_gpus, load
-from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.candidate_nodes import CandidateNodes, Rule
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.ranked_groups import Key
-from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme, Spot, Wait
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES
 from slurm_dl.placement.topology import Topology, fewest_leaves

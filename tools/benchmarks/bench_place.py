@@ -26,10 +26,9 @@ from slurm_dl.model.jobs import Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Observed, Snapshot
-from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.candidate_nodes import CandidateNodes, Rule
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.resource_request import PendingJob, ResourceRequests
-from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme, Spot
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES
 

@@ -20,7 +20,7 @@ from slurm_dl.config.placement_section import PlacementSection
 from slurm_dl.config.tree import SECTIONS, PolicySection
 from slurm_dl.config.value_types import NumberUnit
 from slurm_dl.error_text import written
-from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES
 from slurm_dl.policies.registry import POLICIES

@@ -33,8 +33,7 @@ _OWNER = re.compile(r"^\s+UserId=[^\n]*?\(([0-9]{1,10})\)", re.MULTILINE)
 _RUN = re.compile(rb"dlrun: (\S{1,40}) run ([0-9]{1,9}) of ")
 _CHUNK = 1 << 16
 _EVERY_S = 1.0
-_LOOKS = 5
-"""So often the file is looked at for each question to the daemon."""
+_LOOKS = 5  # So often the file is looked at for each question to the daemon
 
 _OVER = frozenset({"CD", "F"})
 

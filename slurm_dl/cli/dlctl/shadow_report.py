@@ -23,8 +23,7 @@ from slurm_dl.shadow.report_data import Report
 from slurm_dl.shadow.terminal_report import print_report
 from slurm_dl.text import safe, user_name
 
-MOST_JOBS = 20_000
-"""Jobs that are simulated unless somebody asks for more."""
+MOST_JOBS = 20_000  # Jobs that are simulated unless somebody asks for more
 
 _name_of = functools.cache(user_name)
 

@@ -12,14 +12,9 @@ from slurm_dl.text import ago
 _CLOCKS_APART_S = 2.0
 """By less than this clocks differ that are kept by NTP and told in whole seconds."""
 
-RESET = "dlctl breakers reset"
-"""The command that resets a breaker."""
-
-_CHECKS_LATE_S = 1200.0
-"""Two intervals of the checks that the daemon makes."""
-
-_MOST_JOBS = 8
-"""Jobs that are named in one line."""
+RESET = "dlctl breakers reset"  # The command that resets a breaker
+_CHECKS_LATE_S = 1200.0  # Two intervals of the checks that the daemon makes
+_MOST_JOBS = 8  # Jobs that are named in one line
 
 
 def status_lines(answer: JsonObject) -> list[tuple[str, str]]:

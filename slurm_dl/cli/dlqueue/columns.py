@@ -148,8 +148,7 @@ def _at(at_s: Json) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s))
 
 
-_END_OF_TIME_S = 253402300800.0
-"""The year 10,000, in which calendars end."""
+_END_OF_TIME_S = 253402300800.0  # The year 10,000, in which calendars end
 
 
 def start_of(job: JsonObject) -> Json:

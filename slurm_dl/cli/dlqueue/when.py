@@ -23,8 +23,7 @@ from slurm_dl.text import safe
 if TYPE_CHECKING:
     from slurm_dl.daemon.control.tcp_client import TcpServers
 
-TIMEOUT_S = 120.0
-"""A forecast takes up to half a minute, and waits for those before it."""
+TIMEOUT_S = 120.0  # A forecast takes up to half a minute, and waits for those before it
 
 MOST_SHAPES = 8
 _SHAPE = re.compile(r"(?:(?P<type>[A-Za-z0-9_.-]{1,63}):)?(?P<shape>[0-9]{1,6}(?:x[0-9]{1,4})?)")
@@ -48,8 +47,7 @@ def when(socket: Path | None, job: str, *, as_json: bool) -> None:
     _show(answer, job_lines(answer) if not as_json else [], as_json=as_json)
 
 
-MOST_STARTS = 200
-"""So many jobs `expected_starts` asks about; the daemon takes no more."""
+MOST_STARTS = 200  # So many jobs `expected_starts` asks about; the daemon takes no more
 
 
 def expected_starts(request: QueueRequest, at: Path | TcpServers) -> JsonObject:

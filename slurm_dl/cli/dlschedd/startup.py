@@ -41,8 +41,7 @@ _P = TypeVar("_P")
 
 LONGEST_WAIT_S = 60.0
 
-_COMMANDS = 4
-"""More Slurm commands than one try needs, each of which cluster.timeout_s cuts short."""
+_COMMANDS = 4  # More Slurm commands than one try needs, each of which cluster.timeout_s cuts short
 
 
 def when_slurm_answers(

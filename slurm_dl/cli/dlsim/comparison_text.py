@@ -36,15 +36,13 @@ WIDTH: Final = 80
 WIDE: Final = 120
 """Columns where nobody says how many there are: of few policies, and of many or several costs."""
 
-MANY: Final = 7
-"""More policies than these are sorted by their mean JCT."""
+MANY: Final = 7  # More policies than these are sorted by their mean JCT
 
 _NAME: Final = 40
 _HOUR_S: Final = 3600.0
 _BEST: Final = "*"
 
-_Cell = tuple[str, bool]
-"""Text of a figure, and whether it is the best of its column."""
+_Cell = tuple[str, bool]  # Text of a figure, and whether it is the best of its column
 
 _Figure = tuple[str, Callable[[float], str] | None, Callable[[list[float]], float], str]
 _FIGURES: Final[dict[str, _Figure]] = {

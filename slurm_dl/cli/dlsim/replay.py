@@ -18,8 +18,7 @@ from slurm_dl.recording import replay_report as report
 from slurm_dl.recording.cycles_file import Recording, RecordingError
 from slurm_dl.text import safe
 
-_QUIET_S = 1.0
-"""Work that is shorter than this shows no bar."""
+_QUIET_S = 1.0  # Work that is shorter than this shows no bar
 
 
 @click.command(name="replay")

@@ -32,11 +32,8 @@ from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.recorded_schedule import RecordedSchedule, read_recorded
 
-_MOST_POLICIES: Final = 9
-"""The page's keys 1 to 9 switch between them."""
-
-RECORDED: Final = "recorded"
-"""What the schedule is called that really was."""
+_MOST_POLICIES: Final = 9  # The page's keys 1 to 9 switch between them
+RECORDED: Final = "recorded"  # What the schedule is called that really was
 
 
 def report(

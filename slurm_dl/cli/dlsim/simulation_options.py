@@ -18,8 +18,7 @@ from click.core import ParameterSource
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-LONGEST_QUANTUM_S: Final = 30 * 86400.0
-"""As in the configuration."""
+LONGEST_QUANTUM_S: Final = 30 * 86400.0  # As in the configuration
 
 FIGURES: Final = (
     "mean-jct", "p50-jct", "p95-jct", "p99-jct", "mean-queue", "p95-queue", "lost", "mean-rho",

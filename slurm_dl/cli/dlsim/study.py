@@ -30,8 +30,7 @@ from slurm_dl.report.terminal_table import number, plain_number
 from slurm_dl.text import safe
 from slurm_dl.traces.workload_generator import parse_sd
 
-_BESIDE: Final = 5
-"""Traces in one table."""
+_BESIDE: Final = 5  # Traces in one table
 
 _RULE: Final = "---"
 

@@ -129,8 +129,7 @@ def summary_lines(summary: TraceSummary) -> Iterator[str]:
             yield f"    {safe(example)}"
 
 
-FITS: Final = ("philly", "itp")
-"""Fits that come with the project."""
+FITS: Final = ("philly", "itp")  # Fits that come with the project
 
 _FORMAT, _COLUMNS, _MODELS = format_options("Format of the trace of --like, if it cannot be told")
 

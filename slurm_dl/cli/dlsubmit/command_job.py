@@ -42,11 +42,8 @@ from slurm_dl.submit.user_files import UserDefault, find_defaults, remember
 from slurm_dl.submit.user_script import ScriptRequest, read_script
 from slurm_dl.text import safe
 
-SLURM_S = 60.0
-"""So long one of Slurm's commands may take, seconds."""
-
-_LOOK_S = 2.0
-"""So long the look at the job after its submission may take, seconds."""
+SLURM_S = 60.0  # So long one of Slurm's commands may take, seconds
+_LOOK_S = 2.0  # So long the look at the job after its submission may take, seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +137,7 @@ def _look_again(slurm: Slurm, job_id: int, args: Sequence[str]) -> None:
         click.echo(f"dlsubmit: warning: {safe(text, 1000)}", err=True)
 
 
-DEFAULTS = "slurm_dl.defaults"
-"""Where click's context has them."""
+DEFAULTS = "slurm_dl.defaults"  # Where click's context has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from slurm_dl.submit.script_job import ScriptJob
 from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest
 from slurm_dl.text import ago, safe
 
-TIMEOUT_S = 3.0
-"""So long a submission waits for the answer in all."""
+TIMEOUT_S = 3.0  # So long a submission waits for the answer in all
 
 RUN_S = 1.5
 """So long the daemon runs forward for it; its process takes about one more second to start."""
@@ -88,14 +87,9 @@ def shape_fields(
     }
 
 
-NOT_PROMISED: Final = 3
-"""Exit status if a deadline is not promised."""
-
-WAIT_S: Final = 30.0
-"""So long a job with ``--or-else cancel`` waits for its verdict."""
-
-ODDS_S: Final = 10.0
-"""So long ``--quote`` lets the daemon run forward."""
+NOT_PROMISED: Final = 3  # Exit status if a deadline is not promised
+WAIT_S: Final = 30.0  # So long a job with ``--or-else cancel`` waits for its verdict
+ODDS_S: Final = 10.0  # So long ``--quote`` lets the daemon run forward
 
 Question: TypeAlias = "JsonObject | str"
 """Fields of the request; or the reason why there is none, of which no verdict can be had."""

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 DEFAULT_CONFIG = Path("/etc/slurm_dl/slurm_dl.yaml")
 DEFAULT_RUN_DIR = Path("/run/slurm_dl")
 CONFIG_ENV = "SLURM_DL_CONFIG"
-BY_SSH = "ssh:"
-"""In place of ``HOST:PORT``: the command itself runs on that host."""
+BY_SSH = "ssh:"  # In place of ``HOST:PORT``: the command itself runs on that host
 BY_SSH_ENV = "SLURM_DL_BY_SSH"
 """Set there: its client.yaml may be the same, and the daemon is on this host."""
 

@@ -122,8 +122,7 @@ def users_shown(sight: Sight, users: Collection[str]) -> tuple[str, ...] | None:
     return tuple(users) or None
 
 
-_DIGITS = 18
-"""More of them no file can hold as a number."""
+_DIGITS = 18  # More of them no file can hold as a number
 
 
 def past_object(past: PastJob, sight: Sight) -> JsonObject:
@@ -175,11 +174,8 @@ def _ended(ending: JobEnding) -> JsonObject:
     }
 
 
-LISTED_S = 86_400.0
-"""So long after its end a job is listed."""
-
-MOST_LISTED = 5_000
-"""The last ones; each is a row in memory while somebody asks."""
+LISTED_S = 86_400.0  # So long after its end a job is listed
+MOST_LISTED = 5_000  # The last ones; each is a row in memory while somebody asks
 
 OVER = frozenset({JobState.COMPLETED, JobState.FAILED})
 

@@ -79,8 +79,7 @@ _NAMED = re.compile(
     r"(?P<more> and [0-9]++ more\b)?(?P<model> \([^()]*\))?",
     re.ASCII | re.IGNORECASE,
 )
-_DIGITS = 10
-"""No job has a longer number."""
+_DIGITS = 10  # No job has a longer number
 
 _SPLIT = re.compile(r".* on one GPU (?:are slower|reach) ", re.DOTALL)
 """Begins with the names of the models, or of the jobs, that share the GPU."""

@@ -27,14 +27,9 @@ from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import user_name
 
-HEAVY: Final = ("queue", "why", "snapshot")
-"""Requests whose work grows with the number of jobs."""
-
-AT_ONCE = 2
-"""Heavy requests of ordinary users that are answered at once, each of another user."""
-
-TURN_S = 10.0
-"""A heavy request waits for its turn for this many seconds at most."""
+HEAVY: Final = ("queue", "why", "snapshot")  # Requests whose work grows with the number of jobs
+AT_ONCE = 2  # Heavy requests of ordinary users that are answered at once, each of another user
+TURN_S = 10.0  # A heavy request waits for its turn for this many seconds at most
 
 UNSENT_PER_USER = 32 * 1024**2
 """Bytes of answers that one ordinary user may leave untaken; one answer may be larger."""
@@ -42,8 +37,7 @@ UNSENT_PER_USER = 32 * 1024**2
 UNSENT_IN_ALL = 128 * 1024**2
 """Bytes of answers that all ordinary users may leave untaken; one answer may be larger."""
 
-ALWAYS_SENT = 64 * 1024
-"""An answer of at most so many bytes is sent however much is unsent."""
+ALWAYS_SENT = 64 * 1024  # An answer of at most so many bytes is sent however much is unsent
 
 
 class BusyError(Exception):
@@ -119,17 +113,10 @@ class LoadLimits:
                 raise BusyError(msg)
 
 
-PER_USER = 24
-"""Connections one ordinary user may have open."""
-
-IN_ALL = 96
-"""Connections all ordinary users may have open; admins have as many again."""
-
-STREAMS = ("record",)
-"""Requests after whose answer something follows."""
-
-_GROUP = 100
-"""Entries that are encoded together."""
+PER_USER = 24  # Connections one ordinary user may have open
+IN_ALL = 96  # Connections all ordinary users may have open; admins have as many again
+STREAMS = ("record",)  # Requests after whose answer something follows
+_GROUP = 100  # Entries that are encoded together
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +163,7 @@ class Connection:
 
     peer: Peer | None  # None: not known yet
     address: str = ""  # Its host; empty: this one
-    until_s: float = math.inf
-    """When a request must be there at last, on the monotonic clock."""
+    until_s: float = math.inf  # When a request must be there at last, on the monotonic clock
 
 
 class Reception:

@@ -34,17 +34,10 @@ from slurm_dl.daemon.control.reception import Connection, Peer, Reception, Reque
 from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, PROTOCOL, RefusalKind
 from slurm_dl.model.errors import ConfigError
 
-READ_S = 10.0
-"""A request must have arrived whole within this many seconds."""
-
-SEND_S = 20.0
-"""An answer must have been taken within this many seconds."""
-
-_LOOK_S = 0.2
-"""Late requests, and the end, are looked for so often."""
-
-_LONGEST_PATH = 107
-"""``sun_path`` holds 108 bytes, the last of them NUL."""
+READ_S = 10.0  # A request must have arrived whole within this many seconds
+SEND_S = 20.0  # An answer must have been taken within this many seconds
+_LOOK_S = 0.2  # Late requests, and the end, are looked for so often
+_LONGEST_PATH = 107  # ``sun_path`` holds 108 bytes, the last of them NUL
 
 
 class Serving(socketserver.ThreadingMixIn, socketserver.BaseServer):
@@ -207,11 +200,8 @@ def _clear(path: Path) -> None:
 STRANGERS: Final = 128
 """Connections whose user is not known yet; one more, and the oldest of the host with most ends."""
 
-MOST: Final = 400
-"""Sockets that are open at once, those that are about to end included."""
-
-ARRIVAL_S: Final = 5.0
-"""A request must have arrived whole within so many seconds."""
+MOST: Final = 400  # Sockets that are open at once, those that are about to end included
+ARRIVAL_S: Final = 5.0  # A request must have arrived whole within so many seconds
 
 _LONGEST_CREDENTIAL: Final = 4096
 

@@ -56,8 +56,7 @@ class ControlContext:
     recordings: LiveRecordings = field(default_factory=LiveRecordings)  # Told of each cycle
 
 
-_STALE_POLLS = 2
-"""A look is stale that is older than so many polls."""
+_STALE_POLLS = 2  # A look is stale that is older than so many polls
 
 
 def status(context: ControlContext) -> JsonObject:

@@ -14,11 +14,8 @@ from typing import Annotated, ClassVar, Literal
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.bounds import Bound
 
-PROTOCOL = 1
-"""Raised when an answer changes in a way that an older command could misread."""
-
-MAX_REQUEST_BYTES = 256 * 1024
-"""Longest request line; a node list of some ten thousand names fits."""
+PROTOCOL = 1  # Raised when an answer changes in a way that an older command could misread
+MAX_REQUEST_BYTES = 256 * 1024  # Longest request line; a node list of some ten thousand names fits
 
 
 class RefusalKind(StrEnum):
@@ -26,11 +23,9 @@ class RefusalKind(StrEnum):
 
     BAD_REQUEST = "bad_request"
     DENIED = "denied"
-    BUSY = "busy"
-    """Too many connections; worth another try."""
+    BUSY = "busy"  # Too many connections; worth another try
     NOT_FOUND = "not_found"
-    NOT_READY = "not_ready"
-    """The daemon has not seen the cluster yet."""
+    NOT_READY = "not_ready"  # The daemon has not seen the cluster yet
     FAILED = "failed"
     INTERNAL = "internal"
 

@@ -37,8 +37,7 @@ BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
 }
 """Each histogram by its name to the upper ends of its buckets."""
 
-Key = tuple[str, ...]
-"""Values of a metric's labels, in their order."""
+Key = tuple[str, ...]  # Values of a metric's labels, in their order
 
 
 def snake(name: str) -> str:

@@ -148,8 +148,7 @@ MOST_BYTES: Final = 8192
 
 MOST_CONNECTIONS: Final = 32
 MOST_OF_ADDRESS: Final = 24
-HEADER_S: Final = 1.0
-"""Prometheus sends its request as soon as it is connected."""
+HEADER_S: Final = 1.0  # Prometheus sends its request as soon as it is connected
 
 TIMEOUT_S: Final = 10.0
 """A whole connection, request and answer, may take so long; Prometheus gives up by then."""

@@ -31,11 +31,8 @@ from slurm_dl.model.errors import ConfigError, SlurmDlError
 
 Clock = Callable[[], float]
 
-_VALID = 0.75
-"""Part of the lease's length for which its holder trusts a renewal."""
-
-_RENEWALS = 5
-"""Renewals in the length of a lease: two may fail."""
+_VALID = 0.75  # Part of the lease's length for which its holder trusts a renewal
+_RENEWALS = 5  # Renewals in the length of a lease: two may fail
 
 
 def boot_clock_s() -> float:

@@ -18,11 +18,8 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import LeftOut
 
-_LONGEST_LABEL = 80
-"""Characters; an array may have hundreds of ranges."""
-
-MOST_LISTED = 5
-"""Preemptions that are told one by one, the last ones."""
+_LONGEST_LABEL = 80  # Characters; an array may have hundreds of ranges
+MOST_LISTED = 5  # Preemptions that are told one by one, the last ones
 
 
 class Sight(Protocol):
@@ -66,8 +63,7 @@ def moment(at_s: float) -> str:
     return f"{np.datetime64(int(at_s), 's')}Z".replace("T", " ")
 
 
-_END_OF_TIME_S = 253402300800.0
-"""The year 10,000, in which calendars end."""
+_END_OF_TIME_S = 253402300800.0  # The year 10,000, in which calendars end
 
 
 def span(seconds: float) -> str:

@@ -50,8 +50,7 @@ UNREADABLE = (
     "So it has not opted in to preemption"
 )
 
-SOON_S = 10.0
-"""A start that Slurm plans within so many seconds is no later than its next pass."""
+SOON_S = 10.0  # A start that Slurm plans within so many seconds is no later than its next pass
 
 
 def why(

@@ -31,8 +31,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "preemption_off": "other jobs hold its GPUs, and no GPUs are taken back now",
     "room": "other jobs hold its GPUs, and these cannot be taken back",
 }
-_MOST_NAMED = 20
-"""Jobs that one reason names; the details of the audit log's line have them all."""
+_MOST_NAMED = 20  # Jobs that one reason names; the details of the audit log's line have them all
 
 
 def promise_sentences(

@@ -192,8 +192,7 @@ class _Elastic:
             )
 
 
-MOST_NAMED = 4
-"""Nodes that are named in a sentence."""
+MOST_NAMED = 4  # Nodes that are named in a sentence
 
 
 def some(names: Sequence[str]) -> str:

@@ -24,11 +24,8 @@ from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.resource_request import PendingJob, ResourceRequest, ResourceRequests
 from slurm_dl.placement.scheme import Answer, Placer, Scheme, Spot, Wait
 
-MOST_TASKS = 64
-"""Tasks of one pending array that are placed in one decision."""
-
-MOST_NAMED = 3
-"""Nodes that are named in words."""
+MOST_TASKS = 64  # Tasks of one pending array that are placed in one decision
+MOST_NAMED = 3  # Nodes that are named in words
 
 
 @dataclass(frozen=True, slots=True)

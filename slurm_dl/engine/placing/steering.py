@@ -27,8 +27,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.scheme import Spot, Wait
 
-HELD_AT_FIRST_STEP = 20
-"""So many jobs at most are put off by the shortest time."""
+HELD_AT_FIRST_STEP = 20  # So many jobs at most are put off by the shortest time
 
 LONGEST_DEFER_S = 600.0
 """A job that is put off again and again is so for as long again as it has been, at most this."""

@@ -15,8 +15,7 @@ from slurm_dl.model.jobs import F64, is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
-UNLIMITED_S = 365 * 86_400.0
-"""A longer time limit, or none, counts as this."""
+UNLIMITED_S = 365 * 86_400.0  # A longer time limit, or none, counts as this
 
 FREE_UNTIL = 0.8
 """Protection after this share of the time limit does not count: submitit's jobs have it, and their

@@ -32,14 +32,9 @@ from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRe
 
 Rows = npt.NDArray[np.int64]
 
-MOST_TRIED = 200
-"""Sets of jobs that are looked at for one need."""
-
-MOST_ON_A_NODE = 10
-"""Jobs of one node that are considered, the cheapest ones."""
-
-MOST_SEATINGS = 500
-"""Ways in which one set is put elsewhere that are looked at."""
+MOST_TRIED = 200  # Sets of jobs that are looked at for one need
+MOST_ON_A_NODE = 10  # Jobs of one node that are considered, the cheapest ones
+MOST_SEATINGS = 500  # Ways in which one set is put elsewhere that are looked at
 
 _MORE = 1e-9
 
@@ -267,8 +262,7 @@ class _Seating:
         return [fullest[i : i + 1] for i in first.tolist()]
 
 
-MOST_GANGS = 8
-"""Waiting jobs that moves are looked for in one decision."""
+MOST_GANGS = 8  # Waiting jobs that moves are looked for in one decision
 
 
 def defragment(

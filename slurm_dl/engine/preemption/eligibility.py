@@ -29,8 +29,7 @@ from slurm_dl.model.plan import Book
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 
-_ANEW_S: Final = 86_400.0
-"""While such a run lasts its entry is written anew this often."""
+_ANEW_S: Final = 86_400.0  # While such a run lasts its entry is written anew this often
 
 
 @dataclass(frozen=True, slots=True)

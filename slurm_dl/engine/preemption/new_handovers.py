@@ -32,14 +32,12 @@ from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 
-OPEN = -1
-"""Owner of a node that no hand-over has sealed."""
+OPEN = -1  # Owner of a node that no hand-over has sealed
 
 MOST_SEARCHES = 32
 """Kinds of jobs (tier and shape) for which victims are looked for in vain in one decision."""
 
-FORBIDDEN = -2
-"""Owner of a node that a hand-over of an earlier cycle has sealed."""
+FORBIDDEN = -2  # Owner of a node that a hand-over of an earlier cycle has sealed
 
 
 _NO_PLACE = "GPUs are taken back for the first jobs of the waiting line only"

@@ -138,8 +138,7 @@ def _has_nodes(snap: Snapshot, rows: Rows) -> Bool:
     return enough
 
 
-BY_ITSELF = -1
-"""Owner of the plans for jobs that Slurm starts without a hand-over."""
+BY_ITSELF = -1  # Owner of the plans for jobs that Slurm starts without a hand-over
 
 
 class LimitsLeft:

@@ -42,11 +42,8 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 
-_WITHIN_S = 1.0
-"""So long a look waits for the loop to have written."""
-
-_PIECE = 10_000
-"""Rows that are read at once."""
+_WITHIN_S = 1.0  # So long a look waits for the loop to have written
+_PIECE = 10_000  # Rows that are read at once
 
 _JOB = (
     "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, "
@@ -161,15 +158,9 @@ class LedgerReader:
                 for job in noted
                 if (end := ended.get(JobId(job.job_id))) is None or end.end_s < job.start_s
             ]
-            minutes = db.execute(
-                f"SELECT {MINUTES.columns} FROM minute WHERE to_s >= ? ORDER BY rowid",  # noqa: S608
-                (since_s,),
-            ).fetchall()
-            planned = db.execute(
-                f"SELECT {PLANNED.columns} FROM planned WHERE \"end\" = '' "  # noqa: S608
-                "OR max(last_s, started_s) >= ? ORDER BY begin_s, key",
-                (since_s,),
-            ).fetchall()
+            minutes = MINUTES.rows(db, "WHERE to_s >= ? ORDER BY rowid", since_s)
+            known = "WHERE \"end\" = '' OR max(last_s, started_s) >= ? ORDER BY begin_s, key"
+            planned = PLANNED.rows(db, known, since_s)
         return ShadowRecord(
             minutes=tuple(MINUTES.sound(minutes, bad)),
             planned=tuple(PLANNED.sound(planned, bad)),
@@ -197,14 +188,11 @@ def _in_pieces(
 
     A piece at a time: the daemon cannot write while a read goes on.
     """
-    query = (
-        f"SELECT {table.columns} FROM {table.name} "  # noqa: S608 - our own names
-        f"WHERE job_id > ? AND {which} ORDER BY job_id LIMIT {_PIECE}"
-    )
+    rest = f"WHERE job_id > ? AND {which} ORDER BY job_id LIMIT {_PIECE}"
     last = -1
-    while rows := db.execute(query, (last, since_s)).fetchall():
+    while rows := table.rows(db, rest, last, since_s):
         yield from rows
-        last = rows[-1][table.names.index("job_id")]
+        last = int(str(rows[-1][table.names.index("job_id")]))
 
 
 def _shadow_job(ending: JobEnding) -> ShadowJob:

@@ -99,14 +99,17 @@ class Table(Generic[_T]):
                 bad.append(row)
 
     def read(self, db: sqlite3.Connection, rest: str, *values: float) -> tuple[_T, ...]:
-        """The rows that a SELECT with *rest* behind the name of the table finds.
+        """The values of `rows`.
 
         Raises:
             ValueError: A row is not what was written.
             sqlite3.Error: They cannot be read.
         """
-        rows = db.execute(f"SELECT {self.columns} FROM {self.name} {rest}", values)  # noqa: S608 - our own names
-        return tuple(map(self.value, rows))
+        return tuple(map(self.value, self.rows(db, rest, *values)))
+
+    def rows(self, db: sqlite3.Connection, rest: str, *values: object) -> list[Sequence[object]]:
+        """The rows that a SELECT with *rest* behind the name of the table finds."""
+        return db.execute(f"SELECT {self.columns} FROM {self.name} {rest}", values).fetchall()  # noqa: S608 - our own names
 
 
 def _codec(hint: Any) -> tuple[Callable[[Any], object], Callable[[Any], object]] | None:  # noqa: ANN401
@@ -193,8 +196,7 @@ _LABELLED = (
 )
 """Of what is named ``123`` all parts, of ``123_7`` also the record of tasks that ended together."""
 
-_MOST_DIGITS = 18
-"""No uid has more, and SQLite takes no number of more."""
+_MOST_DIGITS = 18  # No uid has more, and SQLite takes no number of more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +244,7 @@ class Only:
         return which, values
 
 
-ANY = Only()
-"""All of them."""
+ANY = Only()  # All of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

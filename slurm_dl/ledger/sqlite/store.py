@@ -318,10 +318,7 @@ class SqliteStore:
         """
         table, which = NOTED[kind], " AND ".join(f'"{name}" = ?' for name in fields)
         try:
-            rows = self._db.execute(
-                f"SELECT {table.columns} FROM {table.name} WHERE {which or 'true'}",  # noqa: S608
-                tuple(fields.values()),
-            )
+            rows = table.rows(self._db, f"WHERE {which or 'true'}", *fields.values())
             return tuple(table.sound(rows, []))
         except sqlite3.Error as err:
             raise self._error(err) from err

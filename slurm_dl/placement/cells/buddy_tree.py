@@ -21,8 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-OUTSIDE: Final = ""
-"""Owner of what is taken by nobody who owns cells."""
+OUTSIDE: Final = ""  # Owner of what is taken by nobody who owns cells
 
 
 @dataclass(frozen=True, slots=True, order=True)

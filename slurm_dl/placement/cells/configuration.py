@@ -15,8 +15,7 @@ import numpy as np
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.cells.buddy_tree import OUTSIDE, CellTree
 
-_DIGITS = 5
-"""A number of GPUs of a node has fewer."""
+_DIGITS = 5  # A number of GPUs of a node has fewer
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,9 @@ from slurm_dl.placement.cells.configuration import CellLevel, Tree, forest
 from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRequests
 from slurm_dl.placement.scheme import GuaranteeQueue, Promise
 
-MOST_TASKS = 64
-"""Tasks of one pending array that get cells in one decision."""
+MOST_TASKS = 64  # Tasks of one pending array that get cells in one decision
 
-Shares = dict[int, int]
-"""GPUs by node."""
+Shares = dict[int, int]  # GPUs by node
 
 
 def promise(

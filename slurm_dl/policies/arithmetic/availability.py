@@ -18,11 +18,8 @@ from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_t
 ROUNDING_S = 1e-6
 """Times this close are one: estimates that are exact differ by the rounding of sums."""
 
-SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
-
-_SOON_S = 1.0
-"""When a job ends that has outrun its estimate."""
+SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
+_SOON_S = 1.0  # When a job ends that has outrun its estimate
 
 _SHORTEST_S = 1e-3
 

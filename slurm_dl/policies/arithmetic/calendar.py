@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-Resource = tuple[str | int, ...]
-"""Name of a resource."""
+Resource = tuple[str | int, ...]  # Name of a resource
 
-SLACK: Final = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
+SLACK: Final = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 
 
 @dataclass(frozen=True, slots=True)

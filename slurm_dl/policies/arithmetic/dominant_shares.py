@@ -21,11 +21,8 @@ from slurm_dl.model.snapshot import Snapshot
 
 I64 = npt.NDArray[np.int64]
 
-_SLACK: Final = 1e-9
-"""Relative difference below which two levels are one."""
-
-_NOTHING: Final = 1e-18
-"""Part of a cluster that is nothing."""
+_SLACK: Final = 1e-9  # Relative difference below which two levels are one
+_NOTHING: Final = 1e-18  # Part of a cluster that is nothing
 
 
 def parts(snap: Snapshot) -> F64:

@@ -28,8 +28,7 @@ from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 
-_NO_TIME_S = 1e-3
-"""Whoever came less than this ago has seen the contention of now."""
+_NO_TIME_S = 1e-3  # Whoever came less than this ago has seen the contention of now
 
 
 @dataclass(frozen=True, slots=True, eq=False)

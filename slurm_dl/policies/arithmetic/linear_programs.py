@@ -56,23 +56,12 @@ How = Literal["solved", "parts", "proportional"]
 LIMIT_S = 5.0
 """Seconds a single linear program may take by default; one of `SPLIT_ABOVE` classes takes 0.2."""
 
-LEVELS = 2
-"""Levels of a large pool that are raised one after the other by default."""
-
-SPLIT_ABOVE = 2000
-"""Classes of jobs that differ above which a pool is split by default."""
-
-ALL_LEVELS_UP_TO = 100
-"""Classes up to which every level is worked out, however many were asked for."""
-
-_TRIES = 30
-"""Ratios that are tried at most; about six are."""
-
-_CLOSE = 1e-9
-"""How near the best ratio is near enough, of what could be gained at all."""
-
-_TIGHT = 1e-9
-"""Prices above it, of prices that sum to one, belong to jobs that nothing can raise."""
+LEVELS = 2  # Levels of a large pool that are raised one after the other by default
+SPLIT_ABOVE = 2000  # Classes of jobs that differ above which a pool is split by default
+ALL_LEVELS_UP_TO = 100  # Classes up to which every level is worked out, however many were asked for
+_TRIES = 30  # Ratios that are tried at most; about six are
+_CLOSE = 1e-9  # How near the best ratio is near enough, of what could be gained at all
+_TIGHT = 1e-9  # Prices above it, of prices that sum to one, belong to jobs that nothing can raise
 
 
 @dataclass(frozen=True, slots=True, eq=False)

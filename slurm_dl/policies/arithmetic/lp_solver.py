@@ -21,14 +21,10 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
 
-SOLVED, INFEASIBLE = 0, 2
-"""What SciPy calls them."""
+SOLVED, INFEASIBLE = 0, 2  # What SciPy calls them
 
-_NOTHING = 1e-9
-"""A share that is smaller is the solver's rounding."""
-
-_INTERIOR_ABOVE = 1000
-"""Rows above which the interior point method is the faster one."""
+_NOTHING = 1e-9  # A share that is smaller is the solver's rounding
+_INTERIOR_ABOVE = 1000  # Rows above which the interior point method is the faster one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

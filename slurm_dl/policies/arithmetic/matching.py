@@ -24,8 +24,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
 
-LEVELS = 8
-"""Times at which busy machines of a type become free are told apart up to so many."""
+LEVELS = 8  # Times at which busy machines of a type become free are told apart up to so many
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need, Resource
 from slurm_dl.policies.arithmetic.supply_and_demand import rates_of
 
-FOREVER_S: Final = 10**10
-"""A run time that nobody knows."""
+FOREVER_S: Final = 10**10  # A run time that nobody knows
 
 
 def whole_s(at_s: float) -> int:

@@ -38,8 +38,7 @@ from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, 
 
 _HOUR_S: Final = 3600.0
 
-MOST_HELD_BACK: Final = 1000
-"""Waiting jobs, best first, that are looked at whether they may start."""
+MOST_HELD_BACK: Final = 1000  # Waiting jobs, best first, that are looked at whether they may start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

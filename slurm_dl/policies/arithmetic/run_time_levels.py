@@ -22,11 +22,8 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I64
 
-_LEAST_EXPLAINED = 0.1
-"""A level is used if it explains this share of its parent's variance."""
-
-_PRIOR_JOBS = 4.0
-"""The parent's variance counts like so many jobs in the variance within groups."""
+_LEAST_EXPLAINED = 0.1  # A level is used if it explains this share of its parent's variance
+_PRIOR_JOBS = 4.0  # The parent's variance counts like so many jobs in the variance within groups
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,8 +32,7 @@ LAST_EXPONENT = 10
 BINS = BINS_PER_DECADE * (LAST_EXPONENT - FIRST_EXPONENT)
 """Times below 10 ** FIRST_EXPONENT are in the first bin, those above the last edge in the last."""
 
-TAIL_FACTOR = 2.0
-"""Jobs of which no end is known end at this many times the largest time."""
+TAIL_FACTOR = 2.0  # Jobs of which no end is known end at this many times the largest time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,23 +105,12 @@ def life_tables(ended: Counts, censored: Counts) -> Distributions:
     return Distributions(np.append(at, TAIL_FACTOR * largest), mass)
 
 
-CLASSES = 5
-"""GPU classes: 1, 2, 4, 8 and more GPUs, rounded up to a power of two."""
-
-POOLED_JOBS = 30.0
-"""All jobs count as much as so many of the class in its life table."""
-
-_LEAST_OF_CLASS = 5
-"""With fewer finished jobs a class has no life table of its own."""
-
-_LEAST_OF_USER = 3.0
-"""With fewer finished jobs of a user only the GPU class is known."""
-
-_LEAST_OF_GROUP = 30
-"""With fewer finished jobs a life table of factors is not used."""
-
-_BY_LABEL = (1.0, 3.0, 7.0)
-"""Finished jobs of a label at which its location is known better."""
+CLASSES = 5  # GPU classes: 1, 2, 4, 8 and more GPUs, rounded up to a power of two
+POOLED_JOBS = 30.0  # All jobs count as much as so many of the class in its life table
+_LEAST_OF_CLASS = 5  # With fewer finished jobs a class has no life table of its own
+_LEAST_OF_USER = 3.0  # With fewer finished jobs of a user only the GPU class is known
+_LEAST_OF_GROUP = 30  # With fewer finished jobs a life table of factors is not used
+_BY_LABEL = (1.0, 3.0, 7.0)  # Finished jobs of a label at which its location is known better
 
 _GROUPS = 1 + len(_BY_LABEL)
 
@@ -334,11 +322,8 @@ def _mixed(ended: Counts, censored: Counts) -> Distributions:
     return Distributions(own.at, weight * own.mass + (1 - weight) * pooled.mass)
 
 
-_FEW_JOBS = 512
-"""So many jobs are computed one by one, more are looked up in tables."""
-
-_SETUPS = 4
-"""Setup costs above 0 for which there is a table."""
+_FEW_JOBS = 512  # So many jobs are computed one by one, more are looked up in tables
+_SETUPS = 4  # Setup costs above 0 for which there is a table
 
 
 def setup_cost_index(at: F64, mass: F64, age: F64, setup: F64) -> F64:

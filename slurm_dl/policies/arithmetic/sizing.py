@@ -20,11 +20,8 @@ from slurm_dl.model.jobs import I64, PENDING
 from slurm_dl.model.sizes import AS_ASKED
 from slurm_dl.model.snapshot import Snapshot
 
-NONE: Final = -1
-"""The size of a job that gets no GPUs."""
-
-_ROUNDING: Final = 1e-9
-"""Sums of GPUs are off by less."""
+NONE: Final = -1  # The size of a job that gets no GPUs
+_ROUNDING: Final = 1e-9  # Sums of GPUs are off by less
 
 
 class Job(NamedTuple):

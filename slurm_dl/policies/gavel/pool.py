@@ -33,11 +33,9 @@ from slurm_dl.policies.arithmetic.supply_and_demand import (
 )
 from slurm_dl.policies.base import About, Order, PolicyDefaults, by_share
 
-LEAST_LEFT_S = 60.0
-"""A job that should be over by now is still expected to run for a minute."""
+LEAST_LEFT_S = 60.0  # A job that should be over by now is still expected to run for a minute
 
-about_gavel = functools.partial(About, row="A6", level="W3")
-"""What is said of a policy of Gavel's."""
+about_gavel = functools.partial(About, row="A6", level="W3")  # What is said of a policy of Gavel's
 
 ByName = Annotated[
     Table,

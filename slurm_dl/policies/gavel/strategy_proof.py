@@ -36,14 +36,9 @@ from slurm_dl.policies.gavel.pool import ByName, Entrants, Sharing, about_gavel,
 _BARRIER_END = 0.9e-10
 """Weight of the barrier at which the answer is near enough; the loss is that times its terms."""
 
-_STEPS = 200
-"""Newton steps for one barrier at most; about five are taken."""
-
-_CENTRED = 1e-3
-"""A step that gains less, in barriers, is not worth it."""
-
-_SHORTEST = 1e-12
-"""Part of a step below which rounding decides what it gains."""
+_STEPS = 200  # Newton steps for one barrier at most; about five are taken
+_CENTRED = 1e-3  # A step that gains less, in barriers, is not worth it
+_SHORTEST = 1e-12  # Part of a step below which rounding decides what it gains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

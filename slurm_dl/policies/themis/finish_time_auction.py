@@ -37,8 +37,7 @@ from slurm_dl.policies.themis.partial_allocation import Bid, Won, auction
 
 SOURCE = "Themis, NSDI 2020"
 
-_SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
+_SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 
 _FALLBACK = (
     "left_s is the time limit less the time run. A job without a limit is assumed to run as long "

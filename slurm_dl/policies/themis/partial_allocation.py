@@ -33,11 +33,8 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64
 
-_SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
-
-_ALIKE = 1 + 1e-9
-"""Gains that differ by less are equal: steps of equal gain are taken one by one."""
+_SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
+_ALIKE = 1 + 1e-9  # Gains that differ by less are equal: steps of equal gain are taken one by one
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,8 +21,7 @@ from slurm_dl.simulation.slurm.scheduler import Backfill, Running, WaitingJob, b
 PARTS: Final = 120
 """GPUs are counted in these, so that halves, thirds, quarters and fifths are whole numbers."""
 
-UNLIMITED_S: Final = 365 * 86400.0
-"""Slurm plans a job without a time limit as if it had this one."""
+UNLIMITED_S: Final = 365 * 86400.0  # Slurm plans a job without a time limit as if it had this one
 
 
 class NodeAllocations:

@@ -43,8 +43,7 @@ LINDY_FROM_S: Final = 600.0
 LINDY_MOST: Final = 100.0
 LEAST_S: Final = 1.0
 COMPLETING_S: Final = 5.0
-MOST_SAMPLES: Final = 2000
-"""Of the jobs of one kind the last so many count."""
+MOST_SAMPLES: Final = 2000  # Of the jobs of one kind the last so many count
 
 
 class RuntimeDistribution:

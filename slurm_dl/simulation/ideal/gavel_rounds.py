@@ -41,11 +41,8 @@ from slurm_dl.simulation.job_knowledge import TraceKnowledge
 _LEAST_KEPT_S: Final = 1920.0
 """Shares are kept so long at least, but for the first (minimum_time_between_allocation_resets)."""
 
-_SHUFFLER: Final = 5
-"""What Gavel adds to its seed for the order of the types."""
-
-_ROUNDING: Final = 1e-6
-"""Steps that sums of steps may be off."""
+_SHUFFLER: Final = 5  # What Gavel adds to its seed for the order of the types
+_ROUNDING: Final = 1e-6  # Steps that sums of steps may be off
 
 
 class GavelRounds(IdealCluster):

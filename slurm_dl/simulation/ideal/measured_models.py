@@ -106,8 +106,7 @@ def _numbers(path: Path, number: int, line: Sequence[str], at: Mapping[int, bool
 
 
 NODE_GPUS: Final = 4
-MOST_NODES: Final = 16
-"""GPUs of a node, and nodes: larger clusters were not measured."""
+MOST_NODES: Final = 16  # GPUs of a node, and nodes: larger clusters were not measured
 
 _MOST_LOCAL: Final = {"yolov3": 8}
 """Samples of a GPU in one pass where they are fewer than what was measured (applications.py)."""
@@ -117,8 +116,7 @@ _ALONE: Final = frozenset({"ncf"})
 
 _ROUNDING: Final = 1e-8
 
-Placement = tuple[int, ...]
-"""GPUs on each node of a job."""
+Placement = tuple[int, ...]  # GPUs on each node of a job
 
 
 class NotMeasuredError(ConfigError):

@@ -26,8 +26,7 @@ from slurm_dl.placement.scheme import Answer, Placer, Scheme, Spot, Wait
 
 Rows = npt.NDArray[np.int64]
 
-SLACK_GPUS: Final = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
+SLACK_GPUS: Final = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 
 
 class PlacementPass:

@@ -22,8 +22,7 @@ from slurm_dl.placement.consolidate import skew
 Rung = Literal["measured", "interpolated", "skew", "unknown"]
 """Where a speed is from; see the module."""
 
-Curve = dict[int, float]
-"""Steps a second by number of nodes, for one number of GPUs."""
+Curve = dict[int, float]  # Steps a second by number of nodes, for one number of GPUs
 
 
 @dataclass(frozen=True, slots=True)

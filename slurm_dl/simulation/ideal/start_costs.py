@@ -38,8 +38,7 @@ class Costs(Protocol):
 
     What they pay then is not foreseen: an end is planned as if nothing were to be paid.
     """
-    slowdown: ClassVar[float]
-    """How much longer running takes than the trace says, 1 or more."""
+    slowdown: ClassVar[float]  # How much longer running takes than the trace says, 1 or more
 
     def lag_s(self, rows: Rows, first: Bool, random: np.random.Generator, /) -> F64:
         """Seconds without progress when the jobs at *rows* of the trace start now.

@@ -50,8 +50,7 @@ class Quiet(NamedTuple):
     before_s: float  # The last look before this is a real one
 
 
-NEVER_QUIET: Final = Quiet(-math.inf, -math.inf)
-"""The very next look may bring something new."""
+NEVER_QUIET: Final = Quiet(-math.inf, -math.inf)  # The very next look may bring something new
 
 
 def quiet_until(cycle: Cycle, settings: Settings, *, by_tier: bool) -> Quiet:

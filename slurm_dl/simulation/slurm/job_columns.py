@@ -224,21 +224,16 @@ class JobColumns:
         )
 
 
-MINUTE_S: Final = 60.0
-"""Slurm's time limits are whole minutes."""
+MINUTE_S: Final = 60.0  # Slurm's time limits are whole minutes
 
 
 class OnSignal(IntEnum):
     """What a job does when it is asked for its GPUs."""
 
-    SAVE = 0
-    """Save, acknowledge, wait to be requeued."""
-    IGNORE = 1
-    """Nothing; only SIGKILL ends it."""
-    FINISH = 2
-    """End with success, as a job does that is about to be done."""
-    REQUEUE_ITSELF = 3
-    """Save and put itself back into the queue, as submitit and Lightning do."""
+    SAVE = 0  # Save, acknowledge, wait to be requeued
+    IGNORE = 1  # Nothing; only SIGKILL ends it
+    FINISH = 2  # End with success, as a job does that is about to be done
+    REQUEUE_ITSELF = 3  # Save and put itself back into the queue, as submitit and Lightning do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,8 +45,7 @@ from slurm_dl.simulation.slurm.scheduling_passes import Phases, next_on_grid
 from slurm_dl.simulation.slurm.scripted_cluster import ScriptedSim, Scripts
 from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, FIRST_JOB_ID, SlurmSim
 
-LOOKS_AFTER_START: Final = 1
-"""dlschedd only looks in its first cycle."""
+LOOKS_AFTER_START: Final = 1  # dlschedd only looks in its first cycle
 
 WHOLE_SECOND_S: Final = 1.0
 """Slurm tells whole seconds: looking again within one, when nothing has changed, shows nothing."""

@@ -23,8 +23,7 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import F64, I32, I64, Bool
 
 NodeRows = npt.NDArray[np.int64]
-Start = tuple[int, NodeRows]
-"""A job and the nodes it starts on."""
+Start = tuple[int, NodeRows]  # A job and the nodes it starts on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

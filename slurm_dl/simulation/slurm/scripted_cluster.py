@@ -28,8 +28,7 @@ from slurm_dl.simulation.slurm.simulated_cluster import FIRST_JOB_ID, SlurmSim
 
 OPTED_IN: Final = Claim(contract=Contract())
 
-NOBODY: Final = -1
-"""The row of no job."""
+NOBODY: Final = -1  # The row of no job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

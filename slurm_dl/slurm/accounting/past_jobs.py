@@ -24,19 +24,15 @@ from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import bounded_epoch_s, epoch_s
 from slurm_dl.slurm.tool_runner import Slurm
 
-LATE_S: Final = 3600.0
-"""Accounting may learn of an end so much later."""
-
-MOST_RUNS: Final = 500_000
-"""The last of them; half a gigabyte."""
+LATE_S: Final = 3600.0  # Accounting may learn of an end so much later
+MOST_RUNS: Final = 500_000  # The last of them; half a gigabyte
 
 OPEN: Final = frozenset(
     {"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING"}
 )
 """States of runs that have not ended."""
 
-GOES_ON: Final = OPEN | {"REQUEUED", "REQUEUE_HOLD"}
-"""States of runs of jobs that have not ended."""
+GOES_ON: Final = OPEN | {"REQUEUED", "REQUEUE_HOLD"}  # States of runs of jobs that have not ended
 
 FAILED: Final = frozenset(
     {"BOOT_FAIL", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"}

@@ -30,11 +30,9 @@ FIELDS: Final = (
 NAMED_FIELDS: Final = ("JobName", *FIELDS)
 
 WINDOW_S: Final = 86_400.0
-SHORTEST_S: Final = 900.0
-"""A window that slurmdbd does not answer in time is halved, down to this."""
+SHORTEST_S: Final = 900.0  # A window that slurmdbd does not answer in time is halved, down to this
 
-Record = Mapping[str, str]
-"""A record's texts by the names of its fields."""
+Record = Mapping[str, str]  # A record's texts by the names of its fields
 
 _NO_ANSWER: Final = "no answer in"
 _DISABLED: Final = "accounting storage is disabled"

@@ -38,10 +38,8 @@ from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.text import escaped
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
-MOST_BYTES = 2**28
-"""Longest answer; 100,000 jobs take a sixth of it."""
-PAUSE_S = 5.0
-"""Least time from the failure of a worker to the start of the next, seconds."""
+MOST_BYTES = 2**28  # Longest answer; 100,000 jobs take a sixth of it
+PAUSE_S = 5.0  # Least time from the failure of a worker to the start of the next, seconds
 
 _BY_SQUEUE = ("UserName", "tres-per-job", "tres-per-task", "tres-per-socket", "Deadline")
 FIELDS = tuple(name for name in JOB_FIELDS if name not in _BY_SQUEUE)

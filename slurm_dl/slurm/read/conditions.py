@@ -65,11 +65,8 @@ _LICENCES = re.compile(
 OPTIONS = frozenset({*_OPTIONS, *(option for option, _ in _ALONE)})
 """Options of sbatch for which nodes are not known."""
 
-LICENSES = "--licenses"
-"""The option that is understood of licences of the cluster's own."""
-
-SWITCHES = "--switches"
-"""The option that is understood where the topology is known."""
+LICENSES = "--licenses"  # The option that is understood of licences of the cluster's own
+SWITCHES = "--switches"  # The option that is understood where the topology is known
 
 PER_CORE = frozenset({"--threads-per-core", "--ntasks-per-core"})
 """Options that ask for nothing where each core has one thread."""

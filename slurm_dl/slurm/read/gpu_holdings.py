@@ -43,8 +43,7 @@ from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.tres import NO_GRES, Gres, parse_gres
 from slurm_dl.slurm.tool_runner import Slurm
 
-Split = Mapping[str, Gres]
-"""GPUs by node name."""
+Split = Mapping[str, Gres]  # GPUs by node name
 
 
 class Holdings:
@@ -215,8 +214,7 @@ _DEVICES = re.compile(
 
 _MOST_DEVICES: Final = 1024
 
-Devices = Mapping[str, tuple[int, ...]]
-"""Indices of a job's devices by node name."""
+Devices = Mapping[str, tuple[int, ...]]  # Indices of a job's devices by node name
 
 
 class Shares:
@@ -352,8 +350,7 @@ _ON_NODES = re.compile(r"\bNodes=([\w.,\[\]-]+) CPU_IDs=[0-9,-]* Mem=[0-9]+ GRES
 
 _T = TypeVar("_T")
 
-RunKey = tuple[int, float]
-"""Job id and start: one allocation."""
+RunKey = tuple[int, float]  # Job id and start: one allocation
 
 
 def job_details(

@@ -24,8 +24,7 @@ _SHARED = re.compile(r"(?:^|:)no_consume\b")
 _GRES = re.compile(r"(gres[:/])?([\w-]+)(?:[:=](.+))?", re.ASCII)
 _OF_GPUS = frozenset({"gpu", "shard", "mps"})
 _COUNT = re.compile(r"([0-9]+)([kKmMgGtT]?)")
-_MOST = 1e15
-"""Units of a GRES; callers refuse far fewer, and it is no infinity."""
+_MOST = 1e15  # Units of a GRES; callers refuse far fewer, and it is no infinity
 _TIMES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
@@ -150,8 +149,7 @@ def _number(words: Mapping[str, str], *keys: str) -> int | None:
     return int(told) if _NUMBER.fullmatch(told) else None
 
 
-NO_WORDS = frozenset({"", "(null)", "None", "N/A"})
-"""How the tools write an empty list."""
+NO_WORDS = frozenset({"", "(null)", "None", "N/A"})  # How the tools write an empty list
 
 MOST_NODES = 100_000
 """More in one list is no list of nodes: users can write ``Nodes=n[0-999999999]`` into a job's name,

@@ -133,15 +133,13 @@ _TABLE_LISTS = tuple(
 )
 
 
-NOTHING = frozenset({"", "(null)", "N/A", "0"})
-"""Slurm's words for a value that is not set."""
+NOTHING = frozenset({"", "(null)", "N/A", "0"})  # Slurm's words for a value that is not set
 
 FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED})
 """States that a job leaves no more, but for a requeue."""
 
 _HOLDS_NODES = frozenset(JobState) - FINISHED - {JobState.PENDING}
-INT32_MAX = 2**31 - 1
-"""The largest number in the columns of jobs that are 32 bits wide."""
+INT32_MAX = 2**31 - 1  # The largest number in the columns of jobs that are 32 bits wide
 _UINT32_MAX = 2**32 - 1
 
 

@@ -198,8 +198,7 @@ JOB_FIELDS = (
 )
 """What is read of each job, in this order; `job_fields` says how to ask for it."""
 
-MOST_NAMED = 1000
-"""Job ids in one command; an argument of Linux holds 128 KiB."""
+MOST_NAMED = 1000  # Job ids in one command; an argument of Linux holds 128 KiB
 
 # From 26.05 on Exclusive says so alone, and OverSubscribe is NO for nearly every job (Slurm's
 # change log of 26.05.0rc1; measured on 26.05.5).

@@ -45,8 +45,7 @@ from slurm_dl.traces.file_lines import numbered_lines, opened, words
 from slurm_dl.traces.slurm.sacct import SACCT, TAKEN, jobs_into
 from slurm_dl.traces.table_format import rows
 
-PEOPLE: Final = ("User", "Account")
-"""Columns that a dump may lack."""
+PEOPLE: Final = ("User", "Account")  # Columns that a dump may lack
 
 _PAST_LACKS: Final = ("Account", "ReqTRES")
 _MOST_RUNS: Final = 2_000_000
