@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -361,29 +360,6 @@ def test_of_jobs_as_likely_to_end_the_smaller_one_frees_more_soon() -> None:
     assert ranked(snapshot_of(rows, accounts, past=alike)) == [2, 1]
     assert ranked(snapshot_of(rows, accounts, past=less)) == [2, 1]
     assert ranked(snapshot_of(rows, accounts, past=rare)) == [1, 2]
-
-
-def test_odd_jobs_do_no_harm() -> None:
-    """Held, unmanaged, too large, of no account; no GPUs; no job at all."""
-    rows = [
-        build.pending(1, 1000),
-        build.pending(2, 1, held=Held.DEPENDENCY),
-        build.pending(3, 1, partition=1),
-        build.running(4, 1, ran_s=0),
-        build.pending(5, 1, submit_s=build.NOW_S + 50),
-        build.pending(6, 0.5),
-    ]
-    snap = snapshot_of(rows, {1: "a", 2: "a", 4: "b"})
-    key = AstraeaLtgf().order(snap).key
-
-    assert np.isinf(key).tolist() == [False, True, True, False, False, False]
-    assert sorted(key[np.isfinite(key)].tolist()) == [0, 1, 2, 3]
-    assert intend(snap, AstraeaLtgf()).target.tolist() != []
-    down = dataclasses.replace(snap.seen.nodes, up=np.zeros(2, dtype=np.bool_))
-    dark = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=down))
-    assert len(intend(dark, AstraeaLtgf()).target) == 0
-    nobody = build.snapshot(build.observed([], nodes=()))
-    assert len(AstraeaLtgf().order(nobody).key) == 0
 
 
 def test_users_are_the_tenants_where_a_cluster_knows_no_accounts() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from small_traces import make_trace, outcome_of, traces
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.jobs import Held, JobRow, JobState, Origin
+from slurm_dl.model.jobs import JobRow, JobState, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.arithmetic.availability import held, waiting
@@ -428,24 +428,6 @@ def test_jobs_behind_the_window_wait() -> None:
 
     assert list(started(snap, Conservative(window=2))) == [2]
     assert list(started(snap, Conservative(window=3))) == [2, 3]
-
-
-@BOTH
-@pytest.mark.parametrize("nodes", [(), (4.0,)])
-def test_nothing_and_nobody_can_be_ordered(policy: Policy, nodes: tuple[float, ...]) -> None:
-    """No jobs, no nodes, nodes that are down, jobs that are held: nobody of them starts."""
-    for rows in ([], [build.pending(1), build.pending(2, held=Held.LIMIT)]):
-        seen = build.observed(rows, nodes=nodes)
-        down = dataclasses.replace(seen.nodes, up=np.zeros(len(nodes), dtype=np.bool_))
-        for it in (seen, dataclasses.replace(seen, nodes=down)):
-            snap = build.snapshot(it)
-            order = policy.order(snap)
-            assert order.barred is not None
-            assert len(order.barred) == len(rows)
-            expected = [0] if rows and nodes and it is seen else []
-            assert intend(snap, policy).target.tolist() == expected
-            runs = np.zeros(len(rows), dtype=np.bool_)
-            assert policy.next_change_s(snap, order, runs) == math.inf
 
 
 def test_an_estimate_that_is_no_number_is_none() -> None:

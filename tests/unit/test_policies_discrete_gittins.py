@@ -161,10 +161,3 @@ def test_thirty_finished_jobs_are_a_distribution(dimensions: Literal[1, 2]) -> N
 
     assert learned.order(snap).key.tolist() == given_them.order(snap).key.tolist()
     assert learned.order(snap).key.tolist() != snap.memory.first_submit_s.tolist()
-
-
-def test_no_jobs_have_an_order_too() -> None:
-    """Nobody is placed then."""
-    snap = build.snapshot(build.observed([]))
-
-    assert len(DiscreteGittins(sizes_gpu_s=(5.0,)).order(snap).key) == 0

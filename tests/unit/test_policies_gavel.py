@@ -431,25 +431,6 @@ def test_a_job_that_fits_on_no_type_hinders_nobody(policy: Sharing) -> None:
 
 
 @EVERY_POLICY
-def test_the_order_in_which_jobs_are_listed_changes_nothing(policy: Sharing) -> None:
-    """Exactly the same shares for every job."""
-    snap = drawn(7, k=12)
-    moved = np.random.default_rng(1).permutation(12)
-    again = dataclasses.replace(
-        snap,
-        seen=dataclasses.replace(snap.seen, jobs=snap.jobs.take(moved)),
-        memory=type(snap.memory)(
-            **{name: getattr(snap.memory, name)[moved] for name in snap.memory.__slots__}
-        ),
-        **{name: getattr(snap, name)[moved] for name in ("left_s", "progress", "due_s", "rates")},
-    )
-
-    share, other = policy.order(snap).share, policy.order(again).share
-
-    assert (share[moved] == other).all()
-
-
-@EVERY_POLICY
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
 def test_whatever_is_there_shares_keep_within_their_bounds(

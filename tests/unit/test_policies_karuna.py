@@ -16,7 +16,6 @@ from policy_runs import Work, run
 
 from slurm_dl.model.jobs import JobRow, Origin
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.karuna import Karuna
@@ -221,10 +220,3 @@ def test_the_others_are_done_sooner_than_under_deadlines_first_with_no_more_miss
 
     assert missed[Karuna] <= missed[DeadlinesFirst]
     assert np.mean(waited[Karuna]) < 0.95 * np.mean(waited[DeadlinesFirst])
-
-
-def test_the_registry_has_it_and_no_jobs_are_no_trouble() -> None:
-    """By its name."""
-    policy = registry.find("karuna")()
-    snap = build.snapshot(build.observed([]))
-    assert policy.next_change_s(snap, policy.order(snap), np.zeros(0, np.bool_)) == math.inf

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.mlfs import Mlfs, as_share, loss_factor, ml_priority
 
@@ -185,20 +185,6 @@ def test_running_jobs_keep_their_gpus() -> None:
     assert snap.jobs.job_id[intend(snap, policy).ranked].tolist() == [1, 3, 2]
     runs = np.array([True, False, False])
     assert policy.next_change_s(snap, policy.order(snap), runs) == math.inf
-
-
-def test_odd_jobs_do_no_harm() -> None:
-    """Held, unmanaged, too large; no job at all."""
-    rows = [
-        build.pending(1, 1000),
-        build.pending(2, held=Held.LIMIT),
-        build.pending(3, partition=1),
-        build.running(4, ran_s=0),
-    ]
-    key = Mlfs(urgency=(("high", 0.0),)).order(snapshot_of(rows, qos={1: "high"})).key
-
-    assert np.isinf(key).tolist() == [False, True, True, False]
-    assert len(Mlfs().order(build.snapshot(build.observed([]))).key) == 0
 
 
 def due_jobs(seed: int) -> list[Work]:
