@@ -71,14 +71,6 @@ def test_a_long_job_may_take_what_is_left_over_until_nothing_is(policy: Policy) 
     assert starts_of(jobs, 6, policy) == [0, 10, 2, 15, 4]
 
 
-@BOTH
-def test_what_two_jobs_give_back_at_one_instant_is_all_left_over(policy: Policy) -> None:
-    """Six GPUs. Job 2 needs what one of the two that end at 10 gives back; 3 may have the rest."""
-    jobs = [(0, 10, 2), (0, 10, 2), (1, 5, 4), (2, 100, 2)]
-
-    assert starts_of(jobs, 6, policy) == [0, 0, 10, 2]
-
-
 def test_easy_may_delay_the_second_in_the_queue_and_conservative_does_not() -> None:
     """Four GPUs. Job 3 keeps one until 20; job 1 does not want it, job 2 does from 15 on."""
     jobs = [(0, 10, 3), (1, 5, 2), (2, 5, 4), (3, 17, 1)]
@@ -346,14 +338,6 @@ def test_who_cannot_be_told_a_time_waits_for_the_type_with_most_gpus(policy: Pol
     snap = on_types([4.0, 4.0], [(3.0, math.inf, 0), (1.0, math.inf, 1)], waits)
 
     assert started(snap, policy) == {1: 0}
-
-
-@BOTH
-def test_a_job_that_wants_more_than_there_is_holds_nobody_up(policy: Policy) -> None:
-    """It is barred, and the others go on as if it was not there."""
-    snap = on_types([4.0], [(2.0, 10.0, 0)], [(5, 10, -1), (2, 100, -1)])
-
-    assert list(started(snap, policy)) == [1]
 
 
 @BOTH

@@ -85,16 +85,7 @@ def test_where_nobody_tells_its_progress_it_is_discrete_las(
     assert las.next_change_s(snap, one, runs_now) == elas.next_change_s(snap, other, runs_now)
 
 
-def test_a_job_is_in_the_queue_of_what_it_still_needs() -> None:
-    """Hand arithmetic: s (1 - p) / p against 3250, 7200 and 18000; what is not told is s itself."""
-    attained = [1000.0, 1000.0, 1000.0, 1000.0, 9000.0, 9000.0, 9000.0]
-    told = [0.5, 0.2, 0.1, 0.05, 1.0, 0.0, math.nan]
-
-    # Still needed: 1000, 4000, 9000, 19000, 0; the last two count with what they have had.
-    assert Elas().order(running_jobs(attained, told)).tier.tolist() == [0, 1, 2, 3, 0, 2, 2]
-
-
-@given(jobs=st.lists(st.tuples(st.integers(1, 40000), st.integers(1, 63)), min_size=1, max_size=12))
+@given(jobs=st.lists(st.tuples(st.integers(1, 40000), st.integers(1, 64)), min_size=1, max_size=12))
 def test_the_queue_equals_exact_arithmetic(jobs: list[tuple[int, int]]) -> None:
     """Progress in 64ths is exact in binary; jobs within a rounding of a threshold may be either."""
     snap = running_jobs([float(s) for s, _ in jobs], [p / 64 for _, p in jobs])

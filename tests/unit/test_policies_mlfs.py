@@ -16,7 +16,7 @@ from policy_runs import Work
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.mlfs import Mlfs, as_share, loss_factor, ml_priority
+from slurm_dl.policies.mlfs import Mlfs, loss_factor, ml_priority
 
 
 def snapshot_of(
@@ -69,13 +69,6 @@ def test_training_priority_is_urgency_over_iteration_times_the_factor() -> None:
     found = ml_priority(np.array([3.0, 1.0]), np.array([4.0, 1.0]), np.array([0.25, 1.0]))
 
     assert found.tolist() == [3 / 16, 1.0]
-
-
-def test_a_share_is_of_the_largest() -> None:
-    """Zero stays zero, and all zero is zero."""
-    assert as_share(np.array([2.0, 0.0, 4.0])).tolist() == [0.5, 0.0, 1.0]
-    assert as_share(np.zeros(2)).tolist() == [0.0, 0.0]
-    assert as_share(np.zeros(0)).tolist() == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -139,19 +132,6 @@ def test_the_mix_equals_the_formula_job_by_job(
     )
 
     assert priorities(snap, policy) == pytest.approx([expected[r.job_id] for r in rows])
-
-
-def test_the_iteration_is_from_progress_then_from_times_then_from_the_run_time() -> None:
-    """Ten minutes are one where nothing else is known; the last one goes on to the end."""
-    rows = [build.pending(j) for j in range(1, 6)]
-    snap = snapshot_of(
-        rows,
-        progress={1: 0.5, 2: 1.0},
-        ran_s={1: 5.0, 3: 300.0, 4: 1300.0},
-        left_s={1: 5.0, 3: 700.0},
-    )
-
-    assert Mlfs().iteration(snap, np.arange(5)).tolist() == [51, 100, 31, 3, 1]
 
 
 def test_the_defaults_are_those_of_the_paper() -> None:
