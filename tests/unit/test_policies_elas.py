@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_traces import make_trace, outcome_of
 
-from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -166,21 +164,6 @@ def test_the_next_change_is_the_first_that_either_reading_foresees(
     next_s = policy.next_change_s(snap, order, np.array([True]))
     assert next_s - build.NOW_S == pytest.approx(wait_s)
     assert policy.next_change_s(snap, order, np.array([False])) == math.inf
-
-
-def test_truthful_progress_makes_jobs_no_slower_on_average() -> None:
-    """Heavy-tailed jobs on eight GPUs, most of the time more than fit; no start costs anything."""
-    random = np.random.default_rng(5)
-    submit_s = np.cumsum(random.exponential(500.0, 250))
-    length_s: F64 = np.minimum(np.exp(random.normal(6.0, 1.8, 250)), 60_000.0)
-    wide = random.choice([1, 1, 1, 2, 4, 8], 250)
-    trace = make_trace(submit_s, length_s, wide)
-
-    def mean_s(policy: Policy) -> float:
-        records = outcome_of(trace, "1x8", policy).records
-        return float((records.end_s - records.submit_s).mean())
-
-    assert mean_s(Elas()) <= 1.02 * mean_s(DiscreteLas())
 
 
 def test_it_says_whom_it_trusts() -> None:

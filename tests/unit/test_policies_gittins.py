@@ -78,9 +78,6 @@ def quantiles(inverse_tail: F64) -> F64:
     return np.sort(inverse_tail)
 
 
-LEVELS = (np.arange(2000) + 0.5) / 2000
-
-
 @given(
     sizes=st.lists(st.floats(0.5, 1000), min_size=1, max_size=8),
     age=st.floats(0, 1100),

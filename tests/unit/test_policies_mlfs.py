@@ -205,16 +205,3 @@ def test_urgency_raises_the_share_of_deadlines_that_are_met() -> None:
     mean = {urgent: sum(found) / len(found) for urgent, found in shares.items()}
 
     assert mean[1.0] * 1.2 < mean[10.0]
-
-
-def test_the_deadline_term_brings_jobs_forward_that_are_due() -> None:
-    """The same workloads, with and without that term: a tenth of all jobs more are in time."""
-    with_it: list[float] = []
-    without: list[float] = []
-    for seed in range(6):
-        for weight, found in ((3.0, with_it), (0.0, without)):
-            works = due_jobs(seed)
-            policy_runs.run(Mlfs(deadline_weight=weight, remaining_weight=0.0), works, 8)
-            found.append(sum(w.end_s <= w.due_s for w in works) / len(works))
-
-    assert sum(with_it) > sum(without) + 0.1 * 6
