@@ -16,7 +16,7 @@ from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.jobs import Held, JobRow, Jobs
+from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import tenants
 from slurm_dl.policies.astraea_ltgf import (
@@ -432,29 +432,6 @@ def test_what_one_account_cannot_use_goes_to_the_others() -> None:
     assert had(works, "c") == pytest.approx(8 * HOUR_S)
     assert sum(had(works, a) for a in "abc") == pytest.approx(8 * 8 * HOUR_S, rel=0.01)
     assert had(works, "a") == pytest.approx(had(works, "b"), rel=0.05)
-
-
-def test_starving_jobs_are_the_first_of_their_account() -> None:
-    """Twelve hours of one overloaded account: at every look."""
-    works = loads(11, {"a": 4}, 12.0)
-    starved = 0
-
-    def watch(snap: Snapshot) -> None:
-        nonlocal starved
-        jobs: Jobs = snap.jobs
-        waits = (jobs.start_s == 0) & (snap.now_s - snap.memory.waiting_since_s >= 14400)
-        order = ranked(snap)
-        first = sorted(jobs.job_id[waits].tolist(), key=lambda j: (works[j - 1].submit_s, j))
-        fits = [j for j in order if j in set(first)]
-        # Those that do not fit any more stand behind; the first of all always fits.
-        assert order[: min(1, len(first))] == first[:1]
-        assert len(fits) == len(first)
-        starved += len(first)
-
-    policy_runs.run(
-        AstraeaLtgf(), works, 4, until_s=START_S + 12 * HOUR_S, knows_left=False, watch=watch
-    )
-    assert starved > 10
 
 
 def test_jobs_hold_their_gpus_for_half_an_hour() -> None:
