@@ -860,9 +860,3 @@ def test_what_the_campaign_wrote(tmp_path: Path) -> None:
     ]
     assert [x.size for x in lives] == ["", "1x2"]
     assert [m.event for m in lives[0].marks] == ["begin", "tick", "signal"]
-
-
-def test_records_are_frozen() -> None:
-    """Evidence is data: nothing that judges can change it."""
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        told(completes).min_quantum_s = 0.0  # type: ignore[misc]

@@ -287,30 +287,3 @@ def test_odd_clusters_are_taken_as_they_are(case: str) -> None:
     runs = {"none": [], "large": [1, 2, 3], "odd": [1, 2, 3]}
     if case != "unknown":
         assert targets(snap, Allox()) == runs.get(case, [2])
-
-
-@given(seed=st.integers(0, 10_000))
-@settings(max_examples=15, deadline=None)
-def test_the_order_of_listing_does_not_matter(seed: int) -> None:
-    """Ties and all."""
-    rng = np.random.default_rng(seed)
-    jobs = [
-        Job(
-            job_id=i,
-            run_s=tuple(rng.choice([500.0, 1000.0], 2)),
-            gpus=float(rng.choice([1, 2])),
-            account=str(rng.choice(["a", "b", "c"])),
-        )
-        for i in range(1, 9)
-    ]
-
-    def places(listing: Sequence[Job]) -> dict[int, tuple[float, bool, int]]:
-        snap = scene(listing, (3.0, 2.0))
-        order = Allox(alpha=0.4).order(snap)
-        assert order.barred is not None
-        assert order.gpu_type is not None
-        columns = zip(order.key, order.barred, order.gpu_type, strict=True)
-        return dict(zip(snap.jobs.job_id.tolist(), columns, strict=True))
-
-    mixed = [jobs[i] for i in rng.permutation(len(jobs))]
-    assert places(jobs) == places(mixed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -17,7 +16,7 @@ from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.jobs import Held, JobRow, Jobs
+from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.supply_and_demand import tenants
 from slurm_dl.policies.astraea_ltgf import (
@@ -363,29 +362,6 @@ def test_of_jobs_as_likely_to_end_the_smaller_one_frees_more_soon() -> None:
     assert ranked(snapshot_of(rows, accounts, past=rare)) == [1, 2]
 
 
-def test_odd_jobs_do_no_harm() -> None:
-    """Held, unmanaged, too large, of no account; no GPUs; no job at all."""
-    rows = [
-        build.pending(1, 1000),
-        build.pending(2, 1, held=Held.DEPENDENCY),
-        build.pending(3, 1, partition=1),
-        build.running(4, 1, ran_s=0),
-        build.pending(5, 1, submit_s=build.NOW_S + 50),
-        build.pending(6, 0.5),
-    ]
-    snap = snapshot_of(rows, {1: "a", 2: "a", 4: "b"})
-    key = AstraeaLtgf().order(snap).key
-
-    assert np.isinf(key).tolist() == [False, True, True, False, False, False]
-    assert sorted(key[np.isfinite(key)].tolist()) == [0, 1, 2, 3]
-    assert intend(snap, AstraeaLtgf()).target.tolist() != []
-    down = dataclasses.replace(snap.seen.nodes, up=np.zeros(2, dtype=np.bool_))
-    dark = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=down))
-    assert len(intend(dark, AstraeaLtgf()).target) == 0
-    nobody = build.snapshot(build.observed([], nodes=()))
-    assert len(AstraeaLtgf().order(nobody).key) == 0
-
-
 def test_users_are_the_tenants_where_a_cluster_knows_no_accounts() -> None:
     """User 7 has been served, user 8 has not."""
     rows = [build.running(1, 1, uid=7), build.pending(2, 1, uid=7), build.pending(3, 1, uid=8)]
@@ -456,29 +432,6 @@ def test_what_one_account_cannot_use_goes_to_the_others() -> None:
     assert had(works, "c") == pytest.approx(8 * HOUR_S)
     assert sum(had(works, a) for a in "abc") == pytest.approx(8 * 8 * HOUR_S, rel=0.01)
     assert had(works, "a") == pytest.approx(had(works, "b"), rel=0.05)
-
-
-def test_starving_jobs_are_the_first_of_their_account() -> None:
-    """Twelve hours of one overloaded account: at every look."""
-    works = loads(11, {"a": 4}, 12.0)
-    starved = 0
-
-    def watch(snap: Snapshot) -> None:
-        nonlocal starved
-        jobs: Jobs = snap.jobs
-        waits = (jobs.start_s == 0) & (snap.now_s - snap.memory.waiting_since_s >= 14400)
-        order = ranked(snap)
-        first = sorted(jobs.job_id[waits].tolist(), key=lambda j: (works[j - 1].submit_s, j))
-        fits = [j for j in order if j in set(first)]
-        # Those that do not fit any more stand behind; the first of all always fits.
-        assert order[: min(1, len(first))] == first[:1]
-        assert len(fits) == len(first)
-        starved += len(first)
-
-    policy_runs.run(
-        AstraeaLtgf(), works, 4, until_s=START_S + 12 * HOUR_S, knows_left=False, watch=watch
-    )
-    assert starved > 10
 
 
 def test_jobs_hold_their_gpus_for_half_an_hour() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from small_traces import make_trace, outcome_of, traces
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.jobs import Held, JobRow, JobState, Origin
+from slurm_dl.model.jobs import JobRow, JobState, Origin
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.arithmetic.availability import held, waiting
@@ -69,14 +69,6 @@ def test_a_long_job_may_take_what_is_left_over_until_nothing_is(policy: Policy) 
     jobs = [(0, 10, 3), (1, 5, 5), (2, 100, 1), (2, 100, 1), (4, 6, 2)]
 
     assert starts_of(jobs, 6, policy) == [0, 10, 2, 15, 4]
-
-
-@BOTH
-def test_what_two_jobs_give_back_at_one_instant_is_all_left_over(policy: Policy) -> None:
-    """Six GPUs. Job 2 needs what one of the two that end at 10 gives back; 3 may have the rest."""
-    jobs = [(0, 10, 2), (0, 10, 2), (1, 5, 4), (2, 100, 2)]
-
-    assert starts_of(jobs, 6, policy) == [0, 0, 10, 2]
 
 
 def test_easy_may_delay_the_second_in_the_queue_and_conservative_does_not() -> None:
@@ -349,14 +341,6 @@ def test_who_cannot_be_told_a_time_waits_for_the_type_with_most_gpus(policy: Pol
 
 
 @BOTH
-def test_a_job_that_wants_more_than_there_is_holds_nobody_up(policy: Policy) -> None:
-    """It is barred, and the others go on as if it was not there."""
-    snap = on_types([4.0], [(2.0, 10.0, 0)], [(5, 10, -1), (2, 100, -1)])
-
-    assert list(started(snap, policy)) == [1]
-
-
-@BOTH
 def test_a_job_that_has_outrun_its_estimate_still_has_its_gpus(policy: Policy) -> None:
     """It ends in a moment: nobody starts on its GPUs, and nobody passes who runs longer."""
     snap = on_types([4.0], [(3.0, 0.0, 0)], [(4, 10, -1), (1, 2, -1), (1, 0.5, -1)])
@@ -428,24 +412,6 @@ def test_jobs_behind_the_window_wait() -> None:
 
     assert list(started(snap, Conservative(window=2))) == [2]
     assert list(started(snap, Conservative(window=3))) == [2, 3]
-
-
-@BOTH
-@pytest.mark.parametrize("nodes", [(), (4.0,)])
-def test_nothing_and_nobody_can_be_ordered(policy: Policy, nodes: tuple[float, ...]) -> None:
-    """No jobs, no nodes, nodes that are down, jobs that are held: nobody of them starts."""
-    for rows in ([], [build.pending(1), build.pending(2, held=Held.LIMIT)]):
-        seen = build.observed(rows, nodes=nodes)
-        down = dataclasses.replace(seen.nodes, up=np.zeros(len(nodes), dtype=np.bool_))
-        for it in (seen, dataclasses.replace(seen, nodes=down)):
-            snap = build.snapshot(it)
-            order = policy.order(snap)
-            assert order.barred is not None
-            assert len(order.barred) == len(rows)
-            expected = [0] if rows and nodes and it is seen else []
-            assert intend(snap, policy).target.tolist() == expected
-            runs = np.zeros(len(rows), dtype=np.bool_)
-            assert policy.next_change_s(snap, order, runs) == math.inf
 
 
 def test_an_estimate_that_is_no_number_is_none() -> None:

@@ -54,19 +54,6 @@ def past(ran_s: list[float], gpus: float = 1.0) -> Past:
     return past_columns(ran_s, gpus=gpus)
 
 
-def test_the_index_of_three_sizes_is_that_of_hand_arithmetic() -> None:
-    """Sizes 4, 8, 12 and queues of 4: G is 1/12, 1/8 and 1/4; past the last size it is 0.
-
-    At age 0 one of three is done for 3 x 4, at 4 one of two for 2 x 4, at 8 the last for 4.
-    """
-    policy = DiscreteGittins(thresholds_gpu_s=(4.0, 8.0, 12.0), sizes_gpu_s=(12.0, 4.0, 8.0))
-    order = policy.order(of_ages([0.0, 4.0, 8.0, 12.0]))
-
-    index = [1 / key for key in order.key.tolist()]
-    assert index == pytest.approx([0.0833333, 0.125, 0.25, 0.0], abs=1e-6)
-    assert order.tier.tolist() == [0, 1, 2, 3]
-
-
 @settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 60).map(lambda k: k / 4), min_size=1, max_size=10),
@@ -161,10 +148,3 @@ def test_thirty_finished_jobs_are_a_distribution(dimensions: Literal[1, 2]) -> N
 
     assert learned.order(snap).key.tolist() == given_them.order(snap).key.tolist()
     assert learned.order(snap).key.tolist() != snap.memory.first_submit_s.tolist()
-
-
-def test_no_jobs_have_an_order_too() -> None:
-    """Nobody is placed then."""
-    snap = build.snapshot(build.observed([]))
-
-    assert len(DiscreteGittins(sizes_gpu_s=(5.0,)).order(snap).key) == 0

@@ -233,13 +233,6 @@ def test_with_small_tasks_the_order_comes_near_to_divided_shares(
     assert got.min() >= level.min() - 0.017
 
 
-def test_the_order_does_not_depend_on_the_order_of_the_list() -> None:
-    """Equal shares go by the names of tenants, equal submissions by job id."""
-    rows = [build.pending(i, 1 + i % 3, submit_s=5.0) for i in range(1, 13)]
-    accounts = {i: "abc"[i % 3] for i in range(1, 13)}
-    assert served(cluster(rows, accounts)) == served(cluster(rows[::-1], accounts))
-
-
 def test_odd_clusters_have_an_order() -> None:
     """No jobs; all nodes down; jobs larger than the cluster; held ones; no memory at all."""
     assert len(Drf().order(cluster([], {})).key) == 0

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade, trade_types
 
@@ -236,32 +236,3 @@ def test_pairs_of_types_trade_farthest_apart_first() -> None:
     # at 2. Of the slowest only the first has any left.
     expected = [[6, 2 + 1 / 3, 0], [0, 3 + 2 / 3, 2.5], [0, 0, 3.5]]
     np.testing.assert_allclose(after, expected, atol=1e-9)
-
-
-def test_shares_do_not_depend_on_the_order_of_the_list() -> None:
-    """The same job gets exactly the same share."""
-    rows = [build.pending(i, g) for i, g in enumerate([1, 2, 4, 3, 1], start=1)]
-    accounts = {1: "a", 2: "b", 3: "c", 4: "a", 5: "b"}
-    rates = {i: [1 + i / 3, 1.0] for i in accounts}
-
-    def shares(listed: list[JobRow]) -> dict[int, list[float]]:
-        snap = cluster(listed, accounts, (3, 3), [rates[r.job_id] for r in listed])
-        share = GandivaFair().order(snap).share
-        return dict(zip(snap.jobs.job_id.tolist(), share.tolist(), strict=True))
-
-    assert shares(rows) == shares(rows[::-1]) == shares([rows[i] for i in (2, 0, 4, 1, 3)])
-
-
-def test_without_jobs_or_gpus_nobody_has_a_share() -> None:
-    """No jobs; no GPUs; held; without GPUs; elsewhere; too large."""
-    assert GandivaFair().order(cluster([], {})).share is not None
-    odd = [
-        build.pending(1, 1, held=Held.USER_OR_ADMIN),
-        build.pending(2, 0),
-        build.pending(3, 1, partition=1),
-        build.pending(4, 9),
-    ]
-    accounts = dict.fromkeys(range(1, 5), "a")
-    for snap in (cluster(odd, accounts), cluster([build.pending(1)], {1: "a"}, (0, 0))):
-        share = GandivaFair().order(snap).share
-        assert not share.any()

@@ -16,7 +16,7 @@ import shares_oracle as oracle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.model.jobs import F64, Held, JobRow, JobState
+from slurm_dl.model.jobs import F64, JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.base import Leasing
@@ -428,82 +428,6 @@ def test_a_job_that_fits_on_no_type_hinders_nobody(policy: Sharing) -> None:
 
     assert not share[0].any()
     assert (share[1:] == policy.order(without).share).all()
-
-
-@EVERY_POLICY
-def test_the_order_in_which_jobs_are_listed_changes_nothing(policy: Sharing) -> None:
-    """Exactly the same shares for every job."""
-    snap = drawn(7, k=12)
-    moved = np.random.default_rng(1).permutation(12)
-    again = dataclasses.replace(
-        snap,
-        seen=dataclasses.replace(snap.seen, jobs=snap.jobs.take(moved)),
-        memory=type(snap.memory)(
-            **{name: getattr(snap.memory, name)[moved] for name in snap.memory.__slots__}
-        ),
-        **{name: getattr(snap, name)[moved] for name in ("left_s", "progress", "due_s", "rates")},
-    )
-
-    share, other = policy.order(snap).share, policy.order(again).share
-
-    assert (share[moved] == other).all()
-
-
-@EVERY_POLICY
-@given(data=st.data())
-@settings(max_examples=12, deadline=None)
-def test_whatever_is_there_shares_keep_within_their_bounds(
-    policy: Sharing, data: st.DataObject
-) -> None:
-    """Held, finished, unmanaged and huge jobs, unknown figures, types and nodes that are gone."""
-    kinds = data.draw(st.integers(1, 3))
-    capacity = data.draw(st.lists(st.sampled_from([0.0, 1.0, 8.0]), min_size=kinds, max_size=kinds))
-    jobs = data.draw(
-        st.lists(
-            st.builds(
-                JobRow,
-                job_id=st.just(0),
-                gpus=st.sampled_from([0.0, 0.5, 1.0, 4.0, 100.0]),
-                state=st.sampled_from(
-                    [JobState.PENDING, JobState.RUNNING, JobState.COMPLETING, JobState.COMPLETED]
-                ),
-                held=st.sampled_from([Held.NO, Held.DEPENDENCY]),
-                partition=st.sampled_from([0, 1, -1]),
-                gpu_type=st.integers(-1, kinds - 1),
-                submit_s=st.sampled_from([1.0, 2.0, build.NOW_S + 10]),
-            ),
-            max_size=6,
-        )
-    )
-    jobs = [dataclasses.replace(job, job_id=i + 1) for i, job in enumerate(jobs)]
-    some = [0.0, 1e-3, 1.0, 1e3, math.nan, math.inf]
-    figures = st.lists(st.sampled_from(some), min_size=len(jobs), max_size=len(jobs))
-    rates = [data.draw(figures) for _ in range(kinds)]
-    snap = cluster(
-        jobs,
-        np.array(rates).T.reshape(-1, kinds) if data.draw(st.booleans()) else None,
-        capacity,
-        left_s=np.array(data.draw(figures)),
-        progress=np.array(data.draw(figures)) if data.draw(st.booleans()) else None,
-        due_s=build.NOW_S + np.array(data.draw(figures)) if data.draw(st.booleans()) else None,
-    )
-    if data.draw(st.booleans()):
-        nodes = dataclasses.replace(snap.seen.nodes, up=np.arange(kinds) > 0)
-        snap = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=nodes))
-
-    order = policy.order(snap)
-
-    assert order.share.shape == (len(jobs), kinds)
-    assert np.isfinite(order.share).all()
-    assert order.share.min(initial=0.0) >= 0
-    assert (order.share.sum(axis=1) <= 1 + 1e-9).all()
-    there = np.where(snap.seen.nodes.up, capacity, 0.0)
-    assert (snap.jobs.gpus @ order.share <= there * (1 + 1e-6) + 1e-9).all()
-    for job, row in zip(jobs, order.share, strict=True):
-        waits_for_more = job.state == JobState.PENDING and job.held != Held.NO
-        if job.partition != 0 or job.state > JobState.SUSPENDED or waits_for_more or not job.gpus:
-            assert not row.any()
-    assert policy.next_change_s(snap, order, np.zeros(len(jobs), dtype=np.bool_)) == math.inf
 
 
 @EVERY_POLICY

@@ -78,35 +78,6 @@ def quantiles(inverse_tail: F64) -> F64:
     return np.sort(inverse_tail)
 
 
-LEVELS = (np.arange(2000) + 0.5) / 2000
-
-
-def test_where_sizes_are_exponential_the_index_is_the_rate() -> None:
-    """Age says nothing then: at the sizes up to the 95th percentile the index is the rate."""
-    sizes = quantiles(-np.log(LEVELS) / 0.25)
-    index = [gittins_index(sizes, a) for a in sizes[:1900:37].tolist()]
-
-    np.testing.assert_allclose(index, 0.25, rtol=0.05)
-
-
-def test_where_all_sizes_are_equal_the_index_rises_to_the_end() -> None:
-    """One over what is left."""
-    ages = np.linspace(0, 9.9, 50)
-    index = [gittins_index(np.full(7, 10.0), a) for a in ages.tolist()]
-
-    np.testing.assert_allclose(index, 1 / (10 - ages), rtol=1e-9)
-
-
-def test_where_the_hazard_falls_the_index_falls_and_is_the_hazard() -> None:
-    """Pareto, P(S > x) = (1 + x)^-1.5: hazard 1.5 / (1 + x), so the order is least attained."""
-    sizes = quantiles(LEVELS ** (-1 / 1.5) - 1)
-    ages = sizes[:1900]
-    index = np.array([gittins_index(sizes, a) for a in ages.tolist()])
-
-    assert (np.diff(index) < 0).all()
-    np.testing.assert_allclose(index, 1.5 / (1 + ages), rtol=0.06)
-
-
 @given(
     sizes=st.lists(st.floats(0.5, 1000), min_size=1, max_size=8),
     age=st.floats(0, 1100),
@@ -251,16 +222,6 @@ def test_the_index_equals_numeric_integration_of_its_definition(
     found = [gittins_index(sizes, age) for age in at]
     expected = [index_by_quadrature(tail, age, longest) for age in at]
     assert found == pytest.approx(expected, rel=0.03)
-
-
-def test_between_two_humps_the_index_is_not_monotone() -> None:
-    """Who has missed the first hump waits behind the new; near the end it goes before all."""
-    x = np.linspace(0.0, 24.0, 100_001)
-    sizes = np.interp((np.arange(400) + 0.5) / 400, 1 - two_humps(x), x)
-    missed, late = sizes[199], sizes[370]
-    found = keys(Gittins(sizes_gpu_s=tuple(sizes.tolist())), [0.0, missed, late])
-
-    assert found[2] < found[0] < found[1]
 
 
 def keys_after(policy: Gittins, past: Past) -> list[float]:

@@ -11,8 +11,6 @@ import build
 import numpy as np
 import policy_runs
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
@@ -20,9 +18,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
-from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.policies.grouper import Grouper
-from slurm_dl.policies.shortest import Srsf, Srtf
 
 
 def snapshot_of(
@@ -169,30 +165,6 @@ def test_sums_of_work_do_not_depend_on_how_jobs_are_listed() -> None:
         assert ranked(snapshot_of(listed, left_s, texts, nodes=(1,))) == [4, 3, 2, 1]
 
 
-@settings(max_examples=30, deadline=None)
-@given(
-    jobs=st.lists(
-        st.tuples(
-            st.sampled_from("abc"), st.sampled_from([0.1, 0.7, 30.0]), st.sampled_from([0.5, 1, 3])
-        ),
-        min_size=1,
-        max_size=9,
-    ),
-    data=st.data(),
-)
-def test_the_order_does_not_depend_on_how_jobs_are_listed(
-    jobs: list[tuple[str, float, float]], data: st.DataObject
-) -> None:
-    """Also where sums of work differ in their roundings."""
-    rows = [build.pending(i + 1, g) for i, (_, _, g) in enumerate(jobs)]
-    left_s = {i + 1: s for i, (_, s, _) in enumerate(jobs)}
-    texts = {i + 1: JobText(label=str(i + 1), name=f"{n}1") for i, (n, _, _) in enumerate(jobs)}
-    shuffled = data.draw(st.permutations(rows))
-
-    first = ranked(snapshot_of(rows, left_s, texts, nodes=(1,)))
-    assert ranked(snapshot_of(shuffled, left_s, texts, nodes=(1,))) == first
-
-
 def searches(seed: int, *, groups: int, arrive_s: float) -> list[Work]:
     """Stages of two to six jobs of unequal length."""
     draw = np.random.default_rng(seed)
@@ -241,20 +213,6 @@ def test_on_one_gpu_no_permutation_of_stages_is_better(seed: int) -> None:
     assert all(len(w.runs) == 1 for w in works)
 
 
-def test_stages_are_done_sooner_than_under_orders_of_jobs() -> None:
-    """Eight random workloads on eight GPUs: always, and by a tenth in the mean."""
-    ratios: dict[str, list[float]] = {"srtf": [], "srsf": [], "fifo_skip": []}
-    for seed in range(8):
-        ours = searches(seed, groups=8, arrive_s=1500.0)
-        policy_runs.run(Grouper(), ours, 8)
-        for policy in (Srtf(), Srsf(), FifoSkip()):
-            works = searches(seed, groups=8, arrive_s=1500.0)
-            policy_runs.run(policy, works, 8)
-            ratios[policy.name].append(mean_stage_s(ours) / mean_stage_s(works))
-    assert all(max(found) < 1 for found in ratios.values())
-    assert all(sum(found) / len(found) < 0.9 for found in ratios.values())
-
-
 def test_it_looks_again_only_where_times_are_not_known() -> None:
     """A job that is guessed by what it has had gets a turn's end."""
     rows = [build.running(1), build.pending(2)]
@@ -267,19 +225,3 @@ def test_it_looks_again_only_where_times_are_not_known() -> None:
     assert policy.next_change_s(guessed, policy.order(guessed), runs) == build.NOW_S + 60
     everybody = np.array([True, True])
     assert policy.next_change_s(guessed, policy.order(guessed), everybody) == math.inf
-
-
-def test_odd_jobs_do_no_harm() -> None:
-    """Held, unmanaged, too large; all nodes down; no job at all."""
-    rows = [
-        build.pending(1, 1000),
-        build.pending(2, held=Held.LIMIT),
-        build.pending(3, partition=1),
-        build.running(4, ran_s=0),
-    ]
-    snap = snapshot_of(rows, {1: 0.0, 4: 10.0})
-    assert np.isinf(Grouper().order(snap).key).tolist() == [False, True, True, False]
-    down = dataclasses.replace(snap.seen.nodes, up=np.zeros(2, dtype=np.bool_))
-    dark = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, nodes=down))
-    assert len(intend(dark, Grouper()).target) == 0
-    assert len(Grouper().order(build.snapshot(build.observed([]))).key) == 0

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.hug import Hug, guarantee, hug, progress
 
@@ -258,35 +258,3 @@ def test_a_tenant_alone_has_everything_whatever_it_had() -> None:
     alone = cluster(rows, dict.fromkeys((1, 2), "a"), credit_s=[[-2400.0]] * 2)
 
     assert not Hug(cooperative=False).order(alone).barred.any()
-
-
-def test_shares_do_not_depend_on_the_order_of_the_list() -> None:
-    """The same job gets exactly the same share."""
-    rows = [build.pending(i, 1 + i % 3, cpus=3 * i, mem_mb=7 * i) for i in range(1, 9)]
-    accounts = {i: "abc"[i % 3] for i in range(1, 9)}
-
-    def by_id(listed: list[JobRow]) -> dict[int, list[float]]:
-        snap = cluster(listed, accounts)
-        share = shares(snap, Hug()).tolist()
-        return dict(zip(snap.jobs.job_id.tolist(), share, strict=True))
-
-    assert by_id(rows) == by_id(rows[::-1])
-
-
-@pytest.mark.parametrize("cooperative", [True, False])
-def test_without_jobs_or_gpus_nobody_has_a_share(*, cooperative: bool) -> None:
-    """No jobs; no GPUs; held; without GPUs; elsewhere; too large."""
-    odd = [
-        build.pending(1, 1, held=Held.USER_OR_ADMIN),
-        build.pending(2, 0),
-        build.pending(3, 1, partition=1),
-        build.pending(4, 99),
-    ]
-    accounts = dict.fromkeys(range(1, 5), "a")
-    policy = Hug(cooperative=cooperative)
-    for snap in (
-        cluster([], {}),
-        cluster(odd, accounts),
-        cluster([build.pending(1)], {1: "a"}, supply=(0.0,)),
-    ):
-        assert not shares(snap, policy).any()

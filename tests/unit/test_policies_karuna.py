@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
-from dataclasses import dataclass
 
 import build
 import numpy as np
@@ -16,9 +14,7 @@ from policy_runs import Work, run
 
 from slurm_dl.model.jobs import JobRow, Origin
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.promise_needs import latest_start
-from slurm_dl.policies.base import Order
 from slurm_dl.policies.karuna import Karuna
 
 NOW_S = build.NOW_S
@@ -182,49 +178,3 @@ def test_one_deadline_is_met_whenever_it_can_be(
     assert due.end_s <= due.due_s + 1e-4
     blocks = sum(w.size_s for w in rest if w.submit_s <= 1.0)
     assert due.end_s >= 1.0 + size_s + min(slack_s, blocks) - 1e-4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeadlinesFirst(Karuna):
-    """Every deadline before all others, first due first; the others as in Karuna."""
-
-    def order(self, snap: Snapshot, /) -> Order:
-        """See `Policy`."""
-        order = Karuna.order(self, snap)
-        due_s = self.due_s(snap)
-        due = np.isfinite(due_s)
-        order.tier[due] = 0
-        order.key[due] = due_s[due]
-        return order
-
-
-def mixed(seed: int) -> list[Work]:
-    """Twelve jobs on 4 GPUs, some with a deadline of 1.5 to 5 times their size."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
-    works, at_s = [], 1.0
-    for i in range(1, 13):
-        at_s += draw.expovariate(1 / 60)
-        size_s, gpus = draw.choice([20.0, 40.0, 80.0, 200.0]), draw.choice([1.0, 1.0, 2.0, 4.0])
-        due_s = at_s + size_s * draw.uniform(1.5, 5) if draw.random() < 0.4 else math.inf
-        works.append(Work(job_id=i, submit_s=at_s, size_s=size_s, gpus=gpus, due_s=due_s))
-    return works
-
-
-def test_the_others_are_done_sooner_than_under_deadlines_first_with_no_more_misses() -> None:
-    """Over five random runs together."""
-    missed, waited = {}, {}
-    for kind in (Karuna, DeadlinesFirst):
-        policy = kind(margin_s=0.0, thresholds_gpu_s=(50.0, 200.0), knows_left=True)
-        done = [w for seed in range(5) for w in run(policy, mixed(seed), 4.0)]
-        missed[kind] = sum(w.end_s > w.due_s + 1e-3 for w in done)
-        waited[kind] = [w.end_s - w.submit_s for w in done if math.isinf(w.due_s)]
-
-    assert missed[Karuna] <= missed[DeadlinesFirst]
-    assert np.mean(waited[Karuna]) < 0.95 * np.mean(waited[DeadlinesFirst])
-
-
-def test_the_registry_has_it_and_no_jobs_are_no_trouble() -> None:
-    """By its name."""
-    policy = registry.find("karuna")()
-    snap = build.snapshot(build.observed([]))
-    assert policy.next_change_s(snap, policy.order(snap), np.zeros(0, np.bool_)) == math.inf

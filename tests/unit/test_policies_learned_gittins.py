@@ -178,29 +178,6 @@ def test_other_gpus_make_another_label(gpus: int) -> None:
 # --- limits, progress, parameters -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("age", "runs", "setup", "gpus", "index_gpu_s"),
-    [
-        (0, False, 180, 1, 6400),  # The first start costs nothing.
-        (0, False, 180, 4, 4 * 6400),
-        (2400, False, 180, 2, 2 * (4000 + 180)),
-        (2400, True, 180, 2, 2 * (4000 - 180)),
-        (6100, True, 380, 2, 2 * (300 - 380)),
-        (6100, False, 7, 1, 307),
-    ],
-)
-def test_the_index_by_hand(
-    age: float, setup: float, gpus: float, index_gpu_s: float, *, runs: bool
-) -> None:
-    """All jobs run 6400 s; what a running one would pay for a stop is subtracted."""
-    row = build.running(1, gpus) if runs else build.pending(1, gpus)
-    snap = snap_of([row], ALIKE, ages={1: age}, setup=setup)
-
-    assert index(snap) == pytest.approx([index_gpu_s])
-    half = dataclasses.replace(PLAIN, hysteresis=4.0)
-    assert index(snap, half) == pytest.approx([index_gpu_s / (4 if runs else 1)])
-
-
 def test_without_measurements_the_parameter_is_the_setup() -> None:
     """Of a job that has run and waits."""
     snap = dataclasses.replace(snap_of([build.pending(1)], ALIKE, ages={1: 6000.0}), setup_s=None)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.mlfs import Mlfs, as_share, loss_factor, ml_priority
+from slurm_dl.policies.mlfs import Mlfs, loss_factor, ml_priority
 
 
 def snapshot_of(
@@ -69,13 +69,6 @@ def test_training_priority_is_urgency_over_iteration_times_the_factor() -> None:
     found = ml_priority(np.array([3.0, 1.0]), np.array([4.0, 1.0]), np.array([0.25, 1.0]))
 
     assert found.tolist() == [3 / 16, 1.0]
-
-
-def test_a_share_is_of_the_largest() -> None:
-    """Zero stays zero, and all zero is zero."""
-    assert as_share(np.array([2.0, 0.0, 4.0])).tolist() == [0.5, 0.0, 1.0]
-    assert as_share(np.zeros(2)).tolist() == [0.0, 0.0]
-    assert as_share(np.zeros(0)).tolist() == []
 
 
 @settings(max_examples=60, deadline=None)
@@ -141,19 +134,6 @@ def test_the_mix_equals_the_formula_job_by_job(
     assert priorities(snap, policy) == pytest.approx([expected[r.job_id] for r in rows])
 
 
-def test_the_iteration_is_from_progress_then_from_times_then_from_the_run_time() -> None:
-    """Ten minutes are one where nothing else is known; the last one goes on to the end."""
-    rows = [build.pending(j) for j in range(1, 6)]
-    snap = snapshot_of(
-        rows,
-        progress={1: 0.5, 2: 1.0},
-        ran_s={1: 5.0, 3: 300.0, 4: 1300.0},
-        left_s={1: 5.0, 3: 700.0},
-    )
-
-    assert Mlfs().iteration(snap, np.arange(5)).tolist() == [51, 100, 31, 3, 1]
-
-
 def test_the_defaults_are_those_of_the_paper() -> None:
     """Weights 0.3, 0.3, 0.3 and 0.35: a job alone has all terms in full."""
     snap = snapshot_of(
@@ -185,20 +165,6 @@ def test_running_jobs_keep_their_gpus() -> None:
     assert snap.jobs.job_id[intend(snap, policy).ranked].tolist() == [1, 3, 2]
     runs = np.array([True, False, False])
     assert policy.next_change_s(snap, policy.order(snap), runs) == math.inf
-
-
-def test_odd_jobs_do_no_harm() -> None:
-    """Held, unmanaged, too large; no job at all."""
-    rows = [
-        build.pending(1, 1000),
-        build.pending(2, held=Held.LIMIT),
-        build.pending(3, partition=1),
-        build.running(4, ran_s=0),
-    ]
-    key = Mlfs(urgency=(("high", 0.0),)).order(snapshot_of(rows, qos={1: "high"})).key
-
-    assert np.isinf(key).tolist() == [False, True, True, False]
-    assert len(Mlfs().order(build.snapshot(build.observed([]))).key) == 0
 
 
 def due_jobs(seed: int) -> list[Work]:
@@ -239,16 +205,3 @@ def test_urgency_raises_the_share_of_deadlines_that_are_met() -> None:
     mean = {urgent: sum(found) / len(found) for urgent, found in shares.items()}
 
     assert mean[1.0] * 1.2 < mean[10.0]
-
-
-def test_the_deadline_term_brings_jobs_forward_that_are_due() -> None:
-    """The same workloads, with and without that term: a tenth of all jobs more are in time."""
-    with_it: list[float] = []
-    without: list[float] = []
-    for seed in range(6):
-        for weight, found in ((3.0, with_it), (0.0, without)):
-            works = due_jobs(seed)
-            policy_runs.run(Mlfs(deadline_weight=weight, remaining_weight=0.0), works, 8)
-            found.append(sum(w.end_s <= w.due_s for w in works) / len(works))
-
-    assert sum(with_it) > sum(without) + 0.1 * 6

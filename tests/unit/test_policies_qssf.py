@@ -99,26 +99,3 @@ def test_who_runs_is_left_running_and_smaller_jobs_pass_one_that_does_not_fit() 
     assert Qssf.preempts == "never"
     assert sorted(snap.jobs.job_id[intend(snap, Qssf()).target].tolist()) == [1, 3]
     assert Qssf().next_change_s(snap, Qssf().order(snap), np.array([True, False, True])) == math.inf
-
-
-def test_the_order_does_not_depend_on_how_jobs_are_listed() -> None:
-    """Of the same jobs listed backwards each has the same key; others' rows take no part."""
-    rows = [
-        build.pending(1, 4),
-        build.pending(2, 1),
-        build.pending(3, 0),
-        build.pending(4, 1, partition=1),
-        build.pending(5, 2, partition=-1),
-    ]
-    whose = {1: ("ann", "short"), 2: ("ann", "s"), 4: ("bob", "other")}
-    there = Qssf().order(snap_of(rows, whose, past_of(OVER))).key
-    back = Qssf().order(snap_of(rows[::-1], whose, past_of(OVER))).key
-
-    assert there.tolist() == back[::-1].tolist()
-    assert np.isinf(there[2:]).all()
-    assert not np.isnan(there).any()
-
-
-def test_no_jobs_are_an_order_too() -> None:
-    """Of nobody."""
-    assert len(Qssf().order(snap_of([], {}, past_of(OVER))).key) == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pasts import past_columns
 
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.jobs import F64, JobRow, JobState
+from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
 from slurm_dl.policies.arithmetic.supply_and_demand import tenants
@@ -59,17 +59,6 @@ def test_buckets_begin_on_the_hour_and_now_is_in_the_last() -> None:
     """Also where now is an edge: the bucket that begins is the last one."""
     assert bucket_edges(NOW_S, HOUR_S, 3).tolist() == [h * HOUR_S for h in (998, 999, 1000, 1001)]
     assert bucket_edges(1000 * HOUR_S, HOUR_S, 1).tolist() == [1000 * HOUR_S, 1001 * HOUR_S]
-
-
-def test_a_run_under_way_counts_to_the_second() -> None:
-    """Four GPUs since 100 s before the last full hour began; what was before the window is not."""
-    rows = [
-        build.running(1, 4, start_s=999 * HOUR_S - 100),
-        build.running(2, 1, start_s=900 * HOUR_S),
-    ]
-    snap = snapshot_of(rows, {1: "a", 2: "b"})
-
-    assert table(snap) == {"a": [400.0, 4 * HOUR_S, 2400.0], "b": [HOUR_S, HOUR_S, 600.0]}
 
 
 def test_a_job_that_ran_in_one_piece_and_waits_again_counts_where_it_ran() -> None:
@@ -121,12 +110,6 @@ def test_service_without_a_span_is_in_the_bucket_of_its_instant() -> None:
     }
 
     assert table(snapshot_of([build.pending(1)], {1: "a"}, memory))["a"] == [0.0, 50.0, 0.0]
-
-
-def test_nobody_is_served_where_there_is_nobody() -> None:
-    """No jobs, no tenants, no table."""
-    assert table(snapshot_of([], {})) == {}
-    assert table(snapshot_of([build.pending(1)], {1: "a"})) == {"a": [0.0, 0.0, 0.0]}
 
 
 @settings(max_examples=40, deadline=None)
@@ -192,24 +175,3 @@ def test_the_chance_equals_a_count_of_bins(
         assert found == 1.0
     else:
         assert found == pytest.approx(bins.count(age // 1800) / reached)
-
-
-def test_a_job_that_ran_a_whole_lease_is_in_the_next_bin() -> None:
-    """Of two that ran one lease and one of two, two ended in the second."""
-    known = past_of([("a", 1.0, 0.0, t, t) for t in (1800.0, 1800.0, 3600.0)])
-    ages = np.array([0.0, 1799.0, 1800.0, 3600.0, 5400.0])
-    found = lifetimes(known, 1800.0, 1).chance(np.ones(5), ages)
-
-    assert found.tolist() == pytest.approx([0.0, 0.0, 2 / 3, 1.0, 1.0])
-
-
-def test_five_jobs_are_enough_and_four_are_not() -> None:
-    """Four jobs of 2 GPUs borrow the histogram of all."""
-    short = [("a", 1.0, 0.0, 60.0, 60.0)] * 8
-    long = [("a", 2.0, 0.0, 7200.0, 7200.0)]
-    ages: F64 = np.zeros(1)
-
-    four = lifetimes(past_of(short + long * 4), 1800.0, 5).chance(np.array([2.0]), ages)
-    five = lifetimes(past_of(short + long * 5), 1800.0, 5).chance(np.array([2.0]), ages)
-    assert four.tolist() == pytest.approx([8 / 12])
-    assert five.tolist() == [0.0]

@@ -84,23 +84,6 @@ def test_a_smaller_job_takes_the_gpus_of_a_larger_one(policy: Policy) -> None:
     assert policy.next_change_s(snap, policy.order(snap), np.array([False, True])) == math.inf
 
 
-def test_the_three_measures_differ() -> None:
-    """Job 1 has the least time left, job 2 the fewest GPUs, job 3 the least service left."""
-    rows = [build.pending(1, 8), build.pending(2, 1), build.pending(3, 2)]
-    snap = snapshot_of(rows, [10.0, 70.0, 20.0])
-
-    first = [int(snap.jobs.job_id[intend(snap, p).ranked[0]]) for p in POLICIES]
-    assert first == [1, 3, 2]
-
-
-def test_without_a_limit_nothing_is_known_and_the_first_submitted_goes_first() -> None:
-    """Jobs without a time limit come last, in the order of their submission."""
-    rows = [build.pending(3), build.pending(1), build.pending(2, limit_s=600)]
-    snap = build.snapshot(build.observed(rows))
-
-    assert snap.jobs.job_id[intend(snap, Srtf()).ranked].tolist() == [2, 1, 3]
-
-
 @given(
     jobs=st.lists(
         st.tuples(st.sampled_from([0.0, 1.0, 2.0, 6.0, math.inf]), st.booleans()),

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import build
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.fifo import FifoSkip, StaticPriority
+from slurm_dl.policies.fifo import StaticPriority
 
 PRIORITIES = (("batch", -5.0), ("best", 20.0), ("gold", 20.0), ("normal", 10.0))
 
@@ -73,30 +71,3 @@ def test_nobody_is_stopped_for_a_higher_priority() -> None:
 
     target = intend(snap, StaticPriority(priority_by_qos=PRIORITIES)).target
     assert snap.jobs.job_id[target].tolist() == [1, 3]
-
-
-def test_a_job_that_does_not_fit_is_left_aside() -> None:
-    """The one of the highest priority wants more GPUs than are free."""
-    snap = with_qos([build.pending(1, 17), build.pending(2, 4)], {1: "gold", 2: "batch"})
-
-    target = intend(snap, StaticPriority(priority_by_qos=PRIORITIES)).target
-    assert snap.jobs.job_id[target].tolist() == [2]
-
-
-@pytest.mark.parametrize(
-    "policy", [StaticPriority(), StaticPriority(priority_by_qos=PRIORITIES)], ids=["none", "some"]
-)
-def test_where_no_qos_is_known_it_is_fifo(policy: StaticPriority) -> None:
-    """All have the default priority then; also where there is no job."""
-    for rows in ([], [build.pending(3), build.pending(1), build.running(2)]):
-        snap = build.snapshot(build.observed(rows))
-
-        assert intend(snap, policy).ranked.tolist() == intend(snap, FifoSkip()).ranked.tolist()
-
-
-def test_it_can_be_changed_like_any_frozen_value() -> None:
-    """Two with the same numbers are equal, so they share what is remembered of either."""
-    policy = StaticPriority(priority_by_qos=PRIORITIES)
-
-    assert dataclasses.replace(policy) == policy
-    assert hash(dataclasses.replace(policy)) == hash(policy)

@@ -58,12 +58,3 @@ def test_who_runs_is_left_running() -> None:
     assert snap.jobs.job_id[intend(snap, Tagged()).target].tolist() == [4]
     order = Tagged().order(snap)
     assert Tagged().next_change_s(snap, order, np.array([True, False])) == math.inf
-
-
-def test_the_order_does_not_depend_on_how_jobs_are_listed() -> None:
-    """Of the same jobs listed backwards each has the same key."""
-    there = Tagged().order(snap_of(ROWS, past_of(OVER))).key
-    back = Tagged().order(snap_of(ROWS[::-1], past_of(OVER))).key
-
-    assert there.tolist() == back[::-1].tolist()
-    assert len(Tagged().order(snap_of([], past_of(OVER))).key) == 0
