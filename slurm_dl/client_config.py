@@ -19,9 +19,7 @@ DEFAULT_PATH = Path("/etc/slurm_dl/client.yaml")
 ENVIRONMENT = "SLURM_DL_CLIENT"
 SERVER_ENV = "SLURM_DL_SERVER"
 SOCKET_ENV = "SLURM_DL_SOCKET"
-
 SOCKET_NAME = "dlschedd.sock"  # In ``paths.run_dir`` of the daemon
-
 _LONGEST = 64 * 1024
 
 

@@ -25,7 +25,6 @@ Reader = Literal["daemon", "user"]
 
 LARGEST_BYTES = 256 * 1024
 _DEEPEST = 16
-
 _TAG = "tag:yaml.org,2002:"
 
 

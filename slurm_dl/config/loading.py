@@ -76,7 +76,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PATH = Path("/etc/slurm_dl/slurm_dl.yaml")
 ENVIRONMENT = "SLURM_DL_CONFIG"
-
 _MOST_ERRORS = 50
 _LONGEST_FLAG = 80
 

@@ -25,7 +25,6 @@ from slurm_dl.placement.candidate_nodes import Rule
 from slurm_dl.placement.scheme import Scheme
 
 _MONTH_S = 30 * 86400
-
 _NO_SCHEME = "placement.scheme names nothing: Slurm places all jobs"
 
 

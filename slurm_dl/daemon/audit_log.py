@@ -29,12 +29,9 @@ if TYPE_CHECKING:
     from slurm_dl.model.plan import Action
 
 DAEMON = "dlschedd"  # The actor of everything that nobody asked for
-
 OK = "ok"
-
 _TAIL_BYTES = 4 << 20  # So much of the end of the file is remembered from before the start
 _REMEMBERED = 20_000  # Lines in memory, of all jobs; some 10 MB
-
 _LINES_PER_JOB = 20
 _BACKLOG = 10_000
 _NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK  # No link is followed, and no FIFO waited for

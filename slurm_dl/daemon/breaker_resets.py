@@ -23,7 +23,6 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.plan import TripBreaker
 
 _WAIT_S = 20.0
-
 RELOAD = "reload"  # Who resets a breaker whose bound a reload has raised
 
 

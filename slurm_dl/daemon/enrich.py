@@ -38,7 +38,6 @@ LONGEST_PAUSE_S = 600.0
 """After a read that failed the next one comes no later than this, if it may come at all."""
 
 FIRST_WAIT_S = 10.0  # The first look waits for so long, so that a first plan need not do without
-
 NO_HISTORY = "run times are not predicted from history"
 
 

@@ -40,7 +40,6 @@ DEADLINE_S: Final = 20.0
 WAIT_S: Final = 40.0  # So long one question waits for those before it
 FIRST_SAMPLE_S: Final = 60.0  # After the start; soon, so that what it costs is known soon, too
 SAMPLE: Final = 10  # So many waiting jobs are predicted so often, for the score alone
-
 _MOST_KEPT: Final = 64
 
 Work = Callable[[bytes, float], JsonObject]

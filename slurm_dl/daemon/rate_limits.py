@@ -20,9 +20,7 @@ from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.controller import ControllerStatus
 
 LEAST_GAP_S = 1.0  # Two cycles are at least this far apart, whatever wants them
-
 LONGEST_BACKOFF_S = 300.0
-
 SLOW_DUMP_S: Final = 2.0  # A slurmctld that takes longer to list its jobs is slow
 
 MANY_THREADS: Final = 100

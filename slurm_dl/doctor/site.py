@@ -37,7 +37,6 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import user_name
 
 SERVICE_ACCOUNT = "slurm_dl"  # Of etc/sysusers.d and etc/systemd
-
 _DAEMON_TIMEOUT_S = 10.0
 _AS_OF = re.compile(r"Configuration data as of ([0-9]{1,12})\s")
 

@@ -22,9 +22,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
 INSTANT_S: Final = 1e-6  # Times this close are one instant: sums of run times are a little off
-
 _NO_LIMIT: Final = 2**31 - 1
-
 LEASED: Final = "its lease is not over"  # Why a running job is left alone
 
 

@@ -118,7 +118,6 @@ def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:
 
 
 LEVELS: Final = 24  # How many there are, whatever the number of jobs
-
 _WAITS: Final = 2
 _EXACT: Final = 8
 _LAST: Final = LEVELS - 1

@@ -28,7 +28,6 @@ from slurm_dl.model.plan import (
 )
 
 ERRORS_IN_A_ROW = 2  # So many say that it is not about one job
-
 LONGEST_REST_CYCLES = 64
 
 _Subject = tuple[type[Action], JobId | str]

@@ -32,7 +32,6 @@ from slurm_dl.model.sizes import AS_ASKED, SizeHistory, Sizes, Spent, size_histo
 from slurm_dl.model.snapshot import Snapshot
 
 LEAST_PROGRESS = 0.02  # Start-up takes a share of the first reports that nobody knows
-
 LEAST_RUN_S = 120.0
 
 

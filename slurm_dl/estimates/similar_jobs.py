@@ -91,7 +91,6 @@ MOST_COMPARED = 8
 
 MOST_NAMES = 1000  # So many names of one user are looked at, those last used
 LONGEST_NAME = 128  # Letters; what is beyond is not compared. It takes the product of two lengths.
-
 _CLASSES = 64
 
 

@@ -26,10 +26,8 @@ from slurm_dl.experiments.whatif_history import KINDS, ROUNDING, Fate, Figure
 from slurm_dl.model.jobs import F64, I64
 
 FEWEST_DAYS: Final = 10  # With fewer that have jobs nothing is told
-
 _FEWEST_RESAMPLES: Final = 2000
 _BEYOND: Final = 20  # Resamples that are to lie beyond an interval
-
 _AT_ONCE: Final = 500
 _OWN, _LESS, _CHANGE = range(3)
 _LEAST: Final = (0.0, -math.inf, -1.0)  # Of a figure, a difference and a change

@@ -26,7 +26,6 @@ DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0
 MOST_DAYS: Final = 3660  # Ten years
 ROUNDING: Final = 1e-9  # Relative; a simulation adds up times in another order under another policy
-
 _MOST_EDGE: Final = 7
 _EDGE_SHARE: Final = 10
 _NO_EDGE_BELOW: Final = 4

@@ -9,7 +9,6 @@ from slurm_dl.text import ago
 
 _NOW_S = 60.0
 _FEW_RANGES = 10
-
 FEW_RUNS = 10  # Ranges of fewer runs are called rough, and are not held against what happens
 LEAST_RUNS = 3  # With fewer a submission says nothing
 

@@ -27,7 +27,6 @@ SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh", "busybox"})
 
 NO_TRAINING = SHELLS | {"sleep"}  # Programs that have nothing to save
 LOOK_S = 5.0  # How often to look in the first `EARLY_S` after the start; later once a minute
-
 EARLY_S = 120.0
 LATER_S = 60.0
 

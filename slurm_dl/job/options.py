@@ -21,23 +21,17 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")  # Signals that may ask
 LAUNCHERS = ("plain", "torchrun", "srun")
 
 RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"  # Set for jobs that share a GPU
-
 SAVED_VARIABLE = "SLURM_DL_SAVED_EVERY_S"
-
 START_VARIABLE = "SLURM_DL_START_S"
 
 SCRIPT_LEAD_VARIABLE = "SLURM_DL_SCRIPT_LEAD_S"
 """Set for batch scripts that were written for sbatch."""
 
 HOLD_VARIABLE = "SLURM_DL_HOLD"
-
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
-
 DEFAULT_NEVER_REQUEUE = "93"  # Status of NVIDIA's resiliency extension for "do not requeue"
-
 _MOST_STATUS = 255
-
 DEFAULT_GRACE_S = 120.0
 ACK_MARGIN_S = 60.0  # Beyond the grace a daemon that is alive has requeued the job
 

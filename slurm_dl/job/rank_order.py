@@ -106,7 +106,6 @@ def _expand(word: str) -> Iterator[str]:
 
 RANK_FILE = "slurm_dl.ranks"  # Written by dlrun: the node of each rank, a line for each
 NODE_FILE = "slurm_dl.nodes"  # Written by dlrun: the nodes in the same order, each once
-
 RANK_FILE_VARIABLE = "SLURM_DL_RANK_FILE"
 NODE_FILE_VARIABLE = "SLURM_DL_NODE_FILE"
 RANKS_VARIABLE = "SLURM_DL_RANKS"

@@ -119,7 +119,6 @@ RUN_DIR_VARIABLE = "SLURM_DL_RUN_DIR"
 RESTART_VARIABLE = "SLURM_DL_RESTART_COUNT"
 ATTEMPT_VARIABLE = "SLURM_DL_ATTEMPT"
 SIGNAL_VARIABLE = "SLURM_DL_SIGNAL"
-
 REQUEST_FILE = "slurm_dl.request"  # Written by dlrun: save a checkpoint and stop
 
 LISTENING_FILE = "slurm_dl.listening"

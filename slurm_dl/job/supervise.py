@@ -54,7 +54,6 @@ LIMIT_WAIT_S = 30.0
 """Near the time limit: how long a daemon gets to requeue before the job does it itself."""
 
 REQUEUE_WAIT_S = 60.0  # Most a requeue of our own may take until Slurm's SIGTERM arrives
-
 REQUEUE_TRIES = 3
 FINAL_PAUSES_S = (0.0, 1.0, 2.0)
 BACKOFF_MAX_S = 30.0

@@ -25,7 +25,6 @@ MOST_VICTIMS = 100
 """Victims and beneficiaries of one planned hand-over that are kept; the rest is counted."""
 
 LONGEST_WHY = 300
-
 UNSEEN = "unseen"  # The end of a planned hand-over whose job was gone when the next daemon looked
 
 

@@ -242,7 +242,6 @@ PAST_STEPS: Final = 200
 """No step of the past is shorter than this part of it, where more arrivals and ends can be."""
 
 AHEAD: Final = 0.02  # No step of the future is shorter than this part of the way there
-
 _MOST_STEPS: Final = 600
 _DONE_S: Final = 1e-6
 

@@ -18,7 +18,6 @@ from slurm_dl.model.jobs import COMPLETING, Bool
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
-from slurm_dl.policies.discrete_las import DiscreteLas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,26 +57,3 @@ class Las(PolicyDefaults):
         rate = np.ones(len(has)) if self.dimensions == 1 else snap.seen.weighted_gpus()[running]
         passes_s = float((lead / rate).min(initial=np.inf))
         return snap.now_s + max(passes_s, self.quantum_s)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrivalLas(DiscreteLas):
-    """K queues by attained GPU-seconds, strictly first eligible first inside each.
-
-    In `discrete_las` a running job keeps its GPUs against waiting ones of its own queue, as in the
-    paper; here an earlier job displaces a later one of its queue.
-    """
-
-    name = "arrival_las"
-    source = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"
-    about = About(
-        row="A1",
-        level="W1",
-        formula="K queues by attained service, updated when a job comes or goes",
-        starves="jobs of the last queue, while new ones come",
-    )
-    interpretation = (
-        "The rule follows the descriptions of their simulators. It was not compared with runs of "
-        "them."
-    )
-    preempts = "rank"

@@ -38,7 +38,6 @@ from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers, quant
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 LEAST_PAST = 30  # With fewer finished jobs the order is that of `discrete_las`
-
 LEVELS = 48
 
 _UNTIL_KNOWN = DiscreteLas()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Final
 
-from slurm_dl.policies import discrete_las, fifo, las, shortest
+from slurm_dl.policies import arrival_las, discrete_las, fifo, las, shortest
 from slurm_dl.policies.base import Policy, PolicyDefaults
 
 
@@ -25,7 +25,7 @@ def named_in(*modules: ModuleType) -> dict[str, type[Policy]]:
 PLAIN: Final[Mapping[str, type[Policy]]] = MappingProxyType(
     {
         name: policy
-        for name, policy in named_in(discrete_las, fifo, las, shortest).items()
+        for name, policy in named_in(arrival_las, discrete_las, fifo, las, shortest).items()
         if policy is not fifo.StaticPriority
     }
 )

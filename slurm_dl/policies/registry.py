@@ -12,6 +12,7 @@ from slurm_dl.policies import (
     astraea_ltgf,
     backfill,
     carbyne,
+    discrete_gittins,
     drf,
     edf,
     elas,
@@ -22,6 +23,7 @@ from slurm_dl.policies import (
     hug,
     karuna,
     learned_gittins,
+    list_gittins,
     list_las,
     mlfs,
     policy_file,
@@ -39,8 +41,8 @@ ENTRY_POINT_GROUP = "slurm_dl.policies"
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     dict(PLAIN)
     | named_in(
-        *(allox, astraea_ltgf, backfill, carbyne, gittins, drf, edf, elas, gandiva_fair),
-        *(gittins, grouper, hug, karuna, learned_gittins, list_las, list_las, mlfs, qssf),
+        *(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, gandiva_fair),
+        *(gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las, mlfs, qssf),
         *(fifo, tagged, afs, optimus, sidecar),
         *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
     )

@@ -26,9 +26,7 @@ from slurm_dl.yaml_places import LARGEST_BYTES
 
 SPEED_FILE = "slurm_dl.speed.json"
 STATE_FILE = "slurm_dl.state.json"
-
 LEAST_WINDOWS = 3  # A run with fewer windows says nothing
-
 _MOST_DIRECTORIES = 256
 _MOST_RUNS = 64
 _MOST_WINDOWS = 1024

@@ -53,7 +53,6 @@ MOST_LINE_BYTES = 256 * 2**20
 """Longest line that is read; a snapshot of 100,000 jobs with its plan takes some 30 MB."""
 
 PRIVATE = 0o600
-
 _GZIP_MAGIC = b"\x1f\x8b"
 
 

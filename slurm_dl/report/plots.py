@@ -26,7 +26,6 @@ from slurm_dl.report.summary_metrics import spread
 from slurm_dl.report.terminal_table import NONE, TimeUnit, duration, number, unit_of
 
 _POINTS: Final = 2000  # Most points of one line; a page is not wider
-
 _WINDOWS: Final = 160
 _LEAST_S: Final = 1e-3  # Shorter times, 0 among them, are drawn here: a logarithm has no 0
 

@@ -29,7 +29,6 @@ SECONDS: Final = TimeUnit("s", 1.0)
 UNITS: Final = (TimeUnit("d", 86400.0), TimeUnit("h", 3600.0), TimeUnit("min", 60.0), SECONDS)
 _NEARLY: Final = 1.999  # A unit is used from twice itself on, rounding apart: 1.5 h are 90 min
 NONE: Final = "-"  # Written where there is no figure
-
 _EXACT: Final = 2**53
 
 

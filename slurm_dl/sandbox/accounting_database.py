@@ -20,7 +20,6 @@ from slurm_dl.sandbox.layout import Layout
 
 SERVER: Final = "mariadbd"
 INSTALLER: Final = "mariadb-install-db"
-
 _PACKAGES: Final = "apt-get install slurmdbd mariadb-server-core mariadb-client-core"
 _PROGRAMS: Final = ("slurmdbd", "sacctmgr", "sacct", SERVER, INSTALLER, "my_print_defaults")
 _INSTALL_S: Final = 120.0

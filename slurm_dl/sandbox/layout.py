@@ -21,7 +21,6 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox.spec import SandboxSpec
 
 RECORD_NAME: Final = "sandbox.json"
-
 _PACKAGES: Final = "apt-get install slurmctld slurmd slurm-client munge"
 _PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel", "scontrol")
 _ADMIN_DIRECTORIES: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")

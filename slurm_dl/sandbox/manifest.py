@@ -34,7 +34,6 @@ from slurm_dl.sandbox.spec import SandboxSpec, differences
 # Below Linux' ephemeral ports (32768 and up), above Slurm's own and most services'.
 FLOOR: Final = 17_000
 CEILING: Final = 32_000
-
 _LOWEST: Final = 1_024
 _HIGHEST: Final = 65_535
 

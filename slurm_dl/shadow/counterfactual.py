@@ -39,11 +39,9 @@ SAME_SHARE: Final = 0.05
 """A job is neither helped nor hurt if its completion time differs by less than either."""
 
 LEAST_JOBS: Final = 200  # A smaller sample says nothing
-
 _CHECKPOINT_EVERY_S: Final = 3600.0
 _LEAST_S: Final = 1.0
 _FIRST_PART: Final = 0.6  # Of the time the first try gets so much; a sample gets the rest
-
 _SAFETY: Final = 0.5
 _MOST_TOO_MANY: Final = 1.5
 _MOST_LEFT_OUT: Final = 0.1

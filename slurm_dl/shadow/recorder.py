@@ -49,7 +49,6 @@ from slurm_dl.shadow.planned_handovers import PlannedHandovers, account_of
 MINUTE_S = 60.0  # Looks are added up over so long
 UNFINISHED_S = 300.0  # The unfinished jobs are written down so often
 FIRST = 100  # Of two orders so many jobs are compared, or half of those that wait if that is less
-
 _MOST_GROUPS = 50
 _MOST_UNWRITTEN = 50_000
 

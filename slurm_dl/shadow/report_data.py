@@ -22,7 +22,6 @@ SIZES: Final = {"1": 1, "2-4": 4, "5-8": 8, "9-16": 16, "17-64": 64, "65 and mor
 """Classes of jobs, and the most GPUs of each."""
 
 NEIGHBOURS_S: Final = 300.0  # Look-outs that are no further apart have nothing missing between them
-
 HOUR_S: Final = 3600.0
 
 Names = Callable[[int], str]  # A user's name by uid

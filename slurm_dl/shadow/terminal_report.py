@@ -20,10 +20,8 @@ from slurm_dl.shadow.report_data import HOUR_S, Balance, Report, Simulated, Touc
 from slurm_dl.text import ago, counted, safe
 
 MOST_NAMED = 4  # Jobs of a list that are named; the others are counted
-
 _FAR = 2.0
 _FAR_S = 300.0  # The simulated Slurm is far from the real one if both are passed
-
 _TWO_FIGURES = 10.0
 
 PURPOSES = {"preempt": "preempt", "defragment": "move", "split": "part", "reshape": "upgrade"}

@@ -16,7 +16,6 @@ from slurm_dl.model.nodes import Nodes
 
 MAX_NODES: Final = 100_000
 MAX_GPUS_PER_NODE: Final = 1024
-
 MAX_LEAVES: Final = 32_767
 
 _GPUS: Final = re.compile(r"([0-9]{1,4})(?::([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?")

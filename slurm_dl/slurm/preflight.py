@@ -31,7 +31,6 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import duration, escaped, user_name
 
 _BY_QOS = "preempt/qos"
-
 _NEAR_POLLS = 2  # A run is seen, and its SiteFactor written, within so many polls
 
 _RAW_FACTORS = ("Assoc", "Partition", "TRES")

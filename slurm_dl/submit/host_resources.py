@@ -30,7 +30,6 @@ _SAYS_CPUS = frozenset(
 _SAYS_MEMORY = frozenset({"exclusive", "mem", "mem-per-cpu", "mem-per-gpu"})
 
 _LEAST_MB = 1024  # A node with less for each GPU is one whose memory Slurm has not been told
-
 _HALF = 0.5
 _MOST_ASKED = 16
 

@@ -129,7 +129,6 @@ _SAME: Final = 1e-9
 """Shares this close are one: a linear program's answer may depend that much on the listing."""
 
 _OVER: Final = 1e-6  # By how much the sums of a linear program's answer may exceed their bounds
-
 _SLACK_GPUS: Final = 1e-9
 
 

@@ -40,7 +40,6 @@ _LONG_S: Final = 8000.0
 
 _HORIZON_S: Final = 72_000.0
 _LEASES: Final = 120  # A job of a policy with leases may have to wait for many of them
-
 _SAME_SERVICE: Final = 1e-6
 
 _MOST_REPORTS: Final = 20

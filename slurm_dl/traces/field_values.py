@@ -11,7 +11,6 @@ from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Moment, Reason, TimeForm
 
 MAX_NAME: Final = 256  # Characters in a job id, a user or a model
-
 _COLONS: Final = 2
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -65,7 +65,6 @@ FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL
 
 BY_COLUMNS: Final = "columns:"  # Before the value of ``--columns`` it makes the name of a format
 BY_MODELS: Final = "pollux:"  # Before the value of ``--models`` it makes the name of a format
-
 _DELIMITERS: Final = ",;\t|"
 
 

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from slurm_dl.model.jobs import F64
 
 MAX_COMPONENTS: Final = 5
-
 _MIN_SIGMA: Final = 0.05  # Narrower components only count the repetitions of one value
 _TOLERANCE: Final = 1e-6
 """EM ends when a round adds less than this to the mean log-likelihood of a duration."""

@@ -25,7 +25,6 @@ ARRIVALS: Final[tuple[Arrivals, ...]] = ("poisson", "diurnal")
 
 MIN_LOAD: Final = 0.001
 MAX_LOAD: Final = 1000
-
 _S_PER_HOUR: Final = 3600.0
 
 

@@ -28,10 +28,11 @@ from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import Book, OpenHandover
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_gittins import DiscreteGittins
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.elas import Elas
 from slurm_dl.policies.fifo import FifoSkip
-from slurm_dl.policies.gittins import DiscreteGittins, Gittins
+from slurm_dl.policies.gittins import Gittins
 from slurm_dl.policies.karuna import Karuna
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.learned_gittins import LearnedGittins

@@ -16,8 +16,8 @@ from pasts import past_columns
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.discrete_gittins import DiscreteGittins
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.policies.gittins import DiscreteGittins
 
 STEP = 1 / 8
 

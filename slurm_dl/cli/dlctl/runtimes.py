@@ -23,7 +23,6 @@ from slurm_dl.traces.slurm.dumps import read_past_dump
 
 LEAST_TESTED = 20  # Of fewer jobs nothing can be said
 TIMEOUT_S = 300.0  # For one window of accounting; nobody waits for it but the one who asked
-
 _TRAINED_PART = 0.8
 _LAW = "mean of all"
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from slurm_dl.daemon.control.tcp_client import TcpServers
 
 TIMEOUT_S = 120.0  # A forecast takes up to half a minute, and waits for those before it
-
 MOST_SHAPES = 8
 _SHAPE = re.compile(r"(?:(?P<type>[A-Za-z0-9_.-]{1,63}):)?(?P<shape>[0-9]{1,6}(?:x[0-9]{1,4})?)")
 

@@ -40,7 +40,6 @@ def observers_of(ledger: Callable[[], Ledger]) -> tuple[Observer, ...]:
 _P = TypeVar("_P")
 
 LONGEST_WAIT_S = 60.0
-
 _COMMANDS = 4  # More Slurm commands than one try needs, each of which cluster.timeout_s cuts short
 
 

@@ -37,7 +37,6 @@ WIDE: Final = 120
 """Columns where nobody says how many there are: of few policies, and of many or several costs."""
 
 MANY: Final = 7  # More policies than these are sorted by their mean JCT
-
 _NAME: Final = 40
 _HOUR_S: Final = 3600.0
 _BEST: Final = "*"

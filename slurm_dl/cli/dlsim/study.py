@@ -31,7 +31,6 @@ from slurm_dl.text import safe
 from slurm_dl.traces.workload_generator import parse_sd
 
 _BESIDE: Final = 5  # Traces in one table
-
 _RULE: Final = "---"
 
 

@@ -32,7 +32,6 @@ from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
 from slurm_dl.submit.user_files import again
 
 _LINE = "slurm_dl.command_line"
-
 _EPILOG = """
 \b
 Examples:

@@ -16,7 +16,6 @@ from slurm_dl.model.errors import SlurmDlError
 
 REQUEST: Final = b"request"
 ANSWER: Final = b"answer"
-
 _LIBRARY: Final = "libmunge.so.2"
 _OPT_SOCKET: Final = 8
 _OPT_UID_RESTRICTION: Final = 9

@@ -202,7 +202,6 @@ STRANGERS: Final = 128
 
 MOST: Final = 400  # Sockets that are open at once, those that are about to end included
 ARRIVAL_S: Final = 5.0  # A request must have arrived whole within so many seconds
-
 _LONGEST_CREDENTIAL: Final = 4096
 
 

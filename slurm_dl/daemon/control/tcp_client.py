@@ -15,7 +15,6 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.text import safe
 
 CONNECT_S = 5.0  # A host that does not answer within so many seconds is not there
-
 _LONGEST_HELLO = 1024
 _LONGEST_ANSWER = 1 << 26
 REFUSED = b'"error"'

@@ -35,7 +35,6 @@ Rows = npt.NDArray[np.int64]
 MOST_TRIED = 200  # Sets of jobs that are looked at for one need
 MOST_ON_A_NODE = 10  # Jobs of one node that are considered, the cheapest ones
 MOST_SEATINGS = 500  # Ways in which one set is put elsewhere that are looked at
-
 _MORE = 1e-9
 
 

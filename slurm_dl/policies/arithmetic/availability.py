@@ -20,7 +20,6 @@ ROUNDING_S = 1e-6
 
 SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 _SOON_S = 1.0  # When a job ends that has outrun its estimate
-
 _SHORTEST_S = 1e-3
 
 

@@ -37,7 +37,6 @@ from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
 from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, whole_s
 
 _HOUR_S: Final = 3600.0
-
 MOST_HELD_BACK: Final = 1000  # Waiting jobs, best first, that are looked at whether they may start
 
 

@@ -36,7 +36,6 @@ from slurm_dl.policies.gavel.pool import Entrants, Sharing, Solving, left_of
 from slurm_dl.policies.themis.partial_allocation import Bid, Won, auction
 
 SOURCE = "Themis, NSDI 2020"
-
 _SLACK_GPUS = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
 
 _FALLBACK = (

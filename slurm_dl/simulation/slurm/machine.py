@@ -24,7 +24,6 @@ from slurm_dl.simulation.slurm.scheduler import Backfill, Reserved, Start
 from slurm_dl.simulation.slurm.scheduling_passes import Dispatch, Phases
 
 _ROUNDING_S: Final = 1e-6
-
 MOST_RESTARTS: Final = 1000  # Of one job; one that has not got to its end by then never will
 
 

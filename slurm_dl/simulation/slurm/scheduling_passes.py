@@ -26,7 +26,6 @@ from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scheduler import Backfill, Reserved, Start, backfill_pass, main_pass
 
 IDLE_LOOK_S = 1.0  # Backfill that had nothing to do looks again after this
-
 _EPSILON_S = 1e-9
 
 

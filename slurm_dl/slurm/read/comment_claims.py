@@ -38,7 +38,6 @@ from slurm_dl.model.shape import Shape, by_gpus
 
 LONGEST_COMMENT = 1024  # Characters; Slurm itself takes no longer comment (measured on 22.05.8)
 DEEPEST = 8  # Levels of nesting; others' metadata may lie beside ours, but Python's parser recurses
-
 _VERSION = 1
 CLAIM_KEY = "slurm_dl"
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}")

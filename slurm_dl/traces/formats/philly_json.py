@@ -26,7 +26,6 @@ from slurm_dl.traces.field_values import account, job_id, moment_s, name
 from slurm_dl.traces.file_lines import MAX_UNPACKED_BYTES, Head, opened
 
 MAX_OBJECT: Final = 1 << 20  # Characters of one job; the longest of the release has some thousands
-
 _CHUNK: Final = 1 << 22
 _BETWEEN: Final = re.compile(r"[\s,]*")
 _ENDINGS: Final = {
