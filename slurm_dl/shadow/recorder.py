@@ -311,12 +311,20 @@ _ADAPTERS: Final[dict[str, TypeAdapter[Any]]] = {w: TypeAdapter(k) for w, k in _
 def import_segments(state_dir: Path, ledger: Ledger) -> None:
     """Take what is in *state_dir* of a version before; what cannot be read is left out and logged.
 
-    Raises:
-        StoreError: The ledger cannot be written; nothing is removed then.
+    What cannot be stored stays there, and the next start tries again.
     """
     directory = state_dir / DIRECTORY
     if not directory.is_dir():
         return
+    try:
+        _import(directory, ledger)
+    except (OSError, StoreError, ValueError) as err:
+        logger().warning("files of shadow mode are not in the ledger", because=str(err))
+    else:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _import(directory: Path, ledger: Ledger) -> None:
     jobs, never_ran = _unfinished(directory / "standing.npz")
     ledger.note((), jobs)
     planned: dict[str, PlannedHandover] = {}
@@ -342,14 +350,13 @@ def import_segments(state_dir: Path, ledger: Ledger) -> None:
     if minutes:
         minutes[-1] = replace(minutes[-1], never_ran=never_ran)
     ledger.note([*minutes, *planned.values()])
-    shutil.rmtree(directory, ignore_errors=True)
     logger().info("files of shadow mode are in the ledger now", rows=count - bad, unreadable=bad)
 
 
 def _unfinished(path: Path) -> tuple[list[ShadowJob], int]:
     """The jobs in *path* that had run and were not over, and how many had never run.
 
-    None if it is not there, or is not what it should be.
+    Nothing is known if it is not there, or is not what it should be.
     """
     names = ("job_id", "uid", "gpus", "submit_s", "start_s", "ran_s", "opted_in")
     try:

@@ -57,6 +57,20 @@ def _a_broken_link(directory: Path) -> None:
     directory.joinpath(NAMES).symlink_to("gone")
 
 
+def _half_a_character(directory: Path) -> None:
+    """What the ledger cannot store stays; the daemon starts."""
+    directory.joinpath(NAMES).write_text(json.dumps(["job", 1, 2, "\ud800", *JOB[3:]]) + "\n")
+
+
+def test_what_cannot_be_stored_stops_no_start(tmp_path: Path, path: Path) -> None:
+    """It is logged, and tried again at the next start."""
+    directory = tmp_path / "shadow"
+    directory.mkdir()
+    _half_a_character(directory)
+
+    import_segments(tmp_path, Ledger(SqliteStore(path)))
+
+
 @pytest.mark.parametrize("damage", [_too_long, _no_number, _a_folder, _a_broken_link])
 def test_old_files_that_cannot_be_read_stop_no_start(
     tmp_path: Path, path: Path, damage: Callable[[Path], None]
