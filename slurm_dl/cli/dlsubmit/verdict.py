@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
@@ -16,7 +16,6 @@ from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.forecast.start_time_text import preview_text
 from slurm_dl.json_types import JsonObject, as_list, number
 from slurm_dl.model.errors import ConfigError, ElsewhereError
-from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import slurm_calls
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, qos_of
@@ -25,6 +24,9 @@ from slurm_dl.submit.option_values import deadline_s, time_limit_s
 from slurm_dl.submit.script_job import ScriptJob
 from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest
 from slurm_dl.text import ago, safe
+
+if TYPE_CHECKING:
+    from slurm_dl.slurm.tool_runner import Slurm
 
 TIMEOUT_S = 3.0  # So long a submission waits for the answer in all
 

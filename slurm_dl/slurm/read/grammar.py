@@ -2,8 +2,7 @@
 
 Of a node it is the resources that jobs may use; sinfo also counts those that it keeps for itself.
 Users can write what looks like a node list into what Slurm prints, so none is made longer than it
-may be. The module imports little, so that
-commands begin fast.
+may be. The module imports little, so that commands begin fast.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from ClusterShell.NodeSet import NodeSet
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.text import escaped
@@ -29,7 +26,7 @@ _TIMES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
 def is_number(text: str) -> bool:
-    """Whether *text* is a whole number as Slurm writes them: 18 ASCII digits at most."""
+    """True if *text* is a whole number as Slurm writes them: 18 ASCII digits at most."""
     return text.isdigit() and text.isascii() and len(text) <= 18  # noqa: PLR2004
 
 
@@ -229,6 +226,8 @@ def _spans(inside: str) -> Iterator[tuple[int, int, int]]:
 
 def fold(names: Iterable[str]) -> str:
     """A Slurm node list of *names*, which are names of nodes; empty if there are none."""
+    from ClusterShell.NodeSet import NodeSet  # noqa: PLC0415 - commands begin fast
+
     return str(NodeSet.fromlist(names))
 
 

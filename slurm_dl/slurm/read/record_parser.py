@@ -9,7 +9,6 @@ Whoever runs a tool of Slurm's imports this, users' commands too: nothing heavy.
 
 from __future__ import annotations
 
-import secrets
 import string
 from collections.abc import Collection, Iterable, Sequence
 
@@ -76,6 +75,8 @@ def new_nonce() -> str:
     """A separator that no text in the queue contains."""
     # In squeue's -O "FIELD:SUFFIX", leading digits or a dot of the suffix would be a width. It
     # stands behind every field of every job, so it is short: 46 bits, drawn for one call.
+    import secrets  # noqa: PLC0415 - commands begin fast
+
     return "x" + "".join(secrets.choice(_NONCE_CHARS) for _ in range(9))
 
 
