@@ -27,7 +27,6 @@ def sizes_of(jobs: Mapping[int, Sequence[tuple[float, float]]]) -> Sizes:
         first=first,
         gpus=np.array([gpus for gpus, _ in flat], dtype=np.float64),
         nodes=np.ones(len(flat), dtype=np.int32),
-        gpu_type=np.full(len(flat), -1, dtype=np.int16),
         rate=np.array([rate for _, rate in flat], dtype=np.float64),
         origin=np.full(len(flat), int(Origin.KNOWN), dtype=np.int8),
         asked=first[:-1].copy(),

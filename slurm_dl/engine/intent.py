@@ -240,12 +240,13 @@ def _serve(
         if len(target):
             rows = rows[~is_in(rows, target)]
         if size is not None:
-            served, chosen = choose_sizes(
+            chosen = choose_sizes(
                 snap, rows, fixed, order.size,
                 skips=skips, barred=barred, pool=pool, steadiness=resizing.steadiness,
-                movable=movable,
+                movable=movable, kinds=order.gpu_type if by_type else None,
             )  # fmt: skip
-            size[served] = chosen
+            served = chosen.rows
+            size[served], kind[served] = chosen.size, chosen.kind
         elif not by_type:
             served = choose_target(snap, rows, fixed, skips=skips, barred=barred, pool=pool)
         else:
@@ -260,6 +261,8 @@ def _serve(
                 served = np.concatenate([served, before, by_need, rest])
             kind = np.where(resources.kind >= 0, resources.kind, kind)
         target = np.concatenate([target, served])
+    # A policy that chooses sizes and no types counts all GPUs as one pool.
+    by_type &= size is None or order.gpu_type is not None
     return Intent(order, ranked, target, kind if by_type else None, size=size)
 
 

@@ -1,8 +1,9 @@
-"""The jobs that would hold GPUs where some may change their size, and the size of each.
+"""The jobs that would hold GPUs where some may change their size, and the size and type of each.
 
-The policy says which size each job should have (`Order.size`). Or each has its least one, and what
-is left over goes to the jobs that gain most by it (`Resizing.expand`). Sizes are given in the order
-of the jobs, and no running job changes its own for less than its restart costs.
+The policy says which size each job should have (`Order.size`), and may say on which GPU type
+(`Order.gpu_type`). Or each has its least size, and what is left over goes to the jobs that gain
+most by it (`Resizing.expand`). Sizes are given in the order of the jobs, and no running job changes
+its own, or its type, for less than its restart costs.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from slurm_dl.engine.target import EVERYTHING, NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
-from slurm_dl.model.jobs import I32, PENDING, Bool, is_in
+from slurm_dl.model.jobs import F64, I16, I32, PENDING, Bool, is_in
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.sizing import by_gain, jobs_at
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_of, type_held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,6 +37,14 @@ class Movable:
 AS_RANKED = Movable()
 
 
+class Chosen(NamedTuple):
+    """The jobs of a pool that would hold GPUs, in the order they are served."""
+
+    rows: Rows  # ``(k,)``
+    size: I32  # ``(k,)`` indices into `Snapshot.sizes`, or `AS_ASKED`
+    kind: I16  # ``(k,)`` GPU types; -1 where the policy tells none apart
+
+
 def choose_sizes(
     snap: Snapshot,
     ranked: Rows,
@@ -46,11 +56,13 @@ def choose_sizes(
     pool: PartitionPool = EVERYTHING[0],
     steadiness: float = 0.0,
     movable: Movable = AS_RANKED,
-) -> tuple[Rows, I32]:
-    """The jobs of one pool that would hold GPUs, in the order they are served, and their sizes.
+    kinds: I16 | None = None,
+) -> Chosen:
+    """The jobs of one pool that would hold GPUs, and their sizes.
 
     Each has the size that is asked of it or, where that does not fit, the largest smaller one that
-    does. Pinned jobs keep what they hold.
+    does; of the type that is asked of it or, where no size fits, of another. Pinned jobs keep what
+    they hold.
 
     Args:
         ranked: Managed live jobs, best first.
@@ -61,50 +73,53 @@ def choose_sizes(
         pool: Whose GPUs are shared out.
         steadiness: See `steady`.
         movable: Pinned jobs that become smaller, and those that do not grow.
-
-    Returns:
-        ``(k,)`` rows, and ``(k,)`` indices into `Snapshot.sizes`, or `AS_ASKED`.
+        kinds: ``(n,)`` see `Order.gpu_type`; None: GPUs of all types count as one pool.
     """
     jobs, sizes = snap.jobs, snap.sizes
     assert sizes is not None  # noqa: S101 - callers ask first
     pinned = pinned[jobs.gpus[pinned] > 0]
     stays = pinned[~is_in(pinned, movable.giving)]
-    free = _FreeGpus(snap, pool)
+    free = _FreeGpus(snap, pool) if kinds is None else _FreeGpusByType(snap, pool, kinds)
     for row in stays.tolist():
-        free.take(row, float(jobs.gpus[row]))
+        free.take(row, float(jobs.gpus[row]), free.held(row))
     least = _least(sizes, len(jobs))
     # These keep their least sizes, whoever comes before them.
     kept = {row: int(least[row]) for row in pinned[is_in(pinned, movable.giving)].tolist()}
     for row, i in kept.items():
-        free.take(row, float(sizes.gpus[i]))
+        free.take(row, float(sizes.gpus[i]), free.held(row))
     rows = to_serve(snap, ranked, stays, barred)
     wants = least if size is None else _bounded(snap, sizes, size, movable.may_grow)
     served, chosen = stays.tolist(), [AS_ASKED] * len(stays)
+    kind = [free.held(row) for row in served]
     for row, asked in zip(rows.tolist(), wants[rows].tolist(), strict=True):
         if row in kept:
-            free.take(row, -float(sizes.gpus[kept[row]]))
+            free.take(row, -float(sizes.gpus[kept[row]]), free.held(row))
         elif asked == NOT_NOW:
             continue
-        got = free.largest(sizes, row, asked)
+        got, on = free.largest(sizes, row, asked)
         if got == NOT_NOW and row not in kept:
             if not skips:
                 break
             continue
-        got = kept.pop(row, got) if got == NOT_NOW else got
+        if got == NOT_NOW:
+            got, on = kept[row], free.held(row)
         kept.pop(row, None)
-        free.take(row, float(jobs.gpus[row] if got == AS_ASKED else sizes.gpus[got]))
+        free.take(row, float(jobs.gpus[row] if got == AS_ASKED else sizes.gpus[got]), on)
         served.append(row)
         chosen.append(got)
+        kind.append(on)
+    kind += [free.held(row) for row in kept]
     served += kept.keys()
     chosen += kept.values()
-    target, found = np.array(served, dtype=np.int64), np.array(chosen, dtype=np.int32)
+    found = Chosen(
+        np.array(served, dtype=np.int64),
+        np.array(chosen, dtype=np.int32),
+        np.array(kind, dtype=np.int16),
+    )
     if size is None:
-        more = target[len(stays) :], found[len(stays) :]
-        found[len(stays) :] = _grown(snap, *more, free.total, movable.may_grow)
-    if steadiness > 0:
-        gpus = pool.gpus(snap)
-        found = steady(snap, target, found, steadiness=steadiness, all_gpus=gpus)
-    return target, found
+        more = found.rows[len(stays) :], found.size[len(stays) :]
+        found.size[len(stays) :] = _grown(snap, *more, free.total, movable.may_grow)
+    return steady(snap, found, steadiness=steadiness, capacity=free.capacity)
 
 
 class _FreeGpus:
@@ -112,26 +127,84 @@ class _FreeGpus:
 
     def __init__(self, snap: Snapshot, pool: PartitionPool) -> None:
         self._holds, self._type = snap.jobs.gpus, snap.jobs.gpu_type
+        self.capacity = np.array([pool.gpus(snap)])
         self.total = pool.gpus(snap) + SLACK_GPUS
         kinds = len(snap.seen.gpu_types)
         typed = kinds > 1 and bool((self._type >= 0).any())
         there = snap.seen.nodes.totals(pool.usable(snap), kinds)[1:].tolist() if typed else []
         self._of_type: list[float] = [gpus + SLACK_GPUS for gpus in there]
 
-    def take(self, row: int, gpus: float) -> None:
+    def held(self, row: int) -> int:  # noqa: ARG002 - types are not told apart
+        """The type that the job at *row* holds: -1, any."""
+        return -1
+
+    def take(self, row: int, gpus: float, kind: int) -> None:  # noqa: ARG002 - see `held`
         """Give them to the job at *row*."""
         self.total -= gpus
         if self._of_type and self._type[row] >= 0:
             self._of_type[self._type[row]] -= gpus
 
-    def largest(self, sizes: Sizes, row: int, asked: int) -> int:
-        """The largest size of the job up to *asked* that fits; `NOT_NOW`: none."""
+    def largest(self, sizes: Sizes, row: int, asked: int) -> tuple[int, int]:
+        """The largest size of the job up to *asked* that fits, and its type; `NOT_NOW`: none."""
         typed = self._of_type and self._type[row] >= 0
         most = min(self.total, self._of_type[self._type[row]]) if typed else self.total
         if asked == AS_ASKED:
-            return AS_ASKED if self._holds[row] <= most else NOT_NOW
+            return (AS_ASKED if self._holds[row] <= most else NOT_NOW), -1
         smaller = range(max(asked, sizes.of(row).start), sizes.of(row).start - 1, -1)
-        return next((i for i in smaller if sizes.gpus[i] <= most), NOT_NOW)
+        return next((i for i in smaller if sizes.gpus[i] <= most), NOT_NOW), -1
+
+
+class _FreeGpusByType:
+    """GPUs of each type that are left, where the policy says who is to have which."""
+
+    def __init__(self, snap: Snapshot, pool: PartitionPool, kinds: I16) -> None:
+        self._holds, self._wants, self._held = snap.jobs.gpus, kinds, _types_held(snap)
+        self._rates = rates_of(snap)
+        self.capacity = gpus_by_type(snap, pool.nodes)
+        self._free: list[float] = self.capacity.tolist()
+
+    @property
+    def total(self) -> float:
+        """GPUs that are left in all."""
+        return sum(self._free)
+
+    def held(self, row: int) -> int:
+        """The type that the job at *row* holds."""
+        return int(self._held[row])
+
+    def take(self, row: int, gpus: float, kind: int) -> None:  # noqa: ARG002 - as `_FreeGpus`
+        """Give so many of type *kind* to the job at *row*."""
+        if kind >= 0:
+            self._free[kind] -= gpus
+
+    def largest(self, sizes: Sizes, row: int, asked: int) -> tuple[int, int]:
+        """As `_FreeGpus.largest`: on the type that is asked, else the one it holds, else others."""
+        smaller = range(max(asked, sizes.of(row).start), sizes.of(row).start - 1, -1)
+        rate = self._rates[row] if asked == AS_ASKED else speeds_on(sizes, asked, self._rates[row])
+        others = np.argsort(-rate, kind="stable").tolist()
+        first = [k for k in (int(self._wants[row]), self.held(row)) if k >= 0]
+        for kind in dict.fromkeys([*first, *others]):
+            if asked == AS_ASKED:
+                if rate[kind] > 0 and self._holds[row] <= self._free[kind] + SLACK_GPUS:
+                    return AS_ASKED, kind
+                continue
+            for i in smaller:
+                fits = sizes.gpus[i] <= self._free[kind] + SLACK_GPUS
+                if fits and speeds_on(sizes, i, self._rates[row])[kind] > 0:
+                    return i, kind
+        return NOT_NOW, -1
+
+
+def speeds_on(sizes: Sizes, size: int, rates: F64) -> F64:
+    """``(t,)`` speed of a job in one of its sizes on each type; *rates*: as it is submitted."""
+    if sizes.on_type is None:
+        return np.where(rates > 0, sizes.rate[size], 0.0)
+    found: F64 = np.where(rates > 0, sizes.on_type[size], 0.0)
+    return found
+
+
+def _types_held(snap: Snapshot) -> I16:
+    return type_held(snap.seen, snap.on_type)
 
 
 def _bounded(snap: Snapshot, sizes: Sizes, size: I32, may_grow: Bool | None) -> I32:
@@ -174,87 +247,116 @@ def _grown(snap: Snapshot, rows: Rows, chosen: I32, free_gpus: float, may_grow: 
     return np.array(more, dtype=np.int32)
 
 
-def steady(snap: Snapshot, served: Rows, chosen: I32, *, steadiness: float, all_gpus: float) -> I32:
-    """``(k,)`` *chosen*, except that no running job changes its size for too little.
+def steady(snap: Snapshot, wanted: Chosen, *, steadiness: float, capacity: F64) -> Chosen:
+    """*wanted*, except that no running job changes its size or its type for too little.
 
     Running jobs give GPUs back only as far as others are to have them: those that wait, and those
-    that grow. A job grows, as far as it may, if that saves it more than the jobs that give lose,
-    and *steadiness* restarts of all of them.
+    that grow or move. A job grows, as far as it may, or goes to another type if that saves it more
+    than the jobs that give lose, and *steadiness* restarts of all of them.
 
     Args:
-        served: ``(k,)`` rows of the jobs that are to hold GPUs.
-        chosen: ``(k,)`` their sizes.
-        all_gpus: GPUs of the pool.
+        capacity: ``(t,)`` GPUs of each type; ``(1,)`` of the pool where types are not told apart.
     """
-    return _Steady(snap, served, chosen, steadiness, all_gpus).sizes()
+    return _Steady(snap, wanted, steadiness, capacity).chosen() if steadiness > 0 else wanted
 
 
 class _Offer(NamedTuple):
     """A running job that would give GPUs back."""
 
-    at: int  # Its place in *served*
+    at: int  # Its place in *wanted*
     size: int  # The size that it would have
-    gpus: float  # GPUs that it frees
+    kind: int  # The type that it would have
+    gpus: float  # GPUs that it frees of the type it holds
     costs_s: float  # Seconds that it loses, and those of its restarts
 
 
 class _Steady:
-    """One decision of `steady`; jobs are named by their place in *served*."""
+    """One decision of `steady`; jobs are named by their place in *wanted*."""
 
-    def __init__(
-        self, snap: Snapshot, served: Rows, chosen: I32, steadiness: float, all_gpus: float
-    ) -> None:
-        jobs, sizes = snap.jobs, snap.sizes
+    def __init__(self, snap: Snapshot, wanted: Chosen, steadiness: float, capacity: F64) -> None:
+        jobs, sizes, rows = snap.jobs, snap.sizes, wanted.rows
         assert sizes is not None  # noqa: S101 - callers ask first
-        holds = jobs.gpus[served]
-        wanted = wanted_gpus(holds, sizes, chosen)
-        self._sizes, self._chosen, self._now = sizes, chosen, chosen.copy()
-        self._left_s = snap.left_s[served]
-        restart_s = np.zeros(len(served)) if snap.setup_s is None else snap.setup_s[served]
+        self._sizes, self._rows, self._wanted = sizes, rows, wanted
+        self._holds = jobs.gpus[rows]
+        by_type = bool((wanted.kind >= 0).any())
+        self._rates = rates_of(snap) if by_type else None
+        runs = jobs.state[rows] != PENDING
+        # One pool is one type.
+        self._to = wanted.kind.astype(np.int64) if by_type else np.zeros(len(rows), dtype=np.int64)
+        held = _types_held(snap)[rows] if by_type else self._to
+        self._on = np.where(runs & (held >= 0), held, self._to)
+        self._now = wanted.size.copy()
+        self._left_s = snap.left_s[rows]
+        restart_s = np.zeros(len(rows)) if snap.setup_s is None else snap.setup_s[rows]
         self._change_s = steadiness * restart_s
         self._grows, self._gives = list[int](), set[int]()
-        runs = jobs.state[served] != PENDING
-        self._free = all_gpus - float(holds[runs].sum()) - float(wanted[~runs].sum())
-        for at in (runs & (wanted != holds)).nonzero()[0].tolist():
-            row = int(served[at])
-            old = sizes.held(row, float(holds[at]), int(jobs.n_nodes[row]))
-            if old == AS_ASKED:
+        gpus = wanted_gpus(self._holds, sizes, wanted.size)
+        self._free = capacity.copy()
+        np.subtract.at(self._free, self._on, np.where(runs, self._holds, gpus))
+        changes = runs & ((gpus != self._holds) | (self._on != self._to))
+        for at in changes.nonzero()[0].tolist():
+            row = int(rows[at])
+            old = sizes.held(row, float(self._holds[at]), int(jobs.n_nodes[row]))
+            if old == AS_ASKED and wanted.size[at] != AS_ASKED:
                 # It holds none of its sizes: it has to change.
-                self._free -= float(wanted[at] - holds[at])
+                self._free[self._on[at]] += self._holds[at]
+                self._free[self._to[at]] -= gpus[at]
+                self._on[at] = self._to[at]
                 continue
             self._now[at] = old
-            if wanted[at] > holds[at]:
+            if gpus[at] > self._holds[at] or self._on[at] != self._to[at]:
                 self._grows.append(at)
-            else:
+            if gpus[at] < self._holds[at] or self._on[at] != self._to[at]:
                 self._gives.add(at)
 
-    def sizes(self) -> I32:
-        """``(k,)`` the sizes."""
-        if self._free < -SLACK_GPUS:
-            self._take(self._given(-self._free))
-        for at in sorted(self._grows, key=lambda at: -self._saves_s(at, int(self._chosen[at]))):
-            for size in range(int(self._chosen[at]), int(self._now[at]), -1):
+    def chosen(self) -> Chosen:
+        """The sizes, and the types."""
+        while (short := int(self._free.argmin())) >= 0 and self._free[short] < -SLACK_GPUS:
+            given = self._given(-float(self._free[short]), short, forced=True)
+            if not given:
+                break
+            self._take(given)
+        for at in sorted(
+            self._grows, key=lambda at: -self._saves_s(at, self._end(at), int(self._to[at]))
+        ):
+            for size in range(self._end(at), self._least_growth(at), -1):
                 if self._grow(at, size):
                     break
-        return self._now
+        kind = self._on.astype(np.int16) if self._rates is not None else self._wanted.kind
+        return Chosen(self._rows, self._now, kind)
+
+    def _end(self, at: int) -> int:
+        return int(self._wanted.size[at])
+
+    def _least_growth(self, at: int) -> int:
+        """The size that is too small, or the one before the only one on another type."""
+        return int(self._now[at]) if self._on[at] == self._to[at] else self._end(at) - 1
+
+    def _gpus(self, at: int, size: int) -> float:
+        return float(self._holds[at] if size == AS_ASKED else self._sizes.gpus[size])
 
     def _grow(self, at: int, size: int) -> bool:
-        more = float(self._sizes.gpus[size] - self._sizes.gpus[self._now[at]])
-        given = self._given(more - self._free)
-        enough = more <= self._free + sum(one.gpus for one in given) + SLACK_GPUS
+        to, now = int(self._to[at]), int(self._now[at])
+        stays = self._on[at] == to
+        more = self._gpus(at, size) - (self._gpus(at, now) if stays else 0.0)
+        given = [one for one in self._given(more - self._free[to], to) if one.at != at]
+        enough = more <= self._free[to] + sum(one.gpus for one in given) + SLACK_GPUS
         costs_s = self._change_s[at] + sum(one.costs_s for one in given)
-        if not enough or self._saves_s(at, size) <= costs_s:
+        if not enough or self._saves_s(at, size, to) <= costs_s:
             return False
         self._take(given)
-        self._free -= more
-        self._now[at] = size
+        self._move(at, size, to)
         return True
 
-    def _given(self, need: float) -> list[_Offer]:
-        """Offers of jobs that free so many GPUs together, or all that they can."""
+    def _given(self, need: float, kind: int, *, forced: bool = False) -> list[_Offer]:
+        """Offers of jobs that free so many GPUs of a type together, or all that they can."""
         given = list[_Offer]()
-        while need > SLACK_GPUS and (left := self._gives.difference(one.at for one in given)):
+        there = {at for at in self._gives if self._on[at] == kind}
+        while need > SLACK_GPUS and (left := there.difference(one.at for one in given)):
             offers = [self._offer(at, need) for at in left]
+            offers = [one for one in offers if forced or self._has_room(one)]
+            if not offers:
+                break
             best = min(offers, key=lambda one: (one.costs_s / one.gpus, one.at))
             given.append(best)
             need -= best.gpus
@@ -265,24 +367,51 @@ class _Steady:
                 given.remove(one)
         return given
 
-    def _offer(self, at: int, need: float) -> _Offer:
-        """Its largest smaller size that frees so many GPUs, or the least that it is to have."""
-        gpus, now, least = self._sizes.gpus, int(self._now[at]), int(self._chosen[at])
-        enough = (i for i in range(now - 1, least, -1) if gpus[now] - gpus[i] >= need - SLACK_GPUS)
-        size = next(enough, least)
-        costs_s = float(self._change_s[at]) - self._saves_s(at, size)
-        return _Offer(at, size, float(gpus[now] - gpus[size]), costs_s)
+    def _has_room(self, one: _Offer) -> bool:
+        """True if what the job goes to is free, should it go to another type."""
+        if one.kind == self._on[one.at]:
+            return True
+        return bool(self._gpus(one.at, one.size) <= self._free[one.kind] + SLACK_GPUS)
 
-    def _saves_s(self, at: int, size: int) -> float:
-        """Seconds that the size saves the job, below 0 if it loses some."""
-        rate = self._sizes.rate
-        part = float(1 / rate[self._now[at]] - 1 / rate[size])
+    def _offer(self, at: int, need: float) -> _Offer:
+        """Its largest smaller size that frees so many GPUs, or what it is to have."""
+        now, least, kind = int(self._now[at]), self._end(at), int(self._to[at])
+        size, frees = least, self._gpus(at, now)
+        if kind == self._on[at]:
+            gpus = self._sizes.gpus
+            enough = (
+                i for i in range(now - 1, least, -1) if gpus[now] - gpus[i] >= need - SLACK_GPUS
+            )
+            size = next(enough, least)
+            frees -= self._gpus(at, size)
+        costs_s = float(self._change_s[at]) - self._saves_s(at, size, kind)
+        return _Offer(at, size, kind, frees, costs_s)
+
+    def _speed(self, at: int, size: int, kind: int) -> float:
+        if self._rates is None:
+            return float(self._sizes.rate[size])
+        rates = self._rates[self._rows[at]]
+        return float((rates if size == AS_ASKED else speeds_on(self._sizes, size, rates))[kind])
+
+    def _saves_s(self, at: int, size: int, kind: int) -> float:
+        """Seconds that size and type save the job, below 0 if it loses some."""
+        now = self._speed(at, int(self._now[at]), int(self._on[at]))
+        then = self._speed(at, size, kind)
+        if not now:
+            return np.inf  # It cannot stay.
+        part = 1 / now - 1 / then
         # Of endless time, too, equal speeds save nothing.
         return float(self._left_s[at]) * part if part else 0.0
 
+    def _move(self, at: int, size: int, kind: int) -> None:
+        self._free[self._on[at]] += self._gpus(at, int(self._now[at]))
+        self._free[kind] -= self._gpus(at, size)
+        self._now[at], self._on[at] = size, kind
+        if size == self._end(at) and kind == self._to[at]:
+            self._gives.discard(at)
+
     def _take(self, given: Sequence[_Offer]) -> None:
         for one in given:
-            self._free += one.gpus
-            self._now[one.at] = one.size
-            if one.size == self._chosen[one.at]:
-                self._gives.discard(one.at)
+            self._move(one.at, one.size, one.kind)
+            if one.kind == self._to[one.at] and one.at in self._grows:
+                self._grows.remove(one.at)

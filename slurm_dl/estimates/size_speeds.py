@@ -111,7 +111,6 @@ def _columns(found: Sequence[tuple[int, list[Shape], int, list[SpeedEstimate]]])
         first=first,
         gpus=np.array([shape.gpus for shape in flat], dtype=np.float64),
         nodes=np.array([shape.nodes for shape in flat], dtype=np.int32),
-        gpu_type=np.full(len(flat), -1, dtype=np.int16),
         rate=np.array(rates, dtype=np.float64),
         origin=np.array([e.origin for *_, speeds in found for e in speeds], dtype=np.int8),
         asked=first[:-1] + np.array([at for _, _, at, _ in found], dtype=np.int64),

@@ -30,21 +30,24 @@ class Sizes:
     Attributes:
         rate: ``(k,)`` speed, above 0; 1 is that of the size asked for. `Snapshot.left_s` divided by
             it is the time left in that size, seconds.
+        on_type: ``(k, t)`` the same on GPUs of each of the `Observed.gpu_types`; 0 where the job
+            cannot have that size. None: types are alike.
     """
 
     row: I64  # ``(e,)`` rows of the elastic jobs, increasing
     first: I64  # ``(e + 1,)`` index of the first size of each, and k
     gpus: F64  # ``(k,)`` GPUs in all
     nodes: I32  # ``(k,)`` nodes, with the same number of GPUs on each
-    gpu_type: I16  # ``(k,)`` type, an index into `Observed.gpu_types`; -1: any
     rate: F64
     origin: I8  # ``(k,)`` int8, an `Origin`: where *rate* is from
     asked: I64  # ``(e,)`` index of the size that each was submitted with
+    on_type: F64 | None = None
+    gpu_type: I16 | None = None  # Of recordings of older releases, which have -1 throughout
 
     def fits(self, *, n: int, types: int) -> bool:
         """True if they are those of n jobs on so many GPU types, and their parts fit each other."""
         k, first = len(self.gpus), self.first
-        columns = (self.nodes, self.gpu_type, self.rate, self.origin)
+        columns = (self.nodes, self.rate, self.origin)
         if len(first) != len(self.row) + 1 or any(column.shape != (k,) for column in columns):
             return False
         falls = 1 + (self.gpus[1:] < self.gpus[:-1]).nonzero()[0]
@@ -62,7 +65,7 @@ class Sizes:
             and is_in(falls, first).all()
             and np.isfinite(self.rate).all()
             and (self.rate > 0).all()
-            and ((self.gpu_type >= -1) & (self.gpu_type < types)).all()
+            and (self.on_type is None or _are_rates(self.on_type, (k, types)))
         )
 
     def of(self, row: int) -> range:
@@ -77,6 +80,11 @@ class Sizes:
         like = [i for i in self.of(row) if self.gpus[i] == gpus]
         exact = [i for i in like if self.nodes[i] == nodes]
         return next(iter(exact + like), AS_ASKED)
+
+
+def _are_rates(on_type: F64, shape: tuple[int, int]) -> bool:
+    known = on_type.shape == shape and bool(np.isfinite(on_type).all())
+    return known and bool((on_type >= 0).all() and (on_type > 0).any(axis=1).all())
 
 
 def wanted_gpus(gpus: F64, sizes: Sizes | None, size: I32 | None) -> F64:

@@ -39,6 +39,8 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "list_gittins": "tests/sim/test_gates.py",
     "list_las": "tests/sim/test_gates.py",
     "optimus": _SIZES,
+    "pollux": _SIZES,
+    "sia": _SIZES,
     "sidecar": _SIZES,
 }
 """Tests that show the level of a policy of ours; of others that run on Slurm `_ORDERS` does."""

@@ -31,7 +31,7 @@ from slurm_dl.policies import (
     tagged,
 )
 from slurm_dl.policies.base import Policy
-from slurm_dl.policies.elastic import afs, optimus, sidecar
+from slurm_dl.policies.elastic import afs, optimus, pollux, sia, sidecar
 from slurm_dl.policies.gavel import hierarchy, objectives, queues, strategy_proof
 from slurm_dl.policies.plain import PLAIN, named_in
 from slurm_dl.policies.themis import finish_time_auction
@@ -43,7 +43,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     | named_in(
         *(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, gandiva_fair),
         *(gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las, mlfs, qssf),
-        *(fifo, tagged, afs, optimus, sidecar),
+        *(fifo, tagged, afs, optimus, pollux, sia, sidecar),
         *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
     )
 )

@@ -77,7 +77,6 @@ class TraceKnowledge:
             first=first,
             gpus=np.concatenate([none, *(one.gpus for _, one in mine)]),
             nodes=np.concatenate([none, *(one.nodes for _, one in mine)]).astype(np.int32),
-            gpu_type=np.full(k, -1, dtype=np.int16),
             rate=np.concatenate([none, *(one.rate for _, one in mine)]),
             origin=np.full(k, Origin.KNOWN, dtype=np.int8),
             asked=first[:-1] + np.array([one.asked for _, one in mine], dtype=np.int64),

@@ -44,7 +44,6 @@ def sizes_of(rows: Mapping[int, str], speed: float = 0.9) -> Sizes:
         first=first,
         gpus=gpus,
         nodes=np.array([shape.nodes for shape in flat], dtype=np.int32),
-        gpu_type=np.full(len(flat), -1, dtype=np.int16),
         rate=gpus**speed,
         origin=np.full(len(flat), int(Origin.PRIOR), dtype=np.int8),
         asked=first[:-1].copy(),

@@ -151,7 +151,7 @@ def test_several_jobs_stand_one_after_the_other() -> None:
     assert sizes.asked.tolist() == [0, 3]
     assert shapes_in(sizes) == [S1, S4, S1, S2]
     assert sizes.rate.tolist() == pytest.approx([1, PRIOR[4], 1 / PRIOR[2], 1])
-    assert set(sizes.gpu_type.tolist()) == {-1}
+    assert sizes.on_type is None
 
 
 # --- speeds ---------------------------------------------------------------------------------

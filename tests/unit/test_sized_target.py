@@ -12,9 +12,9 @@ from elastic_jobs import SEEDS, sizes_of, some_elastic
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.settings import Resizing
-from slurm_dl.engine.sized_target import choose_sizes, steady
-from slurm_dl.engine.target import EVERYTHING, NOBODY, PartitionPool
-from slurm_dl.model.jobs import COMPLETING, JobState
+from slurm_dl.engine.sized_target import Chosen, choose_sizes, steady
+from slurm_dl.engine.target import EVERYTHING, NOBODY, PartitionPool, Rows
+from slurm_dl.model.jobs import COMPLETING, I32, JobState
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import FifoSkip
@@ -64,7 +64,7 @@ CASES: Final[Mapping[str, Case]] = {
 def test_sizes_are_served_in_the_order_of_the_jobs(case: Case) -> None:
     wants = np.array(case.wants, dtype=np.int32)
 
-    rows, chosen = choose_sizes(
+    rows, chosen, _ = choose_sizes(
         on(case.gpus, runs=case.pinned),
         np.arange(3),
         np.array(case.pinned, dtype=np.int64),
@@ -79,7 +79,7 @@ def test_the_largest_that_fits_passes_a_rigid_one_that_does_not() -> None:
     """Rows in another order: who is behind gets its least size, unless nobody is to be passed."""
     wants, order = np.array([0, 5, AS_ASKED], dtype=np.int32), np.array([1, 2, 0])
     for skips, served in ((True, [1, 0]), (False, [1])):
-        rows, _ = choose_sizes(on(5), order, NOBODY, wants, skips=skips)
+        rows, *_ = choose_sizes(on(5), order, NOBODY, wants, skips=skips)
         assert rows.tolist() == served
 
 
@@ -100,7 +100,7 @@ def test_sizes_that_no_policy_chose(
 ) -> None:
     snap = on(gpus, left_s=np.array([*left_s, 1.0]))
 
-    rows, chosen = choose_sizes(snap, np.arange(3), NOBODY, None, skips=True)
+    rows, chosen, _ = choose_sizes(snap, np.arange(3), NOBODY, None, skips=True)
 
     assert tuple(zip(rows.tolist(), chosen.tolist(), strict=True)) == served
 
@@ -108,7 +108,7 @@ def test_sizes_that_no_policy_chose(
 def test_who_is_pinned_does_not_grow() -> None:
     snap = on(12, runs=(0,))
 
-    rows, chosen = choose_sizes(snap, np.arange(3), np.array([0]), None, skips=True)
+    rows, chosen, _ = choose_sizes(snap, np.arange(3), np.array([0]), None, skips=True)
 
     assert rows.tolist() == [0, 1, 2]
     assert chosen.tolist() == [AS_ASKED, 5, AS_ASKED]
@@ -137,7 +137,7 @@ def test_gpus_are_never_above_those_of_the_pool(
     )
     size = np.full(len(jobs), AS_ASKED, dtype=np.int32)
 
-    rows, chosen = choose_sizes(
+    rows, chosen, _ = choose_sizes(
         snap, draw.permutation(live), np.array(pinned, dtype=np.int64),
         None if expand else wants, skips=True, pool=pool, steadiness=steadiness,
     )  # fmt: skip
@@ -176,10 +176,19 @@ def test_no_running_job_changes_its_size_for_too_little(
     snap = on(gpus, runs=runs, setup_s=np.full(3, 30.0))
     sizes = np.array(list(chosen.values()), dtype=np.int32)
 
-    found = steady(snap, np.array(list(chosen)), sizes, steadiness=10.0, all_gpus=gpus)
+    found = steadied(snap, sizes, gpus, rows=np.array(list(chosen)))
 
     assert dict(zip(chosen, found.tolist(), strict=True)) == remains
     assert sizes.tolist() == list(chosen.values()), "the choice itself stays as it was"
+
+
+def steadied(
+    snap: Snapshot, sizes: I32, gpus: float, *, steadiness: float = 10.0, rows: Rows | None = None
+) -> I32:
+    """What `steady` makes of *sizes* on so many GPUs of one type."""
+    rows = np.arange(len(sizes)) if rows is None else rows
+    wanted = Chosen(rows, sizes, np.full(len(rows), -1, dtype=np.int16))
+    return steady(snap, wanted, steadiness=steadiness, capacity=np.array([gpus])).size
 
 
 FINE: Final = tuple((float(n), float(n)) for n in range(1, 9))
@@ -220,7 +229,7 @@ def test_gpus_go_from_job_to_job_only_if_both_restarts_and_the_loss_are_saved(
     )
     chosen = np.array([*wants, AS_ASKED], dtype=np.int32)
 
-    found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
+    found = steadied(snap, chosen, 8.0, steadiness=10.0)
 
     assert found.tolist() == [*remains, AS_ASKED]
 
@@ -236,7 +245,7 @@ def test_nobody_gives_gpus_that_another_has_to_give_anyhow() -> None:
     )
     chosen = np.array([0, 8, AS_ASKED], dtype=np.int32)
 
-    found = steady(snap, np.arange(3), chosen, steadiness=10.0, all_gpus=8.0)
+    found = steadied(snap, chosen, 8.0, steadiness=10.0)
 
     assert found.tolist() == [1, 8, AS_ASKED]
 
@@ -267,7 +276,7 @@ def test_a_job_grows_only_if_it_saves_more_than_so_many_restarts(
     for setup_s, expected in ((np.full(3, 30.0), size), (None, 2)):
         snap = on(8, runs=(0,), setup_s=setup_s)
         wants = np.array([2, NOT_NOW, NOT_NOW], dtype=np.int32)
-        _, found = choose_sizes(
+        _, found, _ = choose_sizes(
             snap, np.arange(3), NOBODY, wants, skips=True, steadiness=steadiness
         )
         assert found.tolist() == [expected]
@@ -281,7 +290,7 @@ def test_gpus_that_are_no_size_of_a_job_count_as_well() -> None:
         there = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, jobs=jobs))
         wants = np.array([2, remains[1]], dtype=np.int32)
 
-        found = steady(there, np.arange(2), wants, steadiness=10.0, all_gpus=7.0)
+        found = steadied(there, wants, 7.0, steadiness=10.0)
 
         assert found.tolist() == remains
 
@@ -300,7 +309,7 @@ def test_of_endless_time_equal_speeds_save_nothing() -> None:
         )
         chosen = np.array([*wants, AS_ASKED], np.int32)
 
-        found = steady(there, np.arange(3), chosen, steadiness=1.0, all_gpus=gpus)
+        found = steadied(there, chosen, gpus, steadiness=1.0)
 
         assert found[:2].tolist() == remains
 
@@ -311,7 +320,7 @@ def test_who_loses_least_for_each_gpu_shrinks_first() -> None:
         snap = on(5, runs=(0, 1), left_s=np.array(left_s), setup_s=np.full(3, 30.0))
         wants = np.array([0, 3, AS_ASKED], dtype=np.int32)
 
-        found = steady(snap, np.arange(3), wants, steadiness=10.0, all_gpus=5.0)
+        found = steadied(snap, wants, 5.0, steadiness=10.0)
 
         assert found.tolist() == [*sizes, AS_ASKED]
 
@@ -358,8 +367,9 @@ BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
     "a speed too few": lambda s: {"rate": s.rate[1:]},
     "nodes too few": lambda s: {"nodes": s.nodes[1:]},
     "origins too few": lambda s: {"origin": s.origin[1:]},
-    "a type that is not there": lambda s: {"gpu_type": s.gpu_type + 2},
-    "a type below any": lambda s: {"gpu_type": s.gpu_type - 1},
+    "speeds on a type that is not there": lambda _: {"on_type": np.ones((5, 2))},
+    "a speed below 0 on a type": lambda _: {"on_type": np.full((5, 1), -1.0)},
+    "a size that no type has": lambda _: {"on_type": np.zeros((5, 1))},
     "asked of another job": lambda s: {"asked": s.asked[::-1]},
     "asked too few": lambda s: {"asked": s.asked[:1]},
 }

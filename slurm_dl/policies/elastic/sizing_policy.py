@@ -45,7 +45,7 @@ class SizingPolicy(PolicyDefaults):
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        rows, nodes = _by_arrival(snap), snap.seen.nodes
+        rows, nodes = by_arrival(snap), snap.seen.nodes
         jobs, places = jobs_at(snap, rows)
         chosen = self.choose(jobs, float(nodes.gpus[nodes.up].sum()))
         size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
@@ -74,7 +74,7 @@ class SizingPolicy(PolicyDefaults):
         return np.zeros(len(gpus))
 
 
-def _by_arrival(snap: Snapshot) -> I64:
+def by_arrival(snap: Snapshot) -> I64:
     """``(k,)`` rows of the jobs that take part, first eligible first."""
     rows: npt.NDArray[np.int64] = contenders(snap).nonzero()[0]
     return rows[np.lexsort([snap.jobs.job_id[rows], snap.memory.queued_s[rows]])]

@@ -1,0 +1,173 @@
+"""The part of Sia and Pollux: what each job could be given, and the choice that is worth most.
+
+A job is given one of its sizes on GPUs of one type, or nothing. A job that is not elastic has the
+size that it asks for. A change is worth less the more of its life a job has spent on restarts.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I32, I64, RUNNING, Bool, is_in
+from slurm_dl.model.parameter_bounds import Count, Positive
+from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.assignment import Options, assign
+from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_of, type_held
+from slurm_dl.policies.base import Order, PolicyDefaults, one_tier
+from slurm_dl.policies.elastic.sizing_policy import by_arrival
+
+_RESTART_S = 30.0  # Cost of a restart where nothing is known of it: that of Pollux' simulator
+
+FALLBACK = (
+    "a job without sizes has the one it asks for; where nothing tells types apart their GPUs are "
+    "one pool; a restart of unknown cost counts as 30 s"
+)
+"""Of these policies where an input is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Candidates:
+    """Pairs of size and type that n jobs could be given; those of one job stand together.
+
+    Attributes:
+        held: ``(k,)`` bool, what the job holds now.
+        keeps: ``(k,)`` what is left of the rate by a restart, 0 to 1; 1 where none is needed.
+    """
+
+    rows: I64  # ``(n,)`` rows of the jobs, first eligible first
+    job: I64  # ``(k,)`` whose each is, an index into *rows*
+    size: I32  # ``(k,)`` index into `Snapshot.sizes`, or `AS_ASKED`
+    kind: I64  # ``(k,)`` GPU type; -1: any
+    gpus: F64  # ``(k,)``
+    rate: F64  # ``(k,)`` speed, above 0
+    held: Bool
+    keeps: F64
+    capacity: F64  # ``(t,)`` GPUs of each type
+
+    def least(self, column: F64) -> F64:
+        """``(k,)`` the least of *column* among the candidates of the same job."""
+        starts = np.flatnonzero(np.diff(self.job, prepend=-1))
+        counts = np.diff(np.append(starts, len(self.job)))
+        found: F64 = np.repeat(np.minimum.reduceat(column, starts), counts)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeAndType(PolicyDefaults):
+    """One tier; size and type are the decision, and all that are chosen fit together.
+
+    Attributes:
+        quantum_s: Sizes are chosen anew this often, seconds, above 0.
+        exact_jobs: With more jobs the linear relaxation is rounded, 1 or more.
+        limit_s: Seconds that the solver may take, above 0.
+    """
+
+    quantum_s: Positive = 60.0
+    exact_jobs: Count = 300
+    limit_s: Positive = 10.0
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        what = candidates(snap, self.quantum_s)
+        size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
+        kind = np.full(len(snap.jobs), -1, dtype=np.int16)
+        if len(what.job):
+            chosen = self.choose(what)
+            at, rows = chosen[chosen >= 0], what.rows[chosen >= 0]
+            size[what.rows] = NOT_NOW
+            size[rows], kind[rows] = what.size[at], what.kind[at]
+        order = one_tier(np.where(size == NOT_NOW, math.inf, 0.0))
+        # Where no job is elastic the key says it all.
+        return dataclasses.replace(
+            order,
+            size=None if snap.sizes is None else size,
+            gpu_type=kind if len(what.capacity) > 1 else None,
+        )
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """After *quantum_s*, while jobs run and some are elastic or types differ; see `Policy`."""
+        turns = (snap.sizes is not None or order.gpu_type is not None) and bool(running.any())
+        return snap.now_s + self.quantum_s if turns else math.inf
+
+    @abc.abstractmethod
+    def worth(self, what: Candidates, /) -> F64:
+        """``(k,)`` what each candidate adds to the sum that is to be as large as can be."""
+
+    def choose(self, what: Candidates, /) -> I64:
+        """``(n,)`` index of the candidate that each job is given; -1: none."""
+        options = Options(job=what.job, gpus=what.gpus, kind=what.kind, worth=self.worth(what))
+        n = len(what.rows)
+        relaxed = n > self.exact_jobs
+        return assign(options, n, what.capacity, relaxed=relaxed, limit_s=self.limit_s).option
+
+
+def candidates(snap: Snapshot, quantum_s: float) -> Candidates:
+    """What the jobs that take part could be given.
+
+    Args:
+        quantum_s: Ages count in whole such steps of the clock.
+    """
+    jobs, sizes, rows = snap.jobs, snap.sizes, by_arrival(snap)
+    place = np.full(len(jobs), -1)
+    place[rows] = np.arange(len(rows))
+    rigid = rows if sizes is None else rows[~is_in(rows, sizes.row)]
+    by_type = len(snap.seen.gpu_types) > 1 and (
+        snap.rates is not None or (sizes is not None and sizes.on_type is not None)
+    )
+    rates = rates_of(snap) if by_type else np.ones((len(jobs), 1))
+    row, size, gpus, rate = rigid, np.full(len(rigid), AS_ASKED), jobs.gpus[rigid], rates[rigid]
+    if sizes is not None:
+        owner = np.repeat(sizes.row, np.diff(sizes.first))
+        on_type = sizes.rate[:, None] if sizes.on_type is None or not by_type else sizes.on_type
+        row, size = np.append(row, owner), np.append(size, np.arange(len(owner)))
+        gpus = np.append(gpus, sizes.gpus)
+        rate = np.concatenate([rate, np.where(rates[owner] > 0, on_type, 0.0)])
+    at, kind = ((rate > 0) & (place[row] >= 0)[:, None]).nonzero()
+    turn = np.argsort(place[row[at]], kind="stable")
+    at, kind = at[turn], kind[turn]
+    row = row[at]
+    holds = type_held(snap.seen, snap.on_type)[row] if by_type else kind
+    runs = jobs.state[row] == RUNNING
+    held = runs & (gpus[at] == jobs.gpus[row]) & (holds == kind)
+    restart_s = np.full(len(jobs), _RESTART_S) if snap.setup_s is None else snap.setup_s
+    now_s = math.floor(snap.now_s / quantum_s) * quantum_s
+    age_s = np.maximum(now_s - snap.memory.first_submit_s, 0.0)
+    factor = reallocation_factor(age_s, jobs.restarts.astype(np.float64), restart_s)
+    up = snap.seen.nodes.gpus[snap.seen.nodes.up].sum(keepdims=True).astype(np.float64)
+    return Candidates(
+        rows=rows,
+        job=place[row],
+        size=size[at].astype(np.int32),
+        kind=kind if by_type else np.full(len(kind), -1),
+        gpus=gpus[at],
+        rate=rate[at, kind],
+        held=held,
+        # A job that holds no GPUs has nothing to lose.
+        keeps=np.where(held | ~runs, 1.0, factor[row]),
+        capacity=gpus_by_type(snap) if by_type else up,
+    )
+
+
+def reallocation_factor(age_s: F64, restarts: F64, restart_s: F64) -> F64:
+    """``(n,)`` the share of its life that each job will have worked if it is restarted now.
+
+        max(T - R d, 0) / (T + d)
+
+    Source: Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep
+    Learning", OSDI 2021, section 4.2 (REALLOC); Sia, SOSP 2023, section 3.4 (r_i).
+
+    Args:
+        age_s: ``(n,)`` T, seconds since submission.
+        restarts: ``(n,)`` R.
+        restart_s: ``(n,)`` d, what a restart costs, seconds.
+    """
+    whole_s = age_s + restart_s
+    worked_s = np.maximum(age_s - restarts * restart_s, 0.0)
+    factor: F64 = np.divide(worked_s, whole_s, out=np.ones(len(whole_s)), where=whole_s > 0)
+    return factor
