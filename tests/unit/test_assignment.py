@@ -1,4 +1,4 @@
-"""One option for each job: the integer program and its relaxation against brute force, and speed."""
+"""One option for each job: the program and its relaxation against brute force, and speed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,13 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "shortest_s": NOT_ABOVE_0,
     },
     "optimus": {"quantum_s": NOT_ABOVE_0},
+    "pollux": {**dict.fromkeys(("quantum_s", "limit_s", "idle"), NOT_ABOVE_0), "exact_jobs": (0,)},
     "qssf": {"rolling_weight": NO_PART, "least_jobs": (0,), "retrain_s": NOT_ABOVE_0},
+    "sia": {
+        **dict.fromkeys(("quantum_s", "limit_s", "idle"), NOT_ABOVE_0),
+        "exact_jobs": (0,),
+        "fairness": (0.0, 11.0, NAN),
+    },
     "sidecar": {"quantum_s": NOT_ABOVE_0},
     "static_priority": {"priority_by_qos": TABLE[2:], "default_priority": (INF, NAN)},
     "tagged": {"average": ("mode",)},

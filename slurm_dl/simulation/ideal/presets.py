@@ -107,7 +107,7 @@ _PLAIN: Final = frozenset({"fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf"})
 
 _GAVEL: Final = frozenset(name for name in registry.POLICIES if name.startswith("gavel_"))
 
-_ELASTIC: Final = frozenset({"optimus", "afs", "sidecar"})
+_ELASTIC: Final = frozenset({"optimus", "afs", "sidecar", "sia", "pollux"})
 
 _WHOLE_SECONDS: Final = DecisionTimes(tick_s=1.0)
 
