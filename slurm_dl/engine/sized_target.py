@@ -312,7 +312,7 @@ class _Steady:
     def chosen(self) -> Chosen:
         """The sizes, and the types."""
         while (short := int(self._free.argmin())) >= 0 and self._free[short] < -SLACK_GPUS:
-            given = self._given(-float(self._free[short]), short, forced=True)
+            given = self._given(-float(self._free[short]), short)
             if not given:
                 break
             self._take(given)
@@ -339,27 +339,37 @@ class _Steady:
         to, now = int(self._to[at]), int(self._now[at])
         stays = self._on[at] == to
         more = self._gpus(at, size) - (self._gpus(at, now) if stays else 0.0)
-        given = [one for one in self._given(more - self._free[to], to) if one.at != at]
+        # What it leaves is there for those that give.
+        room = self._free.copy()
+        room[self._on[at]] += 0.0 if stays else self._gpus(at, now)
+        given = self._given(more - self._free[to], to, room)
         enough = more <= self._free[to] + sum(one.gpus for one in given) + SLACK_GPUS
         costs_s = self._change_s[at] + sum(one.costs_s for one in given)
         if not enough or self._saves_s(at, size, to) <= costs_s:
             return False
-        self._take(given)
         self._move(at, size, to)
+        self._take(given)
         return True
 
-    def _given(self, need: float, kind: int, *, forced: bool = False) -> list[_Offer]:
-        """Offers of jobs that free so many GPUs of a type together, or all that they can."""
+    def _given(self, need: float, kind: int, room: F64 | None = None) -> list[_Offer]:
+        """Offers of jobs that free so many GPUs of a type together, or all that they can.
+
+        Args:
+            room: ``(t,)`` GPUs for those that go to another type; None: as many as they need.
+        """
         given = list[_Offer]()
         there = {at for at in self._gives if self._on[at] == kind}
         while need > SLACK_GPUS and (left := there.difference(one.at for one in given)):
             offers = [self._offer(at, need) for at in left]
-            offers = [one for one in offers if forced or self._has_room(one)]
+            if room is not None:
+                offers = [one for one in offers if self._takes(one) <= room[one.kind] + SLACK_GPUS]
             if not offers:
                 break
             best = min(offers, key=lambda one: (one.costs_s / one.gpus, one.at))
             given.append(best)
             need -= best.gpus
+            if room is not None:
+                room[best.kind] -= self._takes(best)
         for one in list(given):
             # Others give enough without it.
             if need + one.gpus <= SLACK_GPUS:
@@ -367,11 +377,9 @@ class _Steady:
                 given.remove(one)
         return given
 
-    def _has_room(self, one: _Offer) -> bool:
-        """True if what the job goes to is free, should it go to another type."""
-        if one.kind == self._on[one.at]:
-            return True
-        return bool(self._gpus(one.at, one.size) <= self._free[one.kind] + SLACK_GPUS)
+    def _takes(self, one: _Offer) -> float:
+        """GPUs that the job needs of the type to which it goes; 0 if it stays on its type."""
+        return 0.0 if one.kind == self._on[one.at] else self._gpus(one.at, one.size)
 
     def _offer(self, at: int, need: float) -> _Offer:
         """Its largest smaller size that frees so many GPUs, or what it is to have."""

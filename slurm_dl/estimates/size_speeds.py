@@ -20,6 +20,9 @@ GPUs ("gpu") or stays ("fixed"), where samples a second are B times the steps. T
 profile says that tells steps without a batch. `speed_of` takes such a step to hold one sample of
 each GPU, as of a batch that grows. A step of a fixed batch is the same work in every shape, so
 there S is the steps a second, times a number that cancels out.
+
+*By type*: the rate in a size, times S(k) there on GPUs of the type / S(k) on the type of which the
+job could have most.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +38,7 @@ from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S, spent
 from slurm_dl.estimates.training_speed import SitePriors, SpeedEstimate, speed_of
 from slurm_dl.model.contract import Batch, Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, I64, Origin
+from slurm_dl.model.jobs import COMPLETING, F64, I64, Bool, Origin
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import SizeHistory, Sizes, size_histories, size_of
@@ -75,7 +79,7 @@ def sizes_of(snap: Snapshot, profiles: Mapping[str, Profile], site: SitePriors) 
     if not len(rows):
         return None
     histories, room, table = size_histories(snap.booked), _Room(snap), _Table(profiles, site)
-    found: list[tuple[int, list[Shape], int, list[SpeedEstimate]]] = []
+    found = list[_Found]()
     for row in rows.tolist():
         job_id = JobId(int(snap.jobs.job_id[row]))
         claim, history = snap.seen.claim(job_id), histories.get(job_id)
@@ -89,11 +93,18 @@ def sizes_of(snap: Snapshot, profiles: Mapping[str, Profile], site: SitePriors) 
         )
         if len(shapes) > 1:
             at = shapes.index(asked)
-            speeds = table.speeds(claim, tuple(shapes), room.kind(row))
+            plain = speeds = table.speeds(claim, tuple(shapes), room.kind(row))
             if history is not None:
                 speeds = _reported(snap, row, history, shapes, speeds)
-            found.append((row, shapes, at, speeds))
-    return _columns(found) if found else None
+            rate = _samples(speeds) / speeds[at].samples_per_s
+            kinds = snap.seen.gpu_types
+            on = [_samples(table.speeds(claim, tuple(shapes), kind)) for kind in kinds]
+            there = [room.holds(row, s, k) for k in range(len(kinds)) for s in shapes]
+            ratio = np.where(there, np.ravel(on) / np.tile(_samples(plain), len(kinds)), 0.0)
+            by_type = ratio.reshape(len(kinds), len(shapes)).T
+            found.append(_Found(row, shapes, at, rate, [e.origin for e in speeds], by_type))
+    has = snap.seen.nodes.totals(snap.seen.nodes.gpus > 0, len(snap.seen.gpu_types))[1:] > 0
+    return _columns(found, has) if found else None
 
 
 def _asked(snap: Snapshot, row: int, claim: Claim, history: SizeHistory | None) -> Shape | None:
@@ -102,18 +113,36 @@ def _asked(snap: Snapshot, row: int, claim: Claim, history: SizeHistory | None) 
     return history.asked or claim.asked or claim.sizes[0]
 
 
-def _columns(found: Sequence[tuple[int, list[Shape], int, list[SpeedEstimate]]]) -> Sizes:
-    first = np.cumsum([0, *(len(shapes) for _, shapes, _, _ in found)], dtype=np.int64)
-    flat = [shape for _, shapes, _, _ in found for shape in shapes]
-    rates = [e.samples_per_s / s[at].samples_per_s for _, _, at, s in found for e in s]
+class _Found(NamedTuple):
+    """The k sizes of one job."""
+
+    row: int
+    shapes: list[Shape]
+    asked: int  # Index of the asked size
+    rate: F64  # ``(k,)`` speed, 1 in the asked size
+    origin: list[Origin]
+    ratio: F64  # ``(k, t)`` speed on each type / *rate*; 0 where its nodes do not hold the size
+
+
+def _samples(speeds: Sequence[SpeedEstimate]) -> F64:
+    return np.array([speed.samples_per_s for speed in speeds])
+
+
+def _columns(found: Sequence[_Found], kinds: Bool) -> Sizes:
+    """The table; *kinds*: ``(t,)`` bool, GPU types that some node has."""
+    first = np.cumsum([0, *(len(one.shapes) for one in found)], dtype=np.int64)
+    flat = [shape for one in found for shape in one.shapes]
+    rate, ratio = (np.concatenate([one[i] for one in found]) for i in (3, 5))
+    alike = bool(np.isclose(ratio[:, kinds], 1).all())
     return Sizes(
-        row=np.array([row for row, *_ in found], dtype=np.int64),
+        row=np.array([one.row for one in found], dtype=np.int64),
         first=first,
         gpus=np.array([shape.gpus for shape in flat], dtype=np.float64),
         nodes=np.array([shape.nodes for shape in flat], dtype=np.int32),
-        rate=np.array(rates, dtype=np.float64),
-        origin=np.array([e.origin for *_, speeds in found for e in speeds], dtype=np.int8),
-        asked=first[:-1] + np.array([at for _, _, at, _ in found], dtype=np.int64),
+        rate=rate,
+        origin=np.array([origin for one in found for origin in one.origin], dtype=np.int8),
+        asked=first[:-1] + np.array([one.asked for one in found], dtype=np.int64),
+        on_type=None if alike else rate[:, None] * ratio,
     )
 
 
@@ -153,21 +182,24 @@ class _Room:
         self._snap = snap
         self._known: dict[tuple[object, ...], tuple[tuple[F64, ...], str]] = {}
 
-    def holds(self, row: int, shape: Shape) -> bool:
-        """True if one of its partitions has the nodes for *shape*."""
+    def holds(self, row: int, shape: Shape, kind: int = -1) -> bool:
+        """True if one of its partitions has the nodes for *shape*, all of this type; -1: any."""
+        asks = int(self._snap.jobs.gpu_type[row])
+        if 0 <= asks != kind >= 0:
+            return False
         return any(
             len(gpus) - int(gpus.searchsorted(shape.gpus_per_node)) >= shape.nodes
-            for gpus in self._of(row)[0]
+            for gpus in self._of(row, kind)[0]
         )
 
     def kind(self, row: int) -> str:
         """The GPU type it asks for, else the one of most of the GPUs it could have."""
         return self._of(row)[1]
 
-    def _of(self, row: int) -> tuple[tuple[F64, ...], str]:
+    def _of(self, row: int, kind: int = -1) -> tuple[tuple[F64, ...], str]:
         """GPUs of the nodes of each of its partitions, increasing, and the type."""
         snap, seen, jobs = self._snap, self._snap.seen, self._snap.jobs
-        parts, kind = snap.partitions_of(row), int(jobs.gpu_type[row])
+        parts, kind = snap.partitions_of(row), max(kind, int(jobs.gpu_type[row]))
         choice = snap.choice(JobId(int(jobs.job_id[row])))
         key = parts, kind, None if choice is None else choice.tobytes()
         if key not in self._known:

@@ -83,8 +83,7 @@ class Sizes:
 
 
 def _are_rates(on_type: F64, shape: tuple[int, int]) -> bool:
-    known = on_type.shape == shape and bool(np.isfinite(on_type).all())
-    return known and bool((on_type >= 0).all() and (on_type > 0).any(axis=1).all())
+    return on_type.shape == shape and bool((np.isfinite(on_type) & (on_type >= 0)).all())
 
 
 def wanted_gpus(gpus: F64, sizes: Sizes | None, size: I32 | None) -> F64:

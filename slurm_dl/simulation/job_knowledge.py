@@ -80,6 +80,12 @@ class TraceKnowledge:
             rate=np.concatenate([none, *(one.rate for _, one in mine)]),
             origin=np.full(k, Origin.KNOWN, dtype=np.int8),
             asked=first[:-1] + np.array([one.asked for _, one in mine], dtype=np.int64),
+            on_type=None
+            if self.rates is None
+            else np.concatenate(
+                [np.zeros((0, self.rates.shape[1]))]
+                + [one.rate[:, None] * self.rates[rows[at]] for at, one in mine]
+            ),
         )
 
     def inputs(self, rows: I64, zero_s: float) -> Inputs:

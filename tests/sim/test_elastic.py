@@ -146,7 +146,7 @@ def test_sizes_are_drawn_from_half_to_twice_what_was_asked_for() -> None:
     assert speed(np.array([8.0]), LARGEST_SERIAL)[0] == pytest.approx(1 / (0.1 + 0.9 / 8))
 
 
-@pytest.mark.parametrize("policy", ["afs", "optimus", "sidecar"])
+@pytest.mark.parametrize("policy", ["afs", "optimus", "pollux", "sia", "sidecar"])
 def test_more_gpus_never_make_a_linear_job_later(policy: str) -> None:
     """Among rigid jobs, with restarts of 30 s that a larger size has to save."""
     ends = []
@@ -208,7 +208,7 @@ def mean_jct_s(outcome: Outcome) -> float:
     return float(outcome.records.jct_s.mean())
 
 
-@pytest.mark.parametrize("name", ["afs", "optimus", "sidecar"])
+@pytest.mark.parametrize("name", ["afs", "optimus", "pollux", "sia", "sidecar"])
 def test_jobs_that_change_size_end_sooner(name: str) -> None:
     """Than with the sizes they ask for, first come or under the same policy; a fifth are rigid.
 
@@ -217,11 +217,13 @@ def test_jobs_that_change_size_end_sooner(name: str) -> None:
     """
     elastic = mean_jct_s(on_sixteen(name))
 
-    assert elastic < 0.7 * mean_jct_s(on_sixteen("fifo_skip", known=False))
+    # Sia counts a job without GPUs as little worse than one on its least size, and starts fewer.
+    part = 0.95 if name == "sia" else 0.7
+    assert elastic < part * mean_jct_s(on_sixteen("fifo_skip", known=False))
     assert elastic < 0.9 * mean_jct_s(on_sixteen(name, known=False))
 
 
-@pytest.mark.parametrize("name", ["afs", "optimus", "sidecar"])
+@pytest.mark.parametrize("name", ["afs", "optimus", "pollux", "sia", "sidecar"])
 def test_steadiness_makes_restarts_fewer(name: str) -> None:
     """And every job does end; service is the GPU-seconds of all its runs."""
     plain, steady = on_sixteen(name), on_sixteen(name, resizing=Resizing(steadiness=10.0))
@@ -292,6 +294,38 @@ def test_a_job_of_very_many_gpus_was_not_measured() -> None:
         read_model(Path(__file__).parents[2] / "traces/pollux/models/ncf").duration_s(
             30_000, 32_768
         )
+
+
+@pytest.mark.parametrize("policy", ["sia", "pollux"])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_job_that_scales_gets_the_fast_gpus(policy: str, first: int) -> None:
+    """Two fast and two slow GPUs; whoever comes first, a minute before the other.
+
+    On the fast pair one job is 3.8 times as fast as on one slow GPU, the other 1.2 times.
+    """
+    shape, gpus = parse_shape("1x2:v100,1x2:k80"), np.array([1.0, 2.0])
+    two = TRACE.of_jobs(
+        np.array([0, 1]),
+        submit_s=np.array([0.0, 60.0]),
+        duration_s=np.full(2, 9e4),
+        gpus=np.ones(2),
+    )
+    scaling, fast = [1.9, 1.05], [2.0, 1.1]
+    turn = [first, 1 - first]
+    sizes = tuple(
+        JobSizes(gpus=gpus, nodes=np.ones(2), rate=np.array([1.0, scaling[kind]])) for kind in turn
+    )
+    known = TraceKnowledge(rates=np.array([[fast[kind], 1.0] for kind in turn]), sizes=sizes)
+    costs = FlatCosts(restart_s=30.0, large_restart_s=30.0, gpus=two.gpus)
+
+    records = simulate(
+        two, shape, registry.find(policy)(), costs=costs, known=known,
+        resizing=Resizing(steadiness=10.0),
+    ).records  # fmt: skip
+
+    # The fast pair all the time, but for a minute and two restarts.
+    assert records.jct_s[first] == pytest.approx(9e4 / 3.8, rel=0.01)
+    assert records.jct_s[1 - first] > 9e4 / 1.2
 
 
 @pytest.mark.parametrize("policy", ["optimus", "sidecar"])

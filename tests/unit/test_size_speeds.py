@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import build
 import numpy as np
@@ -353,6 +353,47 @@ def test_estimates_go_by_the_size_that_a_job_was_submitted_with(now: Shape, gpus
     rates = rates_of_jobs(after, {"m": both}, SITE)
     assert rates is not None
     assert rates.rates[0, 0] / rates.rates[0, 1] == pytest.approx(3.0)
+
+
+BOTH: Final = Profile(
+    name="m",
+    speeds=tuple(
+        Speed(shape=shape, steps_per_s=v, gpu_type=kind, batch=1, origin="measured")
+        for shape, kind, v in [
+            (S1, "a100", 4.0), (S2, "a100", 3.5), (S4, "a100", 3.0), (S2x2, "a100", 2.0),
+            (S1, "v100", 2.0), (S2, "v100", 1.0), (S4, "v100", 0.5), (S2x2, "v100", 0.25),
+        ]
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("row", "claim", "more", "a100", "v100"),
+    [
+        # Samples a second are steps x GPUs; the first node has 4 GPUs a100, the second 2 v100.
+        (build.pending(1), {}, {}, [1, 1.75, 3, 0], [0.5, 0.5, 0, 0]),
+        (build.pending(1, gpu_type=1), {}, {}, [0, 0], [1, 1]),
+        (build.pending(1), {}, {"choices": {JobId(1): np.array([0, 1], bool)}}, [0, 0], [1, 1]),
+    ],
+)  # fmt: skip
+def test_speeds_differ_by_type(
+    row: JobRow,
+    claim: dict[str, Any],
+    more: dict[str, Any],
+    a100: list[float],
+    v100: list[float],
+) -> None:
+    """As measured in each size on each type; 0 where the nodes of a type do not hold the size."""
+    seen = {"nodes": (4, 2), "columns": {"gpu_type": [0, 1]}, **more}
+    snap = snap_of(row, Claim(sizes=ALL, model="m", **claim), seen=seen)
+    sizes = sizes_of(snap, {"m": BOTH}, SITE)
+
+    assert sizes is not None
+    assert sizes.on_type is not None
+    assert sizes.fits(n=1, types=2)
+    k = len(sizes.gpus)
+    assert sizes.on_type[:, 0].tolist() == pytest.approx(a100[:k])
+    assert sizes.on_type[:, 1].tolist() == pytest.approx(v100[:k])
 
 
 def _plain(job_ids: Sequence[int]) -> Snapshot:

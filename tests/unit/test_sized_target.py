@@ -369,7 +369,7 @@ BROKEN: Final[Mapping[str, Callable[[Sizes], dict[str, Any]]]] = {
     "origins too few": lambda s: {"origin": s.origin[1:]},
     "speeds on a type that is not there": lambda _: {"on_type": np.ones((5, 2))},
     "a speed below 0 on a type": lambda _: {"on_type": np.full((5, 1), -1.0)},
-    "a size that no type has": lambda _: {"on_type": np.zeros((5, 1))},
+    "an endless speed on a type": lambda _: {"on_type": np.full((5, 1), np.inf)},
     "asked of another job": lambda s: {"asked": s.asked[::-1]},
     "asked too few": lambda s: {"asked": s.asked[:1]},
 }

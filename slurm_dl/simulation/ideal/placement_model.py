@@ -192,21 +192,35 @@ class OnTypes(AtSpeeds):
         jobs.speed[rows] = 1.0
 
 
-class OnSizes(AtSpeeds):
-    """A job that is to have another size is stopped, and starts again in it."""
+class OnSizes(OnTypes):
+    """A job that is to have another size, or another type, is stopped, and starts again in it.
 
-    def __init__(self) -> None:
+    Where the policy tells no types apart jobs are as fast as on any.
+    """
+
+    def __init__(self, rates: F64) -> None:
+        super().__init__(rates)
         self._gpus: F64 = np.zeros(0)
         self._speed: F64 = np.zeros(0)
 
     def settle(self, jobs: ActiveJobs, snap: Snapshot, intent: Intent, /) -> PlacementChange:
         """See `PlacementModel`."""
-        self._gpus, self._speed = intent.gpus(snap).copy(), np.ones(len(jobs))
-        if intent.size is not None and snap.sizes is not None:
-            rows = (intent.size >= 0).nonzero()[0]
-            self._speed[rows] = snap.sizes.rate[intent.size[rows]]
-        return change_to(jobs, intent.target, self._gpus != jobs.gpus)
+        super().settle(jobs, snap, intent)
+        self._gpus, kind, size = intent.gpus(snap).copy(), self._kind, intent.size
+        self._speed = np.ones(len(jobs))
+        if intent.kind is not None:
+            self._speed = self._rates[jobs.job_id, kind]
+        if size is not None and snap.sizes is not None:
+            rows, on_type = (size >= 0).nonzero()[0], snap.sizes.on_type
+            self._speed[rows] = (
+                snap.sizes.rate[size[rows]]
+                if intent.kind is None or on_type is None
+                else on_type[size[rows], kind[rows]]
+            )
+        differs = (kind != jobs.on_type) | (self._gpus != jobs.gpus)
+        return change_to(jobs, intent.target, differs)
 
     def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
         """See `PlacementModel`."""
+        super().enter(jobs, rows)
         jobs.gpus[rows], jobs.speed[rows] = self._gpus[rows], self._speed[rows]

@@ -427,8 +427,7 @@ class IdealCluster:
 
 
 def _anywhere(known: TraceKnowledge, n: int, types: int) -> PlacementModel:
-    if known.sizes is not None and types == 1:
-        return OnSizes()
-    if known.rates is None and types == 1:
+    if known.sizes is None and known.rates is None and types == 1:
         return Anywhere()
-    return OnTypes(np.ones((n, types)) if known.rates is None else known.rates)
+    rates = np.ones((n, types)) if known.rates is None else known.rates
+    return OnTypes(rates) if known.sizes is None else OnSizes(rates)
