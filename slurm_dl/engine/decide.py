@@ -93,7 +93,9 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
-    shapes, stuck = waiting_shapes(snap, target.intent, target.served, settings.window)
+    shapes, stuck = waiting_shapes(
+        snap, target.intent, target.served, settings.window, target.types
+    )
     shapes |= given_back(snap)
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.engine.intent import Intent
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.target import Rows
@@ -95,7 +96,7 @@ def moved_rows(snap: Snapshot) -> dict[int, Shape]:
 
 
 def waiting_shapes(
-    snap: Snapshot, intent: Intent, served: Rows, most: int
+    snap: Snapshot, intent: Intent, served: Rows, most: int, types: EligibleNodes = anywhere
 ) -> tuple[dict[int, Shape], bool]:
     """Sizes in which waiting jobs are to start, by row, and whether any finds no room now.
 
@@ -107,6 +108,7 @@ def waiting_shapes(
     Args:
         served: Rows of the managed live jobs as they are served, best first.
         most: Waiting jobs that are placed at most.
+        types: Nodes of the type that the policy chose for a job.
     """
     sizes, size = snap.sizes, intent.size
     if sizes is None or size is None:
@@ -121,7 +123,7 @@ def waiting_shapes(
         if JobId(int(snap.jobs.job_id[row])) in busy:
             continue
         if size[row] < 0:
-            need = needs.of(row)
+            need = narrowed(needs.of(row), types(row))
             nodes = room.place(need, within=open_)
             stuck |= nodes is None
             if nodes is not None:
@@ -130,6 +132,7 @@ def waiting_shapes(
         found[row] = shape_of(sizes, int(size[row]))
         for i in range(int(size[row]), sizes.of(row).start - 1, -1):
             need = ResourceRequests(at_shapes(snap, {row: shape_of(sizes, i)})).of(row)
+            need = narrowed(need, types(row))
             nodes = room.place(need, within=open_)
             if nodes is not None:
                 room.take(need, nodes)

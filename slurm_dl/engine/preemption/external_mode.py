@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
@@ -27,10 +28,12 @@ from slurm_dl.engine.preemption.unpack_pairs import split
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, undone
 from slurm_dl.engine.target import Rows
+from slurm_dl.engine.waiting_sizes import at_shapes, shape_of
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.arithmetic.supply_and_demand import type_held
@@ -113,7 +116,7 @@ class ExternalEngine:
         drafts = [*drafts, *splits]
         drafts += upgrades(
             snap,
-            intent.kind,
+            intent,
             context.candidates,
             [*snap.handovers, *drafts],
             settings.preemption,
@@ -205,7 +208,7 @@ def _why_open(handover: Handover) -> str:
 
 def upgrades(
     snap: Snapshot,
-    kind: I16 | None,
+    intent: Intent,
     candidates: Victims,
     under_way: Collection[Handover],
     limits: Preemption,
@@ -219,18 +222,20 @@ def upgrades(
     each job had best run. A job that runs on a slower one stays there until another job wants its
     GPUs, or until GPUs of the better type are free: then it is moved, at the end of its lease and
     under all limits of a preemption, if what is left of its work is done sooner by more than the
-    restart takes. No job waits for what is taken from it.
+    restart takes. No job waits for what is taken from it. An elastic job goes on there in the size
+    that it should have, or the largest smaller one that has room.
 
     Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
     Workloads" (Gavel), OSDI 2020, section 5: each round places jobs anew, whether or not others
     wait.
 
     Args:
-        kind: ``(n,)`` type of GPUs that each job should hold; None: types are not told apart.
+        intent: Types and sizes that jobs should have.
         under_way: Hand-overs that are under way or begin; their nodes are spoken for.
         types: Nodes of the type that the policy chose for a job.
         within: Nodes on which the job at a row may be.
     """
+    kind = intent.kind
     if kind is None or snap.rates is None or types is anywhere or not limits.enabled:
         return []
     rows, saves_s = _worth_it(snap, kind, candidates, under_way, limits)
@@ -238,7 +243,7 @@ def upgrades(
         return []
     seats = named(snap.seen.nodes, {name for h in under_way for name in h.seats})
     open_ = ~(sealed_nodes(snap, under_way) | seats)
-    available, needs = FreeResources.free_in(snap), ResourceRequests(snap)
+    available = FreeResources.free_in(snap)
     most_gpus = min(limits.max_gpus_per_hour or math.inf, limits.most_gpus)
     gpus = snap.preempted_gpus_last_hour if limits.max_gpus_per_hour else 0.0
     first = next_id(snap, under_way)
@@ -250,9 +255,13 @@ def upgrades(
         right = types(row)
         if right is None or gpus + float(counted[row]) > most_gpus:
             continue
-        need = narrowed(needs.of(row), within(row))
-        nodes = available.place(need, within=right & open_)
-        if nodes is None:
+        for shape in _sizes_there(snap, intent, row):
+            there = snap if shape is None else at_shapes(snap, {row: shape})
+            need = narrowed(ResourceRequests(there).of(row), within(row))
+            nodes = available.place(need, within=right & open_)
+            if nodes is not None:
+                break
+        else:
             continue
         available.take(need, nodes)
         gpus += float(counted[row])
@@ -263,13 +272,21 @@ def upgrades(
                 handover_id=HandoverId(first + len(moves)),
                 opened_s=snap.now_s,
                 beneficiaries=(),
-                victims=(victim_of(snap, row),),
+                victims=(victim_of(snap, row, shape),),
                 nodes=names,
                 purpose="reshape",
                 seats=names,
             )
         )
     return moves
+
+
+def _sizes_there(snap: Snapshot, intent: Intent, row: int) -> list[Shape | None]:
+    """Sizes for the job at *row* on another type, the best first; None: the one it has."""
+    sizes, size = snap.sizes, intent.size
+    if sizes is None or size is None or size[row] < 0:
+        return [None]
+    return [shape_of(sizes, i) for i in range(int(size[row]), sizes.of(row).start - 1, -1)]
 
 
 def _worth_it(

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from slurm_dl.engine.placing.eligible_nodes import anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
 from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
 from slurm_dl.engine.preemption.mode import DecisionContext
@@ -62,6 +63,7 @@ class _Growth:
     ) -> None:
         snap, intent, candidates = context.snap, context.intent, context.candidates
         self._snap, self._intent, self._surplus = snap, intent, surplus
+        self._types = context.types if settings.placement.steer else anywhere
         self._limits = settings.preemption
         seats = named(snap.seen.nodes, {name for h in under_way for name in h.seats})
         self._open = snap.seen.nodes.up & ~(sealed_nodes(snap, under_way) | seats)
@@ -69,7 +71,7 @@ class _Growth:
         self._room = surplus.free(snap)
         # Free GPUs that waiting jobs are about to get are not there for others.
         for row in intent.target[snap.jobs.state[intent.target] == PENDING].tolist():
-            need = context.needs.of(row)
+            need = narrowed(context.needs.of(row), self._types(row))
             nodes = self._room.place(need, within=self._open)
             if nodes is not None:
                 self._room.take(need, nodes)
@@ -108,6 +110,7 @@ class _Growth:
                 return None
             shape = shape_of(sizes, i)
             need = ResourceRequests(at_shapes(self._snap, {row: shape})).of(row)
+            need = narrowed(need, self._types(row))
             givers = self._givers_for(room, need)
             if givers is None:
                 continue
