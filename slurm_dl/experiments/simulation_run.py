@@ -200,7 +200,8 @@ def run(
         assert chosen.made is not None  # noqa: S101 - `choose` makes one where there is no Slurm
         where: PlacementModel | None = None
         if cluster.measured:
-            where = OnMeasured(trace, shape)
+            adapts = chosen.wish.policy in presets.find(chosen.preset).adapts
+            where = OnMeasured(trace, shape, adapts=adapts)
             known = dataclasses.replace(known, sizes=where.sizes)
         elif cluster.placement.scheme is not None:
             if known.rates is not None:

@@ -26,7 +26,7 @@ ALSO = {
     "slurm_dl.model.plugins": {"importlib"},
     "slurm_dl.model.bounds": {"re"},
     "slurm_dl.model.shape": {"re"},
-    "slurm_dl.policies.arithmetic.assignment": {"scipy"},
+    "slurm_dl.policies.arithmetic.assignment": {"contextlib", "ctypes", "scipy"},
     "slurm_dl.policies.arithmetic.lp_solver": {"clarabel", "scipy"},
     "slurm_dl.policies.arithmetic.matching": {"scipy"},
     "slurm_dl.policies.grouper": {"re"},

@@ -76,8 +76,8 @@ def choices(snap: Snapshot, row: int) -> list[Choice]:
 
 
 def factor(snap: Snapshot, row: int, choice: Choice) -> float:
-    """The restart factor, 1 where the job stays or holds nothing."""
-    if row not in HELD or HELD[row] == choice[:2]:
+    """The restart factor, 1 where the job stays."""
+    if HELD.get(row) == choice[:2]:
         return 1.0
     age_s, restarts = NOW_S - snap.memory.first_submit_s[row], snap.jobs.restarts[row]
     assert snap.setup_s is not None
@@ -93,17 +93,18 @@ def sia_cost(snap: Snapshot, given: Sequence[Choice | None], power: float = -0.5
             continue
         lowest = min(v for _, _, v in choices(snap, row))
         gpus = min(g for g, _, v in choices(snap, row) if v == lowest)
-        value = max(choice[2] / lowest * gpus * factor(snap, row, choice), 1e-6) ** power
+        keeps = factor(snap, row, choice) if row in HELD else 1.0
+        value = max(choice[2] / lowest * gpus * keeps, 1e-6) ** power
         total += value if power < 0 else -(value + 1.1)
     return total
 
 
 def pollux_cost(snap: Snapshot, given: Sequence[Choice | None]) -> float:
-    """Sum of 1 / speed-up over the fair share, rounded up to whole GPUs; 30 without GPUs."""
+    """Sum of 1 / speed-up over the fair share, rounded up to whole GPUs; 10 without GPUs."""
     share, total = math.ceil(6 / len(given)), 0.0
     for row, choice in enumerate(given):
         if choice is None:
-            total += 30
+            total += 10
             continue
         least = min(g for g, _, _ in choices(snap, row))
         fair = max(v for g, _, v in choices(snap, row) if g <= max(share, least))
@@ -161,7 +162,7 @@ def drawn(seed: int) -> Snapshot:
 def test_no_other_answer_is_better(
     policy: str, parameters: dict[str, float], cost: Callable[..., float], seed: int
 ) -> None:
-    """Ages are whole minutes, as ages count in steps of quantum_s."""
+    """Ages are minutes, so that a start is always worth more than none."""
     snap = drawn(seed)
     found = given(policy, snap, **parameters)
 

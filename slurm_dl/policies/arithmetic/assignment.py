@@ -16,6 +16,9 @@ scheduling", SOSP 2023, section 3.4.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -80,16 +83,16 @@ def _room_for(options: Options, capacity: F64) -> F64:
 def _rows(options: Options, n: int, capacity: F64) -> tuple[I64, I64, F64, F64]:
     """Entries (row, column, value) of the constraints, and the bound of each row."""
     column, typed = np.arange(len(options.job)), options.kind >= 0
-    row, columns = (
-        [options.job, np.where(typed, n + options.kind, 0)[typed]],
-        [column, column[typed]],
-    )
-    value, bound = [np.ones(len(column)), options.gpus[typed]], [np.ones(n), capacity]
+    row, columns = [options.job, n + options.kind[typed]], [column, column[typed]]
+    # Rows of GPUs are shares of the capacity: HiGHS has one tolerance for all rows.
+    room = np.maximum(_room_for(options, capacity), 1e-9)
+    value = [np.ones(len(column)), (options.gpus / room)[typed]]
+    bound = [np.ones(n), np.ones(len(capacity))]
     if not typed.all():
         row.append(np.full(len(column), n + len(capacity)))
         columns.append(column)
-        value.append(options.gpus)
-        bound.append(capacity.sum(keepdims=True))
+        value.append(options.gpus / capacity.sum())
+        bound.append(np.ones(1))
     return (
         np.concatenate(row),
         np.concatenate(columns),
@@ -104,18 +107,34 @@ def _exact(options: Options, n: int, capacity: F64, limit_s: float) -> Assigned 
     row, column, value, bound = _rows(options, n, capacity)
     k = len(options.job)
     rows = sparse.coo_array((value, (row, column)), shape=(len(bound), k)).tocsr()
-    found = optimize.milp(
-        -options.worth,
-        constraints=optimize.LinearConstraint(rows, -np.inf, bound),
-        integrality=np.ones(k),
-        bounds=optimize.Bounds(0, 1),
-        # The default, 1e-4 of the whole, can be worth a small job.
-        options={"time_limit": limit_s, "mip_rel_gap": 0.0},
-    )
+    with _stdout_is_stderr():
+        found = optimize.milp(
+            -options.worth,
+            constraints=optimize.LinearConstraint(rows, -np.inf, bound),
+            integrality=np.ones(k),
+            bounds=optimize.Bounds(0, 1),
+            # The default gap, 1e-4 of the whole, can be worth a small job. Presolving takes 10
+            # times as long as the search.
+            options={"time_limit": limit_s, "mip_rel_gap": 0.0, "presolve": False},
+        )
     if found.x is None:
         return None
     option = _given(options, n, found.x > 0.5)  # noqa: PLR2004 - 0 or 1, but for rounding
     return Assigned(option, _worth(options, option), -float(found.mip_dual_bound))
+
+
+@contextlib.contextmanager
+def _stdout_is_stderr() -> Iterator[None]:
+    """HiGHS 1.8 prints a line of its own now and then, whatever it is told, by C's stdio."""
+    libc = ctypes.CDLL(None)
+    kept = libc.dup(1)
+    try:
+        libc.dup2(2, 1)
+        yield
+    finally:
+        libc.fflush(None)
+        libc.dup2(kept, 1)
+        libc.close(kept)
 
 
 def _rounded(options: Options, n: int, capacity: F64, limit_s: float) -> Assigned:

@@ -29,7 +29,8 @@ class Pollux(SizeAndType):
     """The sizes with the least sum of slow-downs against a fair share.
 
     Attributes:
-        idle: Slow-down that a job without GPUs counts, above 0.
+        idle: Slow-down that a job without GPUs counts, above 0. A job waits until its age is more
+            than a restart / (idle - 1), whatever is free.
     """
 
     name = "pollux"
@@ -51,7 +52,7 @@ class Pollux(SizeAndType):
         "GPU types the fair share is on the type that is best for the job. With more than "
         "exact_jobs jobs the linear relaxation is rounded."
     )
-    idle: Positive = 30.0
+    idle: Positive = 10.0
 
     def worth(self, what: Candidates, /) -> F64:
         """See `SizeAndType`."""

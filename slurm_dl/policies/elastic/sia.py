@@ -66,6 +66,8 @@ class Sia(SizeAndType):
         """See `SizeAndType`."""
         lowest = what.least(what.rate)
         gpus = what.least(np.where(what.rate == lowest, what.gpus, np.inf))
-        value = np.maximum(what.rate / lowest * gpus * what.keeps, _LEAST) ** self.fairness
+        # A job without GPUs has no work under way that a start would stop.
+        keeps = np.where(what.waits, 1.0, what.keeps)
+        value = np.maximum(what.rate / lowest * gpus * keeps, _LEAST) ** self.fairness
         worth: F64 = self.idle - value if self.fairness < 0 else self.idle + value
         return worth

@@ -36,8 +36,8 @@ class Candidates:
     """Pairs of size and type that n jobs could be given; those of one job stand together.
 
     Attributes:
-        held: ``(k,)`` bool, what the job holds now.
-        keeps: ``(k,)`` what is left of the rate by a restart, 0 to 1; 1 where none is needed.
+        waits: ``(k,)`` bool, the job holds no GPUs.
+        keeps: ``(k,)`` what is left of the rate by a start, 0 to 1; 1 for what the job holds.
     """
 
     rows: I64  # ``(n,)`` rows of the jobs, first eligible first
@@ -46,7 +46,7 @@ class Candidates:
     kind: I64  # ``(k,)`` GPU type; -1: any
     gpus: F64  # ``(k,)``
     rate: F64  # ``(k,)`` speed, above 0
-    held: Bool
+    waits: Bool
     keeps: F64
     capacity: F64  # ``(t,)`` GPUs of each type
 
@@ -69,12 +69,12 @@ class SizeAndType(PolicyDefaults):
     """
 
     quantum_s: Positive = 60.0
-    exact_jobs: Count = 300
+    exact_jobs: Count = 1000
     limit_s: Positive = 10.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        what = candidates(snap, self.quantum_s)
+        what = candidates(snap)
         size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
         kind = np.full(len(snap.jobs), -1, dtype=np.int16)
         if len(what.job):
@@ -107,12 +107,8 @@ class SizeAndType(PolicyDefaults):
         return assign(options, n, what.capacity, relaxed=relaxed, limit_s=self.limit_s).option
 
 
-def candidates(snap: Snapshot, quantum_s: float) -> Candidates:
-    """What the jobs that take part could be given.
-
-    Args:
-        quantum_s: Ages count in whole such steps of the clock.
-    """
+def candidates(snap: Snapshot) -> Candidates:
+    """What the jobs that take part could be given."""
     jobs, sizes, rows = snap.jobs, snap.sizes, by_arrival(snap)
     place = np.full(len(jobs), -1)
     place[rows] = np.arange(len(rows))
@@ -136,8 +132,7 @@ def candidates(snap: Snapshot, quantum_s: float) -> Candidates:
     runs = jobs.state[row] == RUNNING
     held = runs & (gpus[at] == jobs.gpus[row]) & (holds == kind)
     restart_s = np.full(len(jobs), _RESTART_S) if snap.setup_s is None else snap.setup_s
-    now_s = math.floor(snap.now_s / quantum_s) * quantum_s
-    age_s = np.maximum(now_s - snap.memory.first_submit_s, 0.0)
+    age_s = np.maximum(snap.now_s - snap.memory.first_submit_s, 0.0)
     factor = reallocation_factor(age_s, jobs.restarts.astype(np.float64), restart_s)
     up = snap.seen.nodes.gpus[snap.seen.nodes.up].sum(keepdims=True).astype(np.float64)
     return Candidates(
@@ -147,9 +142,8 @@ def candidates(snap: Snapshot, quantum_s: float) -> Candidates:
         kind=kind if by_type else np.full(len(kind), -1),
         gpus=gpus[at],
         rate=rate[at, kind],
-        held=held,
-        # A job that holds no GPUs has nothing to lose.
-        keeps=np.where(held | ~runs, 1.0, factor[row]),
+        waits=~runs,
+        keeps=np.where(held, 1.0, factor[row]),
         capacity=gpus_by_type(snap) if by_type else up,
     )
 

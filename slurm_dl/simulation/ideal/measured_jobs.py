@@ -4,6 +4,9 @@ A job is put on the node with most free GPUs, again and again until it has all i
 goes on epoch by epoch, each at a speed of its own, and the time to the end of an epoch is rounded
 to whole seconds (petuum/adaptdl@c793c70 ``simulator/simulator.py``, ``tiresias.py``). A job that is
 to have another size is stopped, and starts again in it.
+
+A job keeps the batch that it was submitted with, or has the best one for what it holds and for the
+epoch it is in, as the jobs of Pollux have.
 """
 
 from __future__ import annotations
@@ -49,6 +52,9 @@ what `DecisionTimes` takes for an error of rounding with rounds of 60 s.
 class OnMeasured(Anywhere):
     """See the module.
 
+    Args:
+        adapts: Batches adapt.
+
     Attributes:
         sizes: Of each job: every number of GPUs up to the most that its application may have.
 
@@ -56,8 +62,9 @@ class OnMeasured(Anywhere):
         ConfigError: *trace* has no measured models, or *shape* nodes that were not measured.
     """
 
-    def __init__(self, trace: Trace, shape: ClusterShape) -> None:
+    def __init__(self, trace: Trace, shape: ClusterShape, *, adapts: bool = False) -> None:
         self._models, self._batch = _models(trace), _batches(trace)
+        self._adapts = adapts
         self._node_gpus = shape.nodes().gpus.astype(np.float64)
         if self._node_gpus.max() > NODE_GPUS or len(shape.gpu_types) > 1:
             msg = f"cluster {shape}: jobs were measured on nodes of {NODE_GPUS} GPUs of one type"
@@ -66,7 +73,7 @@ class OnMeasured(Anywhere):
         asked = [
             (m, int(g), b) for m, g, b in zip(self._models, trace.gpus, self._batch, strict=True)
         ]
-        known = {one: _sizes(*one) for one in set(asked)}
+        known = {one: _adapted(one[0]) if adapts else _sizes(*one) for one in set(asked)}
         self.sizes = tuple(known[one] for one in asked)
         step_s = {(m, g, b): m.foreseen_step_s(g, b) for m, g, b in known}
         self._step_s = [step_s[one] for one in asked]
@@ -84,8 +91,11 @@ class OnMeasured(Anywhere):
             if jobs.running[row]:
                 passed_s = now_s - float(jobs.since_s[row])
                 epoch, progress = self._after(job, max(0.0, passed_s - float(jobs.lag_s[row])))
-            left = model.foreseen_steps(epoch, self._batch[job])
-            jobs.left_s[row] = left * self._step_s[job]
+            if self._adapts:
+                jobs.left_s[row] = _left_alone_s(model, epoch, progress)
+            else:
+                left = model.foreseen_steps(epoch, self._batch[job])
+                jobs.left_s[row] = left * self._step_s[job]
             jobs.progress[row] = progress / model.ends[-1]
 
     def settle(self, jobs: ActiveJobs, snap: Snapshot, intent: Intent, /) -> PlacementChange:
@@ -133,6 +143,8 @@ class OnMeasured(Anywhere):
 
     def _rates(self, job: int) -> F64:
         placement: Placement = tuple(self._held[job].values())
+        if self._adapts:
+            return self._models[job].best_rates(placement)
         return self._models[job].rates(placement, self._batch[job])
 
     def _left_s(self, job: int) -> float:
@@ -183,6 +195,27 @@ def _sizes(model: MeasuredModel, gpus: int, batch: int) -> JobSizes:
         rate=step_s[gpus] / np.array([step_s[count] for count in counts]),
         asked=counts.index(gpus),
     )
+
+
+def _adapted(model: MeasuredModel) -> JobSizes:
+    """Sizes with the best batch in each, by the time that a whole job takes; 1 GPU is the first."""
+    took_s = list[float]()
+    for count in range(1, model.most_gpus() + 1):
+        try:
+            rates = model.best_rates(packed(count))
+        except NotMeasuredError:
+            break
+        took_s.append(float((np.diff(model.ends) / rates).sum()))
+    gpus = np.arange(1.0, len(took_s) + 1)
+    return JobSizes(gpus=gpus, nodes=np.ceil(gpus / NODE_GPUS), rate=took_s[0] / np.array(took_s))
+
+
+def _left_alone_s(model: MeasuredModel, epoch: int, progress: float) -> float:
+    """Seconds that a job would need on one GPU, with the best batches."""
+    if epoch >= model.epochs:
+        return 0.0
+    ends = np.append(progress, model.ends[epoch + 1 :])
+    return max(1.0, float((np.diff(ends) / model.best_rates((1,))[epoch:]).sum()))
 
 
 def _models(trace: Trace) -> list[MeasuredModel]:

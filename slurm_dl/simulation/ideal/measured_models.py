@@ -16,6 +16,7 @@ that somebody names:
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import functools
 import math
@@ -114,6 +115,12 @@ _MOST_LOCAL: Final = {"yolov3": 8}
 _ALONE: Final = frozenset({"ncf"})
 """Applications that the artifact never gives more than one GPU if it chooses (simulator.py)."""
 
+_FIXED_BATCH: Final = {"ncf": 32_768}
+"""Applications whose batch does not adapt (applications.py)."""
+
+_TRIED_BATCHES: Final = 20
+"""Batches among which the best one is sought, from the least to the most that a size allows."""
+
 _ROUNDING: Final = 1e-8
 
 Placement = tuple[int, ...]  # GPUs on each node of a job
@@ -155,6 +162,7 @@ class MeasuredModel:
             msg = f"{folder}: validation-*.csv: progress does not increase from epoch to epoch"
             raise ConfigError(msg)
         self._rates: dict[tuple[Placement, int], F64] = {}
+        self._best: dict[Placement, F64] = {}
 
     def rates(self, placement: Placement, batch: int) -> F64:
         """``(epochs,)`` progress a second in each epoch of a job with this batch."""
@@ -170,6 +178,33 @@ class MeasuredModel:
                 raise ConfigError(msg)
             self._rates[key] = rates
         return self._rates[key]
+
+    def best_rates(self, placement: Placement) -> F64:
+        """``(epochs,)`` progress a second in each epoch with the batch that is best there.
+
+        Batches are tried from the least to the most that was measured, in equal ratios.
+        """
+        if placement not in self._best:
+            gpus = sum(placement)
+            least, most = min(self._trained), max(self._trained)
+            found = np.zeros(self.epochs)
+            start = max(least, self._least_local * gpus)
+            tried = np.unique(np.geomspace(start, most, _TRIED_BATCHES).round().astype(int))
+            fixed = _FIXED_BATCH.get(self.name)
+            for batch in tried.tolist() if fixed is None else [fixed]:
+                if start > most:
+                    break
+                local, more = self._split(batch, gpus, alone=batch > least)
+                inside = self._least_local <= local <= self._most_local
+                if inside and gpus * local * (more + 1) >= least:
+                    with contextlib.suppress(NotMeasuredError):
+                        found = np.maximum(found, self.rates(placement, batch))
+            if not found.all():
+                spot = "+".join(map(str, placement))
+                msg = f"{self.name} was not measured on {spot} GPUs"
+                raise NotMeasuredError(msg)
+            self._best[placement] = found
+        return self._best[placement]
 
     def duration_s(self, gpus: int, batch: int) -> float:
         """Seconds of a whole job on as few nodes as can be."""
@@ -193,8 +228,9 @@ class MeasuredModel:
         steps = self._between(batch, 1)
         return max(1.0, float(steps[-1] - steps[epoch]))
 
-    def most_gpus(self, batch: int) -> int:
-        """The largest size of an elastic job with this batch."""
+    def most_gpus(self, batch: int | None = None) -> int:
+        """The largest size of an elastic job with this batch; None: with any."""
+        batch = max(self._trained) if batch is None else batch
         most = 1 if self.name in _ALONE else batch // self._least_local
         return min(most, MOST_NODES * NODE_GPUS)
 

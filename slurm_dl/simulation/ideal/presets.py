@@ -41,6 +41,7 @@ class Preset:
             its rounds are then those of `gavel_rounds`. Empty: none.
         measured: Jobs of a trace with measured models go on nodes as `measured_jobs` has them, and
             may be of other sizes.
+        adapts: Policies under which the batches of measured jobs adapt to their sizes.
         from_zero: Its rounds count from the zero of the trace, not from the first submission.
     """
 
@@ -58,6 +59,7 @@ class Preset:
     cluster: str = ""  # The cluster it was published for; empty: none
     steadiness: float = 10.0  # See `engine.sized_target.steady`
     measured: bool = False
+    adapts: frozenset[str] = frozenset()
     from_zero: bool = False
 
     def costs(self, trace: Trace) -> Costs:
@@ -108,6 +110,25 @@ _PLAIN: Final = frozenset({"fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf"})
 _GAVEL: Final = frozenset(name for name in registry.POLICIES if name.startswith("gavel_"))
 
 _ELASTIC: Final = frozenset({"optimus", "afs", "sidecar", "sia", "pollux"})
+
+_POLLUX: Final = Preset(
+    about="Pollux' simulator (OSDI 2021): its measured models, if the trace has them, with batches "
+    "that adapt under pollux and sia; 2 queues at 16 GPU-h, by arrival; decides every 60 s; 30 s a "
+    "start",
+    readings={
+        name: PolicyReading(policy="arrival_las", parameters={"thresholds_gpu_s": (57_600.0,)})
+        for name in ("discrete_las", "arrival_las")
+    },
+    others=_ELASTIC,
+    clockwork=DecisionTimes(round_s=60.0),
+    restart_s=30.0,
+    start_s=30.0,
+    cluster="16x4",
+    steadiness=0.0,
+    measured=True,
+    adapts=frozenset({"pollux", "sia"}),
+    from_zero=True,
+)
 
 _WHOLE_SECONDS: Final = DecisionTimes(tick_s=1.0)
 
@@ -165,23 +186,12 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             others=frozenset({"srtf", "srsf"}),
             charges="muri",
         ),
-        "pollux-artifact": Preset(
-            about="Pollux' simulator (OSDI 2021): its measured models, if the trace has them; 2 "
-            "queues at 16 GPU-h, by arrival; decides every 60 s; 30 s a start",
-            readings={
-                name: PolicyReading(
-                    policy="arrival_las", parameters={"thresholds_gpu_s": (57_600.0,)}
-                )
-                for name in ("discrete_las", "arrival_las")
-            },
-            others=_ELASTIC,
-            clockwork=DecisionTimes(round_s=60.0),
-            restart_s=30.0,
-            start_s=30.0,
-            cluster="16x4",
-            steadiness=0.0,
-            measured=True,
-            from_zero=True,
+        "pollux-artifact": _POLLUX,
+        "pollux-adaptive": replace(
+            _POLLUX,
+            about="as pollux-artifact, and batches adapt under optimus, afs and sidecar as well",
+            readings={},
+            adapts=_ELASTIC,
         ),
         "lucid": Preset(
             about="rules of Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, by "
