@@ -39,7 +39,7 @@ def main() -> None:
     made = torch.Generator().manual_seed(1)
     part = elastic.split(BATCH, ranks, most_local=MOST_LOCAL, mode="gpu")
     inputs = torch.randn(STEPS * part.batch, 6, generator=made)
-    labels = torch.randint(0, 3, (len(inputs),), generator=made)
+    labels = (inputs @ torch.randn(6, 3, generator=made)).argmax(1)
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     model = DistributedDataParallel(layers)

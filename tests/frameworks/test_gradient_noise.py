@@ -42,7 +42,7 @@ def test_four_ranks_measure_what_one_process_computes(
 
     steps = json.loads(told.read_text())
     assert len(steps) == 6
-    sums = np.zeros(3)
+    sums, gains = np.zeros(3), []
     for step in steps:
         gpus, local, passes, batch = step["part"]
         assert (gpus, local, passes, batch) == (4, 4, 2, 32)
@@ -56,7 +56,8 @@ def test_four_ranks_measure_what_one_process_computes(
         assert step["sqr"] == pytest.approx(sqr, rel=1e-5)
         assert step["var"] == pytest.approx(var, rel=1e-5)
         gain = (var / BATCH + sqr) / (var / batch + sqr)
-        assert 1 < gain < batch / BATCH
+        gains.append(gain)
         assert step["rate"] == pytest.approx(RATE * gain, rel=1e-5)
         # The step was made along the mean of all gradients, at that rate.
         assert np.array(step["moved"]) == pytest.approx(mean, abs=1e-5)
+    assert any(1.1 < gain < 0.9 * batch / BATCH for gain in gains)
