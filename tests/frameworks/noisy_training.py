@@ -10,6 +10,7 @@ import contextlib
 import copy
 import json
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -82,6 +83,7 @@ def main() -> None:
     if rank == 0:
         Path(sys.argv[1]).write_text(json.dumps(noted))
     dist.barrier()
+    time.sleep(0.5)  # gloo's thread frees its last tensors: PyTorch 2.13 aborts if it cannot
     dist.destroy_process_group()
 
 
