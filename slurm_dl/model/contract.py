@@ -23,8 +23,9 @@ Requeuer = Literal["daemon", "job"]
 
 OrElse = Literal["run", "cancel"]  # Fate of a job whose deadline cannot be promised
 
-Batch = Literal["fixed", "gpu"]
-"""The global batch of a job in another size: it stays, or it grows with the GPUs."""
+Batch = Literal["fixed", "gpu", "elan", "adapt"]
+"""The global batch of a job in another size: it stays, or it grows with the GPUs, as soon as each
+has few samples of it, or as the noise of the gradient allows."""
 
 
 DEFAULT_GRACE_S = 120.0  # Grace of a job that does not say another, seconds; dlsubmit's default too

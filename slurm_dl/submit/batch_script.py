@@ -160,6 +160,7 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "dlrun": UserText(request.dlrun),
         "run_base": UserText(request.run_base),
         "model": None if request.model is None else UserText(request.model),
+        "batch": request.batch if request.sizes else None,
         "name": UserText(request.name),
         "sweep": None if request.sweep is None else request.sweep.case(),
         "command": _command(request),

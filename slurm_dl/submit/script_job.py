@@ -282,6 +282,7 @@ def _wrapped(
             "dlrun": UserText(request.dlrun),
             "run_base": UserText(option_values.clean_text(request.run_base(), "--run-dir")),
             "model": UserText(model) if isinstance(model, str) else None,
+            "batch": None,
         },
         where,
     )

@@ -33,9 +33,10 @@ ALSO = {
     "slurm_dl.policies.policy_file": {"difflib", "importlib", "re", "sys"},
     "slurm_dl.estimates.similar_jobs": {"difflib"},
     "slurm_dl.estimates.boosted_trees": {"sklearn", "threadpoolctl", "warnings"},
+    "slurm_dl.estimates.goodput": {"scipy"},
 }
 """Entry points of a site's own policies, schemes and rules are looked up there; names are compared,
-run times learned, and linear programs solved."""
+run times and speeds learned, and linear programs solved."""
 
 
 CALLBACKS = {

@@ -76,7 +76,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "bid": st.none() | st.integers(0, 10**12),
     "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
     "asked": st.none() | SHAPES,
-    "batch": st.sampled_from(["fixed", "gpu"]),
+    "batch": st.sampled_from(["fixed", "gpu", "elan", "adapt"]),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }

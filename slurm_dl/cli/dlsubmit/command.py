@@ -102,8 +102,8 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 )
 @click.option(
     "--batch",
-    metavar="fixed|gpu",
-    help="With --sizes: the global batch stays, or grows with the GPUs; else fixed.",
+    metavar="fixed|gpu|elan|adapt",
+    help="With --sizes: the global batch stays, or grows with the GPUs, late or by its noise.",
 )
 @click.option("--share", is_flag=True, help="Half a GPU, beside one other such job.")
 @click.option(
