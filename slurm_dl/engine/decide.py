@@ -44,6 +44,7 @@ from slurm_dl.engine.waiting_sizes import (
     at_least_sizes,
     at_shapes,
     given_back,
+    last_sizes,
     live_elastic,
     moved_rows,
     note_sizes,
@@ -94,7 +95,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
     shapes, stuck = waiting_shapes(snap, target.intent, target.served, settings.window)
-    shapes |= given_back(snap)
+    shapes = last_sizes(snap) | shapes | given_back(snap)
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
     change = SizeChange(stuck=stuck, unsized=unsized(shown, shapes))
