@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from slurm_dl.job import tool_process
-from slurm_dl.job.controller import MOST_BYTES, with_preemption
+from slurm_dl.job.controller import MOST_BYTES, with_ack, with_preemption
 from slurm_dl.job.tool_process import one_word
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
@@ -204,13 +204,20 @@ class Actor:
     def _shrink(self, action: Shrink) -> None:
         """Slurm takes the other nodes at once, and refuses to take that of the batch script.
 
-        Start time and restart count stay, and what runs on the nodes given up is killed (22.05.8).
+        Start time and restart count stay, and what runs on the nodes given up is killed. Until the
+        database has the job's new record, and without one for the rest of the run, Slurm refuses
+        other updates of the job ("the DB index is being set"); so the acknowledgement, which is of
+        this same run, is taken out at the same time. (All of it measured on 22.05.8.)
         """
         if not action.nodes:
             msg = f"job {action.run.job_id} is to keep no node; nothing was done to it"
             raise ClusterError(msg)
         now = self._same_run(action.run)
-        update_address(self._slurm, now.address, f"NodeList={node_list(action.nodes)}")
+        settings = [f"NodeList={node_list(action.nodes)}"]
+        comment = None if "\ufffd" in now.comment else with_ack(now.comment, None)
+        if comment is not None and comment != now.comment:
+            settings.append(f"Comment={comment}")
+        update_address(self._slurm, now.address, *settings)
 
     def _may_preempt(self) -> None:
         if self._no_preemption:
