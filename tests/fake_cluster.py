@@ -125,6 +125,7 @@ class FakeCluster(FakeSlurm):
                     acked_run=j.acked_run,
                     most_nodes=j.most_nodes,
                     sizes=j.sizes,
+                    in_place=j.in_place,
                     preempted_run=None if j.asked_s is None else j.restarts,
                 )
                 for j in listed
@@ -237,9 +238,10 @@ class FakeCluster(FakeSlurm):
     def _shrink(self, action: Shrink) -> None:
         """As Slurm 22.05: the record of the request stays."""
         job, kept = self._same_run(action.run), self._rows(action.nodes)
-        refuse_if(job.nodes[0] not in kept, "Invalid node name specified")
+        refuse_if(min(job.nodes) not in kept, "Invalid node name specified")
         job.gpus *= len(kept) / len(job.nodes)
         job.nodes = tuple(n for n in job.nodes if n in kept)
+        job.asked_s = job.acked_run = None
 
     def _change_request(self, action: Trim | Reshape) -> None:
         """As Slurm: a size that no node has is taken, and never starts."""
