@@ -40,8 +40,7 @@ LOOK_EVERY_S = 0.5  # While a signal is owed: how often to look whether there is
 
 RATE_LOOK_S = 5.0  # How often to look for the first report of a job whose rate is wanted
 
-WARNING_SPREAD_S = 65.0
-"""Slurm sends its warning before the time limit up to a minute early (sbatch(1), --signal)."""
+WARNING_SPREAD_S = 65.0  # Slurm warns up to a minute early (sbatch(1), --signal)
 
 TERM_SPREAD_S = 2.0
 """Slurm sends SIGTERM to every process of a job. Only if the command still runs this long after,
@@ -343,9 +342,7 @@ class Supervisor:
         self._withdraw(self._controller)
 
     def _has_shrunk(self, controller: JobController, until_s: float) -> bool:
-        if not self._may_shrink:
-            return False
-        after = wait_for_fewer(
+        after = self._may_shrink and wait_for_fewer(
             controller, self._environ, self._ranks, until_s=until_s, pause=self._pause, log=log
         )
         self._environ = after or self._environ

@@ -46,6 +46,7 @@ from slurm_dl.model.plan import (
     Plan,
     Reshape,
     SetSteer,
+    Shrink,
     Trim,
     TripBreaker,
 )
