@@ -28,6 +28,7 @@ from slurm_dl.model.plan import (
     Reshape,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Trim,
     Unseal,
@@ -124,6 +125,7 @@ class FakeCluster(FakeSlurm):
                     acked_run=j.acked_run,
                     most_nodes=j.most_nodes,
                     sizes=j.sizes,
+                    in_place=j.in_place,
                     preempted_run=None if j.asked_s is None else j.restarts,
                 )
                 for j in listed
@@ -212,6 +214,8 @@ class FakeCluster(FakeSlurm):
                 if self._job(run.job_id).state is not JobState.PENDING:
                     state = JobState.FAILED if ended else JobState.RUNNING
                     self._requeue(self._same_run(run, state))
+            case Shrink():
+                self._shrink(action)
             case Trim() | Reshape():
                 self._change_request(action)
             case _:
@@ -230,6 +234,14 @@ class FakeCluster(FakeSlurm):
             case Unseal(name=name):
                 refuse_if(not name.startswith(RESERVATION_PREFIX), f"{name} is not ours")
                 self.reservations.pop(name, None)
+
+    def _shrink(self, action: Shrink) -> None:
+        """As Slurm 22.05: the record of the request stays."""
+        job, kept = self._same_run(action.run), self._rows(action.nodes)
+        refuse_if(min(job.nodes) not in kept, "Invalid node name specified")
+        job.gpus *= len(kept) / len(job.nodes)
+        job.nodes = tuple(n for n in job.nodes if n in kept)
+        job.asked_s = job.acked_run = None
 
     def _change_request(self, action: Trim | Reshape) -> None:
         """As Slurm: a size that no node has is taken, and never starts."""

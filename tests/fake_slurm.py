@@ -45,6 +45,7 @@ class FakeJob:
         cpus, mem_mb: CPUs and memory (MB) on each node.
         ran_gpu_s: GPU-seconds of each of *runs*.
         sizes: Sizes in which it can run, as its comment says.
+        in_place: It can give nodes back while it runs, as its comment says.
         changed: Its size was changed while it waited.
     """
 
@@ -88,6 +89,7 @@ class FakeJob:
     mem_mb: int = 0
     ran_gpu_s: list[float] = field(default_factory=list)
     sizes: tuple[Shape, ...] = ()
+    in_place: bool = False
     changed: bool = False
 
     def ways(self) -> list[int]:
@@ -358,6 +360,9 @@ class FakeSlurm:
 
     def _requeue(self, job: FakeJob) -> None:
         job.end_run(self.now_s)
+        if job.nodes and job.in_place:
+            # What it gave back while it ran it asks for again.
+            job.gpus *= job.n_nodes / len(job.nodes)
         job.state, job.nodes, job.start_s = JobState.PENDING, (), 0.0
         job.restarts += 1
         job.submit_s = self.now_s

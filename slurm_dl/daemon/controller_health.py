@@ -18,7 +18,15 @@ from slurm_dl.daemon.published_state import ControllerHealthShown
 from slurm_dl.daemon.rate_limits import SlowDown
 from slurm_dl.engine.leases import lease_of
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.plan import Action, OpenHandover, Requeue, SetSiteFactor, Signal, handover_of
+from slurm_dl.model.plan import (
+    Action,
+    OpenHandover,
+    Requeue,
+    SetSiteFactor,
+    Shrink,
+    Signal,
+    handover_of,
+)
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.controller import ControllerStatus
 from slurm_dl.text import ago
@@ -115,7 +123,7 @@ class SlurmClock:
 
 LOOK_EVERY: Final = 10  # So many polls apart slurmctld is asked how it is, one RPC
 
-_PREEMPTING: Final = (OpenHandover, Signal, Requeue)
+_PREEMPTING: Final = (OpenHandover, Signal, Requeue, Shrink)
 
 
 class ControllerHealth:

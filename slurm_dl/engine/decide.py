@@ -44,6 +44,7 @@ from slurm_dl.engine.waiting_sizes import (
     at_least_sizes,
     at_shapes,
     given_back,
+    last_sizes,
     live_elastic,
     moved_rows,
     note_sizes,
@@ -96,7 +97,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     shapes, stuck = waiting_shapes(
         snap, target.intent, target.served, settings.window, target.types
     )
-    shapes |= given_back(snap)
+    shapes = last_sizes(snap) | shapes | given_back(snap)
     snap = at_shapes(snap, shapes)
     placed = place(snap, wish, target, settings)
     change = SizeChange(stuck=stuck, unsized=unsized(shown, shapes))

@@ -26,7 +26,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, Held
 from slurm_dl.model.plan import Book, Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.sizes import SIZE, SizeHistory, Sizes, size_histories, size_of
+from slurm_dl.model.sizes import NO_HISTORY, SIZE, SizeHistory, Sizes, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
 
@@ -162,15 +162,34 @@ def given_back(snap: Snapshot) -> dict[int, Shape]:
     return found
 
 
+def last_sizes(snap: Snapshot) -> dict[int, Shape]:
+    """Sizes of jobs that wait after they gave nodes back while they ran, by row.
+
+    Slurm would start them on the nodes with which that run began, as soon as its hold is over; its
+    record may show either number (22.05.8).
+    """
+    jobs, found = snap.jobs, dict[int, Shape]()
+    busy, histories = jobs_of(snap.handovers), size_histories(snap.booked)
+    for row in elastic_rows(snap).tolist() if histories else ():
+        history = histories.get(JobId(int(jobs.job_id[row])), NO_HISTORY)
+        last = history.now
+        waits = jobs.state[row] == PENDING and JobId(int(jobs.job_id[row])) not in busy
+        if waits and history.shrunk and last is not None and history.written is None:
+            found[row] = last
+    return found
+
+
 def unsized(before: Snapshot, shapes: Mapping[int, Shape]) -> Rows:
     """Rows of the waiting jobs that Slurm, as *before* shows, does not have in these sizes yet."""
-    jobs = before.jobs
+    jobs, histories = before.jobs, size_histories(before.booked) if shapes else {}
+
+    def is_new(row: int, shape: Shape) -> bool:
+        history = histories.get(JobId(int(jobs.job_id[row])), NO_HISTORY)
+        shown = (int(jobs.n_nodes[row]), float(jobs.gpus[row])) == (shape.nodes, shape.gpus)
+        return not shown or (history.shrunk and history.written != shape)
+
     return np.array(
-        [
-            row
-            for row, shape in shapes.items()
-            if (int(jobs.n_nodes[row]), float(jobs.gpus[row])) != (shape.nodes, shape.gpus)
-        ],
+        [row for row, shape in shapes.items() if is_new(row, shape)],
         dtype=np.int64,
     )
 
@@ -235,6 +254,7 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     histories, row_of = size_histories(snap.booked), snap.jobs.rows
     running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
     runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
+    shrunk = {v.run.job_id for h in snap.handovers for v in h.victims if v.has_shrunk}
     wanted = [
         # Damaged entries; of two with one key the last counts.
         *(entry(SIZE, key, None) for key in of_kind(snap.booked, SIZE)),
@@ -244,7 +264,7 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     for job_id in sorted(({*histories} | {*written} | runs) & row_of.keys()):
         row, history = row_of[job_id], histories.get(job_id)
         if row in running:
-            history = _ran(snap, row, history)
+            history = _ran(snap, row, history, shrunk=job_id in shrunk)
         elif snap.jobs.state[row] == PENDING:
             history = _waits(snap, row, history, written.get(job_id))
         elif snap.jobs.state[row] >= COMPLETED:
@@ -254,7 +274,9 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     return [Book(entries=entries, why="sizes of elastic jobs")] if entries else []
 
 
-def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory | None:
+def _ran(
+    snap: Snapshot, row: int, history: SizeHistory | None, *, shrunk: bool
+) -> SizeHistory | None:
     held = size_of(snap.jobs, row)
     if held is None:
         return history
@@ -263,7 +285,7 @@ def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory |
     if after.now not in (None, held):
         resized_s = (*resized_s, snap.now_s)
     if after.now != held:
-        after = after.begun(held, run_began(snap, row, after))
+        after = after.begun(held, run_began(snap, row, after, shrunk=shrunk))
     refused, doubtful = after.refused, after.doubtful
     if after.written not in (None, held):
         at_once = float(snap.jobs.start_s[row]) <= after.written_s + _RACE_S
@@ -271,7 +293,15 @@ def _ran(snap: Snapshot, row: int, history: SizeHistory | None) -> SizeHistory |
             doubtful = True
         else:
             refused |= {after.written}
-    return replace(after, written=None, refused=refused, doubtful=doubtful, resized_s=resized_s)
+    shrunk |= after.shrunk and after.written is None
+    return replace(
+        after,
+        written=None,
+        refused=refused,
+        doubtful=doubtful,
+        resized_s=resized_s,
+        shrunk=shrunk,
+    )
 
 
 def _waits(

@@ -21,6 +21,7 @@ from slurm_dl.model.plan import (
     Reshape,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Trim,
     Unseal,
@@ -93,8 +94,8 @@ def rest_cycles(times: int) -> int:
 class Effort:
     """The actions that one cycle still tries.
 
-    - A step of a hand-over that failed ends that hand-over's steps. A failed `Signal` or
-      `Requeue` is about its victim alone: those of the other victims are still tried.
+    - A step of a hand-over that failed ends that hand-over's steps. A failed `Signal`,
+      `Shrink` or `Requeue` is about its victim alone: those of the other victims are still tried.
     - Standalone writes end when the time is over, or after `ERRORS_IN_A_ROW` of them failed.
     - Once the time is over, `ERRORS_IN_A_ROW` of any actions end the cycle. Before that a refusal
       came quickly, so Slurm answers, and what it refuses one hand-over it may grant another.
@@ -174,7 +175,7 @@ def _subject(action: Action) -> _Subject | None:
 def _victim_of(action: Action) -> JobId | None:
     """The one victim a step is about; None if it is about the hand-over as a whole."""
     match action:
-        case Signal(run=run) | Requeue(run=run):
+        case Signal(run=run) | Requeue(run=run) | Shrink(run=run):
             return run.job_id
         case MarkGone(job_id=job_id):
             return job_id

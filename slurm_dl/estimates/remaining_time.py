@@ -105,13 +105,16 @@ def left_of(
     return RemainingTime(seconds, origin)
 
 
-def run_began(snap: Snapshot, row: int, history: SizeHistory) -> Spent:
-    """Time and progress of the running job at *row* in all when its run began.
+def run_began(snap: Snapshot, row: int, history: SizeHistory, *, shrunk: bool = False) -> Spent:
+    """Time and progress of the running job at *row* in all when its run, in this size, began.
 
     Its progress then is the one it reports now: of a run that was just seen for the first time.
+
+    Args:
+        shrunk: It has just given nodes back in the same run.
     """
     ran_s, start_s = float(snap.memory.ran_s[row]), float(snap.jobs.start_s[row])
-    run_s = max(snap.now_s - start_s, 0.0) if start_s > 0 else 0.0
+    run_s = max(snap.now_s - start_s, 0.0) if start_s > 0 and not shrunk else 0.0
     return Spent(max(ran_s - run_s, 0.0), _progress(snap, row, history))
 
 

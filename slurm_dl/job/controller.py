@@ -155,6 +155,14 @@ class JobController:
         """
         return self._call([self._scontrol, "show", "job", "-d", self.label])
 
+    def nodes(self) -> str:
+        """The nodes that the job has now, a list in Slurm's words.
+
+        Raises:
+            CallFailedError: It does not say.
+        """
+        return self._call([self._squeue, "-h", "-j", self.label, "-o", "%N"]).strip()
+
     def topology(self) -> str:
         """All that Slurm says of its switches or blocks.
 

@@ -242,8 +242,14 @@ def _in_all(tasks: int) -> dict[str, str]:
 
 def _tasks(environ: Mapping[str, str], nodes: Sequence[str]) -> dict[str, int]:
     """Tasks on each node as Slurm has laid them out; empty if that is not one for each to start."""
+    # SLURM_NTASKS is of the submission, and the job may have another size since.
+    return counts_on(environ.get("SLURM_TASKS_PER_NODE", ""), nodes)
+
+
+def counts_on(text: str, nodes: Sequence[str]) -> dict[str, int]:
+    """The number of each node in Slurm's words, ``2(x3),1``; empty if they are not for *nodes*."""
     counts: list[int] = []
-    for word in environ.get("SLURM_TASKS_PER_NODE", "").split(","):
+    for word in text.split(","):
         match = _REPEATED.fullmatch(word)
         if match is None:
             return {}
@@ -251,7 +257,6 @@ def _tasks(environ: Mapping[str, str], nodes: Sequence[str]) -> dict[str, int]:
         if int(match[1]) > _MOST_RANKS_ON_A_NODE or len(counts) + times > len(nodes):
             return {}
         counts += [int(match[1])] * times
-    # SLURM_NTASKS is of the submission, and the job may have another size since.
     return dict(zip(nodes, counts)) if len(counts) == len(nodes) else {}
 
 

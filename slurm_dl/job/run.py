@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     environ.update(_python_path(environ))
     environ.update(as_allotted(environ))
     if controller is not None:
-        added = _ranks(options, controller)
+        added = _ranks(options, controller, environ)
         if added is None:
             return 1
         environ.update(added)
@@ -57,6 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         signals=signals,
         controller=controller,
         outside=outside,
+        ranks=lambda now: {} if controller is None else _ranks(options, controller, now),
     )
     return supervisor.run()
 
@@ -70,17 +71,19 @@ def _python_path(environ: Mapping[str, str]) -> dict[str, str]:
     return {"PYTHONPATH": f"{given}{os.pathsep}{place}" if given else place}
 
 
-def _ranks(options: DlrunOptions, controller: JobController) -> dict[str, str] | None:
+def _ranks(
+    options: DlrunOptions, controller: JobController, environ: Mapping[str, str]
+) -> dict[str, str] | None:
     """Variables that say in what order the ranks are; None if the command cannot do without."""
-    layout, why = find_layout(os.environ, options.launcher, controller)
+    layout, why = find_layout(environ, options.launcher, controller)
     if layout is not None:
         try:
-            return write_layout(layout, options.run_dir, os.environ, options.launcher)
+            return write_layout(layout, options.run_dir, environ, options.launcher)
         except OSError as err:
             why = f"cannot write the order of the ranks: {err.strerror}"
     if why:
         log(why)
-        if options.launcher == "srun" and os.environ.get(RANKS_VARIABLE) == "gpu":
+        if options.launcher == "srun" and environ.get(RANKS_VARIABLE) == "gpu":
             log("not started: it might have the wrong number of ranks")
             return None
     return {}

@@ -20,6 +20,7 @@ from slurm_dl.job.comment_report import ProgressReport, RateReport, SaveReport
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.forwarding import Forwarding, ScriptHold
 from slurm_dl.job.handler_watch import HandlerWatch
+from slurm_dl.job.in_place import Ranks, may_shrink, wait_for_fewer
 from slurm_dl.job.options import ACK_MARGIN_S, DlrunOptions
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
@@ -35,13 +36,11 @@ from slurm_dl.job.run_files import (
     write_mark,
 )
 
-LOOK_EVERY_S = 0.5
-"""While a signal is owed to the command: how often to look whether it has a handler now."""
+LOOK_EVERY_S = 0.5  # While a signal is owed: how often to look whether there is a handler now
 
 RATE_LOOK_S = 5.0  # How often to look for the first report of a job whose rate is wanted
 
-WARNING_SPREAD_S = 65.0
-"""Slurm sends its warning before the time limit up to a minute early (sbatch(1), --signal)."""
+WARNING_SPREAD_S = 65.0  # Slurm warns up to a minute early (sbatch(1), --signal)
 
 TERM_SPREAD_S = 2.0
 """Slurm sends SIGTERM to every process of a job. Only if the command still runs this long after,
@@ -50,8 +49,7 @@ second SIGTERM could break the checkpoint that the first one started."""
 
 LIMIT_MARGIN_S = 15.0  # Requeue at least this long before the time limit
 
-LIMIT_WAIT_S = 30.0
-"""Near the time limit: how long a daemon gets to requeue before the job does it itself."""
+LIMIT_WAIT_S = 30.0  # Near the time limit: how long a daemon gets before the job requeues itself
 
 REQUEUE_WAIT_S = 60.0  # Most a requeue of our own may take until Slurm's SIGTERM arrives
 REQUEUE_TRIES = 3
@@ -69,6 +67,7 @@ class Supervisor:
         signals: Where signals come from.
         controller: The job as Slurm knows it; None if Slurm cannot be reached from here.
         outside: True if this is no Slurm job at all.
+        ranks: How to tell the order of the ranks where the job has fewer nodes than before.
     """
 
     def __init__(
@@ -80,24 +79,22 @@ class Supervisor:
         signals: Signals,
         controller: JobController | None,
         outside: bool,
+        ranks: Ranks = lambda _: {},
     ) -> None:
         self._options = options
         self._environ = dict(environ)
         self._signals = signals
         self._controller = controller
         self._outside = outside
+        self._ranks = ranks
+        self._may_shrink = False
         self._run = RunId(restart, 0)
-        self._asked_s: float | None = None
-        """When this run was asked for a checkpoint, monotonic."""
+        self._asked_s: float | None = None  # When it was asked for a checkpoint, monotonic
         self._owes_signal = False
-        self._is_sent = False
-        """In this start."""
-        self._is_warned = False
-        """The request was Slurm's own warning before the time limit, as far as that matters."""
-        self._ended_by: int | None = None
-        """The signal that told dlrun itself to end."""
-        self._pass_on_s: float | None = None
-        """When to see whether that signal has to be passed on, monotonic."""
+        self._is_sent = False  # In this start
+        self._is_warned = False  # The request was Slurm's own warning before the time limit
+        self._ended_by: int | None = None  # The signal that told dlrun itself to end
+        self._pass_on_s: float | None = None  # When to look whether it has to be passed on
         self._ack_may_stand = False
         self._handlers = HandlerWatch(options, controller, log)
         self._reports: list[SaveReport | ProgressReport] = []
@@ -333,12 +330,23 @@ class Supervisor:
             log("preempted by Slurm: requeueing itself at once")
         elif end.solicited:
             left_s = self._acknowledge(self._controller)
-            if self._pause(self._patience_s(left_s, end)):
+            until_s = time.monotonic() + self._patience_s(left_s, end)
+            if self._has_shrunk(self._controller, until_s):
+                self._withdraw(self._controller)
+                return
+            if self._pause(until_s - time.monotonic()):
                 return
             log("nobody has requeued this job")
         if end.may_requeue and self._requeue(self._controller):
             return
         self._withdraw(self._controller)
+
+    def _has_shrunk(self, controller: JobController, until_s: float) -> bool:
+        after = self._may_shrink and wait_for_fewer(
+            controller, self._environ, self._ranks, until_s=until_s, pause=self._pause, log=log
+        )
+        self._environ = after or self._environ
+        return bool(after)
 
     def _is_preempted(self, controller: JobController) -> bool:
         try:
@@ -355,6 +363,7 @@ class Supervisor:
             try:
                 standing = controller.standing()
                 left_s = standing.left_s
+                self._may_shrink = may_shrink(standing, self._environ)
                 if standing.is_ending:
                     self._ended_by = signal.SIGTERM
                     break
@@ -427,8 +436,7 @@ class Supervisor:
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
                 break
-            signum = self._signals.wait(remaining_s)
-            if signum is not None and self._signals.is_ending(signum):
+            if (signum := self._signals.wait(remaining_s)) and self._signals.is_ending(signum):
                 self._ended_by = signum
         return self._ended_by is not None
 

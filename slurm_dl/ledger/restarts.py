@@ -204,21 +204,27 @@ def victim_gone(
     gone = dataclasses.replace(victim, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome)
     was_signalled = victim.state is not VictimState.CHOSEN
     columns: dict[str, list[float]] = {}
-    if was_signalled and action.outcome == "requeued" and knows(service, action.job_id):
+    goes_on = action.outcome in ("requeued", "shrunk")
+    if was_signalled and goes_on and knows(service, action.job_id):
         row = int(np.searchsorted(service.job_id, action.job_id))
         # A job that goes on in another size was not preempted.
         more = victim.then is None
         columns["preemptions"] = [int(service.preemptions[row]) + more]
         # A job that requeues itself does so once it has saved.
         by_itself = victim.state is not VictimState.REQUEUING
-        saved = acked or (by_itself and victim.contract.requeued_by == "job")
+        # One that shrinks had acknowledged, and has taken that back to go on.
+        saved = (
+            acked
+            or action.outcome == "shrunk"
+            or (by_itself and victim.contract.requeued_by == "job")
+        )
         columns["last_answer"] = [1 if saved else -1]
     if action.outcome == "refused" or (was_signalled and not victim.signalled_s):
         # Nobody wrote down when it was signalled, if it was.
         columns["last_preempted_s"] = [now_s]
     taken = []
     # Slurm may have forgotten by the next look how it ended; its GPUs were given up.
-    if was_signalled and action.outcome in ("requeued", "finished", "left"):
+    if was_signalled and action.outcome in ("requeued", "shrunk", "finished", "left"):
         taken = [
             Taken(
                 at_s=now_s,

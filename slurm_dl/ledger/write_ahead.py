@@ -46,6 +46,7 @@ from slurm_dl.model.plan import (
     Reserve,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Trim,
     TripBreaker,
@@ -222,6 +223,8 @@ class Ledger:
                 self._trimmed.add(job_id)
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
+            case Shrink(handover_id=hid, run=run):
+                self._turn(hid, run.job_id, state=VictimState.SHRINKING)
             case Requeue(handover_id=hid, run=run, ended=ended):
                 tries = self._victim(hid, run.job_id).tries + 1 if ended else 0
                 self._turn(hid, run.job_id, state=VictimState.REQUEUING, ended=ended, tries=tries)

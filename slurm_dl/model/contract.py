@@ -109,6 +109,8 @@ class Claim:
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
         asked: That of *sizes* which it was submitted with; None: the first of them.
+        in_place: Its command can be stopped and started again by dlrun in the same allocation, on
+            fewer of its nodes.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -135,6 +137,7 @@ class Claim:
     sizes: tuple[Shape, ...] = ()
     asked: Shape | None = None
     batch: Batch = "fixed"  # Its global batch in another size
+    in_place: bool = False
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False
 

@@ -32,6 +32,8 @@ class VictimState(StrEnum):
     SIGNALLING = "signalling"
     """The signal is about to be sent, or was sent by a daemon that died before it could say so."""
     SIGNALLED = "signalled"
+    SHRINKING = "shrinking"
+    """It is to give nodes back while it runs; is that not seen by the next look, it is requeued."""
     REQUEUING = "requeuing"
     GONE = "gone"
     """The run has ended: requeued, finished or cancelled; its GPUs are free or on their way."""
@@ -42,11 +44,13 @@ class Victim:
     """One job that gives its GPUs back.
 
     Attributes:
-        outcome: Why it is gone, in one word (``requeued``, ``finished``, ``left``, ``refused``);
-            empty before.
+        outcome: Why it is gone, in one word (``requeued``, ``shrunk``, ``finished``, ``left``,
+            ``refused``); empty before.
         ended: Exit status of its run, as a shell has it, if that failed after the signal and was
             requeued for it; else 0.
         then: Its size afterwards, which room is kept for; None: it leaves, or keeps its size.
+        stays: Names of the nodes on which it goes on in the size *then* without a requeue, that of
+            its batch script among them; empty: it is requeued.
         gives: GPUs that it has fewer afterwards, weighted as *gpus*; None: all of them.
     """
 
@@ -61,6 +65,12 @@ class Victim:
     tries: int = 0  # How often that requeue was tried since it last succeeded as a whole
     then: Shape | None = None
     gives: float | None = None
+    stays: tuple[str, ...] = ()
+
+    @property
+    def has_shrunk(self) -> bool:
+        """True once it may have given nodes back while it runs."""
+        return self.state is VictimState.SHRINKING or self.outcome == "shrunk"
 
     @property
     def gives_gpus(self) -> float:

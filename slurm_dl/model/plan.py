@@ -143,6 +143,16 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shrink:
+    """Take all nodes but *nodes* from a running victim. Right only while *run* is still its run."""
+
+    handover_id: HandoverId
+    run: Run
+    nodes: tuple[str, ...]  # Names; the node of the batch script is one of them
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MarkGone:
     """Write down that a victim's run has ended. Only the ledger changes."""
 
@@ -250,6 +260,7 @@ ClusterAction = (
     | Detach
     | Signal
     | Requeue
+    | Shrink
     | Unseal
     | SetSteer
     | ClearSteer

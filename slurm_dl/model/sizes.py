@@ -144,6 +144,8 @@ class SizeHistory:
             if that was not noted.
         written: Size that was last written while it waited; None once it has started.
         doubtful: It once started in another size about when one was written: maybe just before.
+        shrunk: It gave nodes back while it ran, and no size was written since: once it waits, its
+            record has the size with which that run began.
         resized_s: When it began to run in another size than before, within a day, epoch seconds.
     """
 
@@ -155,6 +157,7 @@ class SizeHistory:
     written_s: float = 0.0  # When that was decided, epoch seconds
     doubtful: bool = False
     refused: frozenset[Shape] = frozenset()  # Sizes that Slurm did not give it
+    shrunk: bool = False
     requeues: int = 0  # How often we have requeued it for another size
     resized_s: tuple[float, ...] = ()
 
@@ -181,6 +184,7 @@ class SizeHistory:
             "requeues": self.requeues,
             "refused": [str(shape) for shape in sorted(self.refused)],
             "resized_s": list(self.resized_s),
+            **({"shrunk": True} if self.shrunk else {}),
         }
 
 
@@ -208,6 +212,7 @@ def _history(body: Any) -> SizeHistory:  # noqa: ANN401 - JSON
         written=None if body["written"] is None else Shape.of(body["written"]),
         written_s=float(body["written_s"]),
         doubtful=bool(body["doubtful"]),
+        shrunk=bool(body.get("shrunk", False)),
         requeues=int(body["requeues"]),
         refused=frozenset(map(Shape.of, body["refused"])),
         resized_s=tuple(map(float, body["resized_s"])),

@@ -84,7 +84,9 @@ def with_more(comment: str, told: Mapping[str, int]) -> str:
     return text if len(text) <= _MOST_BYTES else comment
 
 
-def with_sizes(comment: str, sizes: Sequence[Shape], asked: Shape, batch: Batch) -> str:
+def with_sizes(
+    comment: str, sizes: Sequence[Shape], asked: Shape, batch: Batch, *, in_place: bool = False
+) -> str:
     """*comment*, in which the job may have any of *sizes* and has asked for *asked*.
 
     Raises:
@@ -94,6 +96,8 @@ def with_sizes(comment: str, sizes: Sequence[Shape], asked: Shape, batch: Batch)
     whole[KEY] |= {"sizes": ",".join(map(str, sizes)), "asked": str(asked)}
     if batch != "fixed":
         whole[KEY]["batch"] = batch
+    if in_place:
+        whole[KEY]["in_place"] = 1
     text = json.dumps(whole, separators=(",", ":"))
     if len(text) > _MOST_BYTES:
         msg = (

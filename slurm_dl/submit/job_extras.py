@@ -345,7 +345,9 @@ def lay_out(
     if len(sizes) > MOST_SIZES:
         msg = f"--sizes: {len(sizes)} with that of --gpus, at most {MOST_SIZES}; leave some out"
         raise ConfigError(msg)
-    comment = job_comment.with_sizes(request.comment, sizes, asked, request.batch)
+    comment = job_comment.with_sizes(
+        request.comment, sizes, asked, request.batch, in_place=request.in_place
+    )
     return replace(request, sizes=sizes, comment=comment)
 
 

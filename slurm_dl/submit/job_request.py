@@ -43,6 +43,7 @@ class SubmitOptions:
     share: bool = False
     sizes: str | None = None
     batch: str | None = None
+    in_place: bool = False
     cpus: str = "auto"
     nodes: str | None = None
     ntasks_per_node: str | None = None
@@ -113,6 +114,7 @@ class JobRequest:
     due_s: int | None = None  # Its deadline, epoch seconds; None if it has none
     sizes: tuple[int | Shape, ...] = ()
     batch: Batch = "fixed"  # Its global batch in another size
+    in_place: bool = False  # See `Claim.in_place`
     sweep: Sweep | None = None
     setup: JobSetup = NO_SETUP  # Its environment
 
@@ -198,6 +200,7 @@ def check(
         due_s=due_s,
         sizes=sizes,
         batch=batch,
+        in_place=typed.in_place,
         signal=signal,
         lead_s=lead_s,
         grace_s=grace_s,
@@ -266,6 +269,9 @@ def _sizes(
 ) -> tuple[tuple[int | Shape, ...], Batch]:
     """In which sizes it can run, and what becomes of its batch there."""
     if typed.sizes is None:
+        if typed.in_place:
+            msg = "--in-place says how it comes to fewer of its --sizes; give them, or leave it out"
+            raise ConfigError(msg)
         if typed.batch is not None:
             msg = "--batch says what --sizes do to the batch; give --sizes, or leave it out"
             raise ConfigError(msg)

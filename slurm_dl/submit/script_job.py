@@ -29,7 +29,8 @@ from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest, UserScript, 
 from slurm_dl.text import shown
 
 _OF_A_COMMAND = (
-    *("gpu_type", "share", "sizes", "batch", "cpus", "launcher", "template", "when", "container"),
+    *("gpu_type", "share", "sizes", "batch", "in_place", "cpus", "launcher", "template", "when"),
+    "container",
 )
 """Options of dlsubmit for which it writes the script itself."""
 

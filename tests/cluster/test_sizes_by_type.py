@@ -68,7 +68,7 @@ def training(place: Schedd, model: str) -> str:
 
 
 def held(place: Schedd, job: str) -> Holds:
-    """What a running job holds, as its details tell."""
+    """GPUs that a running job holds, as its details tell."""
     text = place.box.run(["scontrol", "-o", "-d", "show", "job", job]).stdout
     found = _HOLDS.search(text) if " JobState=RUNNING" in text else None
     return (found[1], int(found[2])) if found else ("", 0)
@@ -97,7 +97,7 @@ def test_the_job_that_scales_moves_to_the_fast_pair(place: Schedd, policy: str) 
 
 
 def started(place: Schedd, policy: str) -> tuple[Holds, Holds]:
-    """What both jobs hold, which are there before the daemon is; the one that scales is second."""
+    """GPUs of two jobs that are there before the daemon is; the one that scales is second."""
     configured(place, policy)
     jobs = [training(place, model) for model in ("flat", "scales")]
     place.start()

@@ -77,6 +77,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
     "asked": st.none() | SHAPES,
     "batch": st.sampled_from(["fixed", "gpu", "elan", "adapt"]),
+    "in_place": st.booleans(),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }
@@ -99,6 +100,7 @@ SHAPES_ROOM = {
     "sizes": "it can be given another size, by a policy that chooses sizes",
     "asked": "which of them it was submitted with, where nothing else tells",
     "batch": "how fast it is in them",
+    "in_place": "it gives nodes back without a requeue, which others gain by as well",
 }
 """Claims that say what a job can do with: where it fits may change, its importance does not."""
 

@@ -46,6 +46,7 @@ from slurm_dl.model.plan import (
     Plan,
     Reshape,
     SetSteer,
+    Shrink,
     Trim,
     TripBreaker,
 )
@@ -68,7 +69,7 @@ FLOATS = st.floats(allow_nan=False) | st.just(math.nan)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
-NOT_LIVED = {Trim, TripBreaker, Book, Reshape}
+NOT_LIVED = {Trim, TripBreaker, Book, Reshape, Shrink}
 """No job of the streams asks for more than it can do with, or changes its size; breakers are off.
 
 No policy of ours books anything: test_book replays one that does."""

@@ -217,3 +217,34 @@ def test_a_waiting_job_gets_its_asked_size_back_where_slurm_refuses_another(
     assert [str(a.shape) for a in plan.actions if isinstance(a, Reshape)] == [written] * bool(
         written
     )
+
+
+@pytest.mark.parametrize("shown", [1, 2])
+@pytest.mark.parametrize("held", [Held.NO, Held.BEGIN_TIME])
+@pytest.mark.parametrize(
+    ("shrunk", "written", "again"), [(True, None, True), (True, "1x2", False), (False, None, False)]
+)
+def test_a_job_that_shrank_in_place_waits_in_its_last_size(
+    shown: int, held: Held, written: str | None, *, shrunk: bool, again: bool
+) -> None:
+    """Whichever number of nodes Slurm shows, it would start on those with which its run began."""
+    history = SizeHistory(
+        asked=Shape(2, 2),
+        now=Shape(1, 2),
+        shrunk=shrunk,
+        written=None if written is None else Shape.of(written),
+    )
+    rows = [running(1, 4), running(3, 2), pending(2, 2 * shown, n_nodes=shown, held=held)]
+    more = {"booked": (entry(SIZE, 2, history.body()),)}
+    # There is room for the last size alone.
+    scene = Scene(rows, {1: {0: 4}, 3: {1: 2}}, {2: "1x2,2x2"}, nodes=2, more=more)
+    snap = seen_in(scene)
+    claims = {**snap.seen.claims}
+    claims[JobId(2)] = dataclasses.replace(claims[JobId(2)], sizes=(Shape(1, 2), Shape(2, 2)))
+    snap = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, claims=claims))
+    plan = decide(snap, scene.policy, scene.settings)
+
+    found = [str(a.shape) for a in plan.actions if isinstance(a, Reshape)]
+    # What Slurm shows otherwise is written as for any job that may start.
+    other = shown == 2 and held is Held.NO
+    assert found == ["1x2"] * (again or other)

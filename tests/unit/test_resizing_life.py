@@ -20,7 +20,7 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.plan import Action, ClusterAction, OpenHandover, Reshape, Unfinished
+from slurm_dl.model.plan import Action, ClusterAction, OpenHandover, Reshape, Shrink, Unfinished
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import size_histories
 from slurm_dl.policies.base import Policy
@@ -79,7 +79,7 @@ class Site:
         """The size in which a job runs; empty if it does not."""
         job = self.job(job_id)
         runs = job.state is JobState.RUNNING
-        return f"{job.n_nodes}x{job.gpus / job.n_nodes:g}" if runs else ""
+        return f"{len(job.nodes)}x{job.gpus / len(job.nodes):g}" if runs else ""
 
     def look(self) -> Cycle | None:
         """One cycle, and the time until the next; None if the daemon was killed in it."""
@@ -174,14 +174,15 @@ def test_gpus_go_from_one_running_job_to_another_in_one_hand_over() -> None:
     assert [len(h.victims) for h in opened if not h.beneficiaries and len(h.victims) > 1] == [2]
 
 
-SCENES = {"growth": "", "shrink": "1x2", "transfer": "1x1"}
+SCENES = ("growth", "shrink", "transfer", "in place")
 
 
 def _play(site: Site, scene: str) -> int:
     """A job that changes its size once; its id."""
     job = site.submit(1, sizes="1x1,1x2,2x2" if scene != "transfer" else "1x1,1x2,1x3")
     first = site.submit(2, work_s=30)
-    if scene == "shrink":
+    site.job(job).in_place = scene == "in place"
+    if scene in ("shrink", "in place"):
         site.cluster.cancel(JobId(first))
         site.until("it has 4 GPUs", lambda: site.held(job) == "2x2")
         site.submit(2, plain=True)
@@ -203,7 +204,7 @@ def test_a_daemon_that_is_killed_between_two_steps_loses_nothing(scene: str, thi
     job = _play(undisturbed, scene)
     expected = {j: undisturbed.held(int(j)) for j in undisturbed.cluster.jobs}
     assert len(undisturbed.acted) > 8
-    assert undisturbed.job(job).restarts
+    assert undisturbed.job(job).restarts or scene == "in place"
 
     acts = [isinstance(action, ClusterAction) for action in undisturbed.acted]
     points = [(at, in_it) for at, act in enumerate(acts) for in_it in (False, True)[: 1 + act]]
@@ -214,6 +215,50 @@ def test_a_daemon_that_is_killed_between_two_steps_loses_nothing(scene: str, thi
         found = {j: site.held(int(j)) for j in site.cluster.jobs}
         assert found == expected, (at, in_it, undisturbed.acted[at])
         assert site.job(job).restarts <= undisturbed.job(job).restarts + 2
+
+
+@pytest.mark.parametrize("slurm", ["does it", "refuses", "ignores it"])
+def test_nodes_come_free_while_the_job_runs_on(slurm: str) -> None:
+    """In the same run; where Slurm does not do it the job is requeued, as others are."""
+    site = Site(DiscreteLas())
+    apply, shrinks = site._apply, []
+
+    def deaf(action: ClusterAction) -> Unfinished | None:
+        if isinstance(action, Shrink):
+            shrinks.append(action)
+            if slurm == "refuses":
+                site.cluster.fail.append(Shrink)
+            elif slurm == "ignores it":
+                return None
+        return apply(action)
+
+    site._apply = deaf
+    job = site.submit(1, sizes="1x2,2x2")
+    site.job(job).in_place = True
+    site.until("it has 4 GPUs", lambda: site.held(job) == "2x2")
+    settled(site)
+    restarts = site.job(job).restarts
+    rigid = site.submit(2, plain=True)
+    site.until("the rigid job runs", lambda: site.held(rigid) == "1x2")
+    site.until("it has 2 GPUs", lambda: site.held(job) == "1x2")
+    settled(site)
+
+    in_place = slurm == "does it"
+    assert len(shrinks) == 1
+    assert site.job(job).restarts == restarts + (not in_place)
+    snap = site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions)
+    assert snap.memory.preemptions[snap.jobs.rows[JobId(job)]] == 0
+    history = size_histories(snap.booked)[JobId(job)]
+    assert (history.now, history.refused, history.shrunk) == (Shape(1, 2), frozenset(), in_place)
+
+    # By hand: it would start on the nodes of its request, which are as many as its run began with.
+    site.acted.clear()
+    site.cluster.requeue(JobId(job))
+    site.until("it is back", lambda: site.held(job) != "")
+    assert site.held(job) == "1x2"
+    assert site.job(job).restarts == restarts + (not in_place) + 1
+    written = [str(a.shape) for a in site.acted if isinstance(a, Reshape)]
+    assert written == ["1x2"] * in_place
 
 
 def test_a_size_that_slurm_does_not_give_is_not_tried_again() -> None:

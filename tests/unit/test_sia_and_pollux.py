@@ -41,7 +41,7 @@ def typed(
 
 
 def given(policy: str, snap: Snapshot, **parameters: float) -> list[Choice | None]:
-    """What each job is given, read from the order alone."""
+    """GPUs, type and speed for each job, read from the order alone."""
     made = registry.POLICIES[policy](**parameters)  # type: ignore[call-arg]
     order = checked(made.order(snap), made, len(snap.jobs), snap.sizes)
     assert order.size is not None
@@ -122,7 +122,7 @@ def every_answer(snap: Snapshot) -> Iterator[tuple[Choice | None, ...]]:
 
 
 HELD: Final = {1: (1.0, A), 2: (2.0, B)}
-"""What jobs hold, by row."""
+"""GPUs and types that jobs hold, by row."""
 
 
 def drawn(seed: int) -> Snapshot:

@@ -185,7 +185,7 @@ def test_no_running_job_changes_its_size_for_too_little(
 def steadied(
     snap: Snapshot, sizes: I32, gpus: float, *, steadiness: float = 10.0, rows: Rows | None = None
 ) -> I32:
-    """What `steady` makes of *sizes* on so many GPUs of one type."""
+    """The sizes after `steady`, on so many GPUs of one type."""
     rows = np.arange(len(sizes)) if rows is None else rows
     wanted = Chosen(rows, sizes, np.full(len(rows), -1, dtype=np.int16))
     return steady(snap, wanted, steadiness=steadiness, capacity=np.array([gpus])).size

@@ -25,6 +25,7 @@ from slurm_dl.model.plan import (
     Reserve,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Unseal,
 )
@@ -147,6 +148,7 @@ def test_victim_is_told_how_often_it_is_preempted_before_it_is_asked(
 
 
 REQUEUE = Requeue(handover_id=HANDOVER, run=RUN, why="")
+SHRINK = Shrink(handover_id=HANDOVER, run=RUN, nodes=("n1", "n3"), why="")
 RESERVE = Reserve(
     handover_id=HANDOVER, nodes=("n1", "n2"), uids=(os.getuid(),), duration_s=61, why=""
 )
@@ -173,6 +175,7 @@ STANDING = (
         (signal(target="steps"), "scancel --verbose --signal=USR1 11"),
         (signal("TERM", "full"), "scancel --verbose --signal=TERM --full 11"),
         (REQUEUE, "scontrol requeue Incomplete 11"),
+        (SHRINK, "scontrol update JobId=11 NodeList=n[1,3]"),
         (UNSEAL, "scontrol delete ReservationName=slurm_dl_4"),
     ],
 )
@@ -183,6 +186,31 @@ def test_each_action_is_one_command(action: ClusterAction, command: str) -> None
     apply(slurm, action)
 
     assert slurm.done == [command]
+
+
+def test_a_shrink_takes_the_acknowledgement_back() -> None:
+    """In the same update: it is of the run that goes on."""
+    slurm = Script()
+    slurm.comment = '{"slurm_dl":{"sig":"USR1","ack":2},"theirs":[1]}'
+
+    apply(slurm, SHRINK)
+
+    comment = '{"slurm_dl":{"sig":"USR1"},"theirs":[1]}'
+    assert slurm.done == [f"scontrol update JobId=11 NodeList=n[1,3] Comment={comment}"]
+
+
+@pytest.mark.parametrize(
+    ("queue", "nodes"),
+    [(None, ()), (None, ("n1", "n2,n3")), (None, ("n1 Gres=gpu:9",)), ([], ("n1",))],
+)
+def test_nothing_is_shrunk_to_what_is_no_list_of_nodes(
+    queue: list[list[str]] | None, nodes: tuple[str, ...]
+) -> None:
+    """Nor a job that is gone."""
+    slurm = Script(queue)
+    with pytest.raises(ClusterError):
+        apply(slurm, replace(SHRINK, nodes=nodes))
+    assert slurm.done == []
 
 
 def test_reservation_is_sealed_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:

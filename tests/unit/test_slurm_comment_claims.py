@@ -43,6 +43,7 @@ def test_whole_claim_is_read() -> None:
         sizes="2x2,1x2,4x1,1x1,1x2",
         asked="1x2",
         batch="gpu",
+        in_place=1,
     )
     comment["theirs"] = [1]
 
@@ -63,6 +64,7 @@ def test_whole_claim_is_read() -> None:
         sizes=(Shape(1, 1), Shape(1, 2), Shape(2, 2), Shape(4, 1)),
         asked=Shape(1, 2),
         batch="gpu",
+        in_place=True,
     )
 
 

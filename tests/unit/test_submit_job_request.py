@@ -60,6 +60,7 @@ def test_defaults() -> None:
         ({"share": True, "gpus": None, "nodes": "2"}, "half a GPU lies on one node"),
         ({"share": True, "gpus": None, "nodes": "1-2"}, "half a GPU lies on one node"),
         ({"batch": "gpu"}, "--batch says what --sizes do to the batch"),
+        ({"in_place": True}, "--in-place says how it comes to fewer of its --sizes"),
         ({"sizes": "1", "batch": "both"}, "--batch: 'both' is not fixed or gpu"),
         *(
             ({"sizes": text}, "--sizes: .* is not a list")

@@ -105,6 +105,11 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     metavar="fixed|gpu|elan|adapt",
     help="With --sizes: the global batch stays, or grows with the GPUs, late or by its noise.",
 )
+@click.option(
+    "--in-place",
+    is_flag=True,
+    help="With --sizes: it can give whole nodes back without a requeue.",
+)
 @click.option("--share", is_flag=True, help="Half a GPU, beside one other such job.")
 @click.option(
     "--cpus",

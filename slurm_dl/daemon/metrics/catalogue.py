@@ -279,7 +279,10 @@ class _OfDaemon:
     served_gpu_seconds_total = Metric()
     """Service that managed jobs received, GPU-seconds."""
     preemptions_total = Metric(
-        labels={"purpose": PURPOSES, "outcome": ("requeued", "finished", "left", "refused")}
+        labels={
+            "purpose": PURPOSES,
+            "outcome": ("requeued", "shrunk", "finished", "left", "refused"),
+        }
     )
     """Runs of victims that have ended, by purpose of the hand-over and by outcome."""
     preempted_gpus_total = Metric(labels={"purpose": PURPOSES})

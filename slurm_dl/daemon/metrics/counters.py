@@ -19,7 +19,7 @@ from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.jobs import COMPLETING, F64, I64
-from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue
+from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue, Shrink
 from slurm_dl.model.sizes import NO_HISTORY, size_histories
 from slurm_dl.model.snapshot import Snapshot
 
@@ -150,7 +150,7 @@ class MetricsTally:
 
     def _hand_over(self, snap: Snapshot, action: Action) -> None:
         """Count by the hand-over as it was when the cycle began."""
-        if not isinstance(action, Requeue | MarkGone | CloseHandover):
+        if not isinstance(action, Requeue | Shrink | MarkGone | CloseHandover):
             return
         of = (h for h in snap.handovers if h.handover_id == action.handover_id)
         if (handover := next(of, None)) is None:
@@ -158,7 +158,7 @@ class MetricsTally:
         if isinstance(action, CloseHandover):
             self._closed(snap.now_s, handover, in_vain=bool(action.fruitless))
             return
-        job_id = action.run.job_id if isinstance(action, Requeue) else action.job_id
+        job_id = action.job_id if isinstance(action, MarkGone) else action.run.job_id
         victim = next((v for v in handover.victims if v.run.job_id == job_id), None)
         if victim is None:
             return
@@ -166,7 +166,9 @@ class MetricsTally:
             self._gone(snap.now_s, handover, victim, action.outcome)
         elif victim.state is VictimState.SIGNALLED and victim.signalled_s:
             acked = snap.seen.has_acknowledged(action.run)
-            how = "by_itself" if action.ended else "acknowledged" if acked else "grace"
+            how = "acknowledged" if acked else "grace"
+            if isinstance(action, Requeue) and action.ended:
+                how = "by_itself"
             self._add("checkpoint_seconds", how, by=snap.now_s - victim.signalled_s)
 
     def _gone(self, now_s: float, handover: Handover, victim: Victim, outcome: str) -> None:
@@ -174,7 +176,7 @@ class MetricsTally:
         if outcome == "refused" or victim.state is VictimState.CHOSEN:
             return  # It kept its GPUs, or gave them up before it was told to.
         self._add("preempted_gpus_total", handover.purpose, by=victim.gives_gpus)
-        if victim.then is not None and outcome == "requeued":
+        if victim.then is not None and outcome in ("requeued", "shrunk"):
             alone = len(handover.victims) == 1
             way = "shrink" if handover.beneficiaries else "grow" if alone else "transfer"
             self._add("resizes_total", way)

@@ -229,6 +229,7 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
                 VictimState.CHOSEN: f"it has been chosen {gives_way}",
                 VictimState.SIGNALLING: f"it is being sent {signal}",
                 VictimState.SIGNALLED: f"it was sent {signal} {_left(cycle, victim, at_s)}",
+                VictimState.SHRINKING: "it is giving nodes back while it runs",
                 VictimState.REQUEUING: "it is being requeued",
                 VictimState.GONE: f"it has given way ({victim.outcome})",
             }[victim.state]

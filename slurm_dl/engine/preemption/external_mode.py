@@ -29,7 +29,7 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, undone
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_sizes import at_shapes, shape_of
-from slurm_dl.model.handover import Handover
+from slurm_dl.model.handover import Handover, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
@@ -198,12 +198,18 @@ def _why_open(handover: Handover) -> str:
         return f"{models} on one GPU are slower than taking turns: {victims_named} leaves"
     leave = [v.run.job_id for v in handover.victims if v.then is None]
     gives = [
-        f"job {v.run.job_id} gives {v.gives_gpus:g} of its {v.gpus:g} GPUs back"
-        for v in handover.victims
-        if v.then is not None
+        f"job {v.run.job_id} gives {_given(v)} back" for v in handover.victims if v.then is not None
     ]
     above = [f"ranking above {name_jobs(leave)}"] if leave else []
     return ", ".join([f"room for {name_jobs(handover.beneficiaries)}", *above, *gives])
+
+
+def _given(victim: Victim) -> str:
+    if victim.then is None or not victim.stays:
+        return f"{victim.gives_gpus:g} of its {victim.gpus:g} GPUs"
+    kept = len(victim.stays)
+    held = round(kept * victim.gpus / (victim.gpus - victim.gives_gpus))
+    return f"{held - kept} of its {held} nodes"
 
 
 def upgrades(

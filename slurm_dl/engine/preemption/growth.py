@@ -164,7 +164,10 @@ class _Growth:
         self._open[sealed] = False
         names = snap.seen.nodes.name
         victims = [victim_of(snap, row, shape)]
-        victims += [victim_of(snap, giver, surplus.then[giver]) for giver in givers]
+        victims += [
+            victim_of(snap, giver, surplus.then[giver], surplus.stays(snap, giver))
+            for giver in givers
+        ]
         self._busy |= {victim.run.job_id for victim in victims}
         return Handover(
             handover_id=handover_id,

@@ -15,6 +15,7 @@ from slurm_dl.model.contract import FINAL_STATUS
 from slurm_dl.model.handover import Victim, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, I16, I64, PENDING, RUNNING, Bool, Held
+from slurm_dl.model.sizes import size_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
 
@@ -99,7 +100,10 @@ def gone(victim: Victim, context: HandoverContext) -> str:
         return ""
     if state >= COMPLETED:
         return "finished"
-    return "" if state != PENDING and _is_in_run(victim, row, context) else "requeued"
+    if state == PENDING or not _is_in_run(victim, row, context):
+        return "requeued"
+    shrinks = victim.state is VictimState.SHRINKING
+    return "shrunk" if shrinks and size_of(jobs, row) == victim.then else ""
 
 
 def _is_in_run(victim: Victim, row: int, context: HandoverContext) -> bool:

@@ -2,8 +2,9 @@
 
 The order is fixed: write it down, lower the victims' SiteFactor, seal the nodes with a reservation,
 let the beneficiaries use it, signal, wait for acknowledgement, exit or grace, and only then, if it
-is still the same run, requeue; after that only what the next snapshot shows counts. Until a
-signal may have been sent everything can be undone; from then on all victims go.
+is still the same run, requeue, or take nodes from it while it runs; after that only what the next
+snapshot shows counts. Until a signal may have been sent everything can be undone; from then on all
+victims go.
 
 Because each step is derived from what is written down and what is seen, a daemon that was killed
 anywhere goes on from there.
@@ -38,6 +39,7 @@ from slurm_dl.model.plan import (
     Reserve,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Unseal,
 )
@@ -251,7 +253,17 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
             continue  # It is ending already, by our requeue or by itself, or is back.
         acked = context.snap.seen.has_acknowledged(victim.run)
         waited_s = context.snap.now_s - victim.signalled_s
-        if acked and victim.contract.requeued_by == "daemon":
+        if acked and victim.stays and victim.state is VictimState.SIGNALLED:
+            yield Shrink(
+                handover_id=handover.handover_id,
+                run=victim.run,
+                nodes=victim.stays,
+                why=f"it acknowledged its checkpoint within {waited_s:.0f} s",
+            )
+            continue
+        if victim.state is VictimState.SHRINKING:
+            why = "it still has the nodes that it was to give back"
+        elif acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
             why = f"its grace of {victim.contract.grace_s:.0f} s is over"

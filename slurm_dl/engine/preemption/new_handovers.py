@@ -390,13 +390,17 @@ def _kinds(
 
 def _handover(snap: Snapshot, draft: _Draft, index: int, surplus: Surplus | None) -> Handover:
     names, then = snap.seen.nodes.name, {} if surplus is None else surplus.then
+
+    def stays(row: int) -> tuple[str, ...]:
+        return () if surplus is None else surplus.stays(snap, row)
+
     shrink = [row for row in draft.victims if row in then]
     seats = {n for row in shrink for n in surplus.seats[row].tolist()} if surplus else set[int]()
     return Handover(
         handover_id=HandoverId(snap.next_handover_id + index),
         opened_s=snap.now_s,
         beneficiaries=tuple(JobId(int(snap.jobs.job_id[r])) for r in draft.beneficiaries),
-        victims=tuple(victim_of(snap, row, then.get(row)) for row in draft.victims),
+        victims=tuple(victim_of(snap, row, then.get(row), stays(row)) for row in draft.victims),
         nodes=tuple(names[n] for n in sorted(draft.nodes)),
         seats=tuple(names[n] for n in sorted(seats)),
     )
@@ -407,8 +411,14 @@ def next_id(snap: Snapshot, under_way: Iterable[Handover]) -> HandoverId:
     return HandoverId(max([snap.next_handover_id, *(h.handover_id + 1 for h in under_way)]))
 
 
-def victim_of(snap: Snapshot, row: int, then: Shape | None = None) -> Victim:
-    """The run at *row* as a victim, which goes on in the size *then*; None: it leaves."""
+def victim_of(
+    snap: Snapshot, row: int, then: Shape | None = None, stays: tuple[str, ...] = ()
+) -> Victim:
+    """The run at *row* as a victim, which goes on in the size *then*; None: it leaves.
+
+    Args:
+        stays: See `Victim.stays`.
+    """
     jobs = snap.jobs
     job_id = JobId(int(jobs.job_id[row]))
     contract = snap.seen.claim(job_id).contract
@@ -419,4 +429,4 @@ def victim_of(snap: Snapshot, row: int, then: Shape | None = None) -> Victim:
     gpus = float(snap.seen.weighted_gpus()[row])
     fewer = 0.0 if then is None else max(0.0, 1 - then.gpus / float(jobs.gpus[row]))
     gives = None if then is None else gpus * fewer
-    return Victim(run=run, gpus=gpus, contract=contract, then=then, gives=gives)
+    return Victim(run=run, gpus=gpus, contract=contract, then=then, gives=gives, stays=stays)

@@ -126,6 +126,23 @@ class Surplus:
             room.jobs_on[nodes] += 1
         return room
 
+    def stays(self, snap: Snapshot, row: int) -> tuple[str, ...]:
+        """Names of the nodes on which the job goes on without a requeue; none if it needs one.
+
+        Slurm takes whole nodes alone from a running job, and never that of the batch script, which
+        is the first of its nodes and the one where dlrun takes the signal.
+        """
+        jobs, shape, kept = snap.jobs, self.then.get(row), self.seats.get(row)
+        claim = snap.seen.claim(JobId(int(jobs.job_id[row])))
+        if shape is None or kept is None or not claim.in_place or claim.contract is None:
+            return ()
+        contract, whole = claim.contract, float(jobs.gpus[row]) / int(jobs.n_nodes[row])
+        told = contract.target == "batch" and contract.requeued_by == "daemon"
+        first = int(snap.seen.held.nodes_of(row).min())
+        if not told or shape.gpus_per_node != whole or first not in kept:
+            return ()
+        return tuple(snap.seen.nodes.name[node] for node in np.sort(kept).tolist())
+
     def given(self, snap: Snapshot) -> F64:
         """``(n,)`` GPUs that each job gives back if it is a victim, as they are weighted."""
         given = snap.seen.weighted_gpus().copy()

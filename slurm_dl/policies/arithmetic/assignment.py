@@ -33,7 +33,7 @@ _ROUNDING = 1e-9  # Sums of GPUs are off by less
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Options:
-    """What jobs may be given; options of one job stand together."""
+    """Options of jobs; those of one job stand together."""
 
     job: I64  # ``(k,)`` whose each is, 0 to n - 1, not decreasing
     gpus: F64  # ``(k,)`` GPUs, above 0

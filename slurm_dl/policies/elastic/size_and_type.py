@@ -108,7 +108,7 @@ class SizeAndType(PolicyDefaults):
 
 
 def candidates(snap: Snapshot) -> Candidates:
-    """What the jobs that take part could be given."""
+    """The pairs of size and type for the jobs that take part."""
     jobs, sizes, rows = snap.jobs, snap.sizes, by_arrival(snap)
     place = np.full(len(jobs), -1)
     place[rows] = np.arange(len(rows))

@@ -30,6 +30,7 @@ from slurm_dl.model.plan import (
     Reshape,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Trim,
     Unseal,
@@ -190,7 +191,7 @@ class SlurmSim:
                 machine.unseal(name)
             case SetSteer() | ClearSteer():
                 self._steer(action)
-            case Trim() | Reshape():
+            case Trim() | Reshape() | Shrink():
                 self._change_request(action)
             case _:
                 assert_never(action)
@@ -217,7 +218,10 @@ class SlurmSim:
         elif action.lift:
             self.machine.put_off(row, self.machine.now_s)
 
-    def _change_request(self, action: Trim | Reshape) -> None:
+    def _change_request(self, action: Trim | Reshape | Shrink) -> None:
+        if isinstance(action, Shrink):
+            msg = "the simulated Slurm takes no node from a running job"
+            raise ClusterError(msg)
         row = self._row(action.job_id)
         if isinstance(action, Trim):
             msg = "the simulated Slurm counts no CPUs and no memory, and cuts none"

@@ -8,7 +8,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": [3, 2], "until": 0.8,
                   "preempted": [3, 2], "saved": 1790000000, "final": 2,
                   "due": 1790090000, "or_else": "run", "bid": 5,
-                  "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed"}}
+                  "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
+                  "in_place": 1}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -116,6 +117,7 @@ class ClaimReader:
             sizes=() if elastic is None else elastic[0],
             asked=None if elastic is None else elastic[1],
             batch="fixed" if elastic is None else elastic[2],
+            in_place=elastic is not None and ours.get("in_place") == 1,
             sizes_unreadable=elastic is None and "sizes" in ours,
         )
 

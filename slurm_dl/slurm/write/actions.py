@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
 from slurm_dl.job import tool_process
-from slurm_dl.job.controller import MOST_BYTES, with_preemption
+from slurm_dl.job.controller import MOST_BYTES, with_ack, with_preemption
 from slurm_dl.job.tool_process import one_word
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
@@ -32,6 +32,7 @@ from slurm_dl.model.plan import (
     Reshape,
     SetSiteFactor,
     SetSteer,
+    Shrink,
     Signal,
     Trim,
     Unfinished,
@@ -41,7 +42,7 @@ from slurm_dl.slurm.read.grammar import address
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
-from slurm_dl.slurm.write.request_changes import change_request, exc_node_list
+from slurm_dl.slurm.write.request_changes import change_request, exc_node_list, node_list
 from slurm_dl.text import escaped
 
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
@@ -98,8 +99,8 @@ class Actor:
                 self._detach(action.job_id)
             case Signal():
                 return self._signal(action)
-            case Requeue():
-                self._requeue(action)
+            case Requeue() | Shrink():
+                self._take_back(action)
             case Unseal():
                 unseal(self._slurm, action.name)
             case Trim() | Reshape():
@@ -177,8 +178,14 @@ class Actor:
         with contextlib.suppress(ClusterError):
             update_address(self._slurm, now.address, f"Comment={comment}")
 
-    def _requeue(self, action: Requeue) -> None:
+    def _take_back(self, action: Requeue | Shrink) -> None:
         self._may_preempt()
+        if isinstance(action, Shrink):
+            self._shrink(action)
+        else:
+            self._requeue(action)
+
+    def _requeue(self, action: Requeue) -> None:
         now = job_now(self._slurm, action.run.job_id)
         pending = now is not None and now.state is JobState.PENDING
         if action.ended:
@@ -193,6 +200,24 @@ class Actor:
         now = self._same_run(action.run, now)
         # Incomplete: a job that completes at this moment must not be run again.
         self._slurm.run("scontrol", "requeue", "Incomplete", now.address)
+
+    def _shrink(self, action: Shrink) -> None:
+        """Slurm takes the other nodes at once, and refuses to take that of the batch script.
+
+        Start time and restart count stay, and what runs on the nodes given up is killed. Until the
+        database has the job's new record, and without one for the rest of the run, Slurm refuses
+        other updates of the job ("the DB index is being set"); so the acknowledgement, which is of
+        this same run, is taken out at the same time. (All of it measured on 22.05.8.)
+        """
+        if not action.nodes:
+            msg = f"job {action.run.job_id} is to keep no node; nothing was done to it"
+            raise ClusterError(msg)
+        now = self._same_run(action.run)
+        settings = [f"NodeList={node_list(action.nodes)}"]
+        comment = None if "\ufffd" in now.comment else with_ack(now.comment, None)
+        if comment is not None and comment != now.comment:
+            settings.append(f"Comment={comment}")
+        update_address(self._slurm, now.address, *settings)
 
     def _may_preempt(self) -> None:
         if self._no_preemption:

@@ -65,14 +65,23 @@ def exc_node_list(avoid: Sequence[str], own: Sequence[str]) -> str:
     Raises:
         ClusterError: One of them is no node name.
     """
-    for node in (*avoid, *own):
-        if _NODE_NAME.fullmatch(node) is None:
-            msg = f"{escaped(node)[:80]!r} is no node name"
-            raise ClusterError(msg)
     if not avoid:
-        return fold(own)
-    doubled = [f"{names[0]},{fold(names)}" for names in (sorted(avoid), sorted(own)) if names]
-    return ",".join(doubled)
+        return node_list(own)
+    halves = (sorted(avoid), sorted(own))
+    return ",".join(f"{names[0]},{node_list(names)}" for names in halves if names)
+
+
+def node_list(names: Sequence[str]) -> str:
+    """*names* as one word of Slurm.
+
+    Raises:
+        ClusterError: One of them is no node name.
+    """
+    for name in names:
+        if _NODE_NAME.fullmatch(name) is None:
+            msg = f"{escaped(name)[:80]!r} is no node name"
+            raise ClusterError(msg)
+    return fold(names)
 
 
 def parts_of(nodes: str) -> ExcNodeList:
