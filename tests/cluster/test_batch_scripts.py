@@ -15,7 +15,7 @@ from schedd import BIN, ROOT, Schedd, schedd_in
 from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.submit.user_script import read_script
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("a database of slurmdbd")]
 
 HEADS = (
     '#SBATCH -J "my job" --time=1:00 # all night',

@@ -32,7 +32,7 @@ from slurm_dl.traces import (
     write_trace,
 )
 from slurm_dl.traces import builder as gather_module
-from slurm_dl.traces import table_format as lines_module
+from slurm_dl.traces import file_lines as lines_module
 from slurm_dl.traces.builder import SHOWN_PER_REASON
 from slurm_dl.traces.file_lines import read_head
 from slurm_dl.traces.format_registry import BY_MODELS
