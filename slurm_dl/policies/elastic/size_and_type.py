@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, I32, I64, RUNNING, Bool, is_in
+from slurm_dl.model.jobs import F64, I32, I64, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.parameter_bounds import Count, Positive
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
 from slurm_dl.model.snapshot import Snapshot
@@ -91,8 +91,13 @@ class SizeAndType(PolicyDefaults):
         )
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
-        """After *quantum_s*, while jobs run and some are elastic or types differ; see `Policy`."""
-        turns = (snap.sizes is not None or order.gpu_type is not None) and bool(running.any())
+        """After *quantum_s*, while jobs run, or wait until they are old enough; see `Policy`."""
+        if snap.sizes is None and order.gpu_type is None:
+            return math.inf
+        age_s = snap.now_s - snap.memory.first_submit_s
+        grown_s = self.quantum_s + 2 * (snap.jobs.restarts + 1) * _restarts_s(snap)
+        young = (snap.jobs.state == PENDING) & (age_s < grown_s)
+        turns = bool(running.any() or young.any())
         return snap.now_s + self.quantum_s if turns else math.inf
 
     @abc.abstractmethod
@@ -105,6 +110,11 @@ class SizeAndType(PolicyDefaults):
         n = len(what.rows)
         relaxed = n > self.exact_jobs
         return assign(options, n, what.capacity, relaxed=relaxed, limit_s=self.limit_s).option
+
+
+def _restarts_s(snap: Snapshot) -> F64:
+    """``(n,)`` what a restart of each job costs, seconds."""
+    return np.full(len(snap.jobs), _RESTART_S) if snap.setup_s is None else snap.setup_s
 
 
 def candidates(snap: Snapshot) -> Candidates:
@@ -131,7 +141,7 @@ def candidates(snap: Snapshot) -> Candidates:
     holds = type_held(snap.seen, snap.on_type)[row] if by_type else kind
     runs = jobs.state[row] == RUNNING
     held = runs & (gpus[at] == jobs.gpus[row]) & (holds == kind)
-    restart_s = np.full(len(jobs), _RESTART_S) if snap.setup_s is None else snap.setup_s
+    restart_s = _restarts_s(snap)
     age_s = np.maximum(snap.now_s - snap.memory.first_submit_s, 0.0)
     factor = reallocation_factor(age_s, jobs.restarts.astype(np.float64), restart_s)
     up = snap.seen.nodes.gpus[snap.seen.nodes.up].sum(keepdims=True).astype(np.float64)
