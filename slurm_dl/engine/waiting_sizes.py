@@ -6,6 +6,7 @@ places, hand-overs and trims need to know nothing of sizes.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -18,17 +19,20 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narr
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.target import Rows
+from slurm_dl.estimates.goodput import with_step
 from slurm_dl.estimates.remaining_time import run_began
 from slurm_dl.estimates.size_speeds import elastic_rows
 from slurm_dl.model.booking import changes, entry, of_kind
 from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, Held
+from slurm_dl.model.jobs import COMPLETED, COMPLETING, I16, PENDING, Held
 from slurm_dl.model.plan import Book, Reshape
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import NO_HISTORY, SIZE, SizeHistory, Sizes, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.step_report import StepTime
 from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
 HOPELESS = frozenset({int(Held.LIMIT), int(Held.UNAVAILABLE)})
 """Slurm takes a size that no partition, limit or node allows, and says so of the waiting job."""
@@ -234,6 +238,8 @@ _DAY_S: Final = 86_400.0
 _RACE_S: Final = 3.0
 """A job that starts so soon after a size was decided may have started before it was written."""
 
+_MOST_FITS: Final = 10  # Of a decision
+
 _UNSHOWN_S: Final = 60.0
 """A size that Slurm does not show so long after it was decided is doubtful, and then refused."""
 
@@ -255,6 +261,7 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
     runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
     shrunk = {v.run.job_id for h in snap.handovers for v in h.victims if v.has_shrunk}
+    steps = _new_steps(snap, sorted(running), histories)
     wanted = [
         # Damaged entries; of two with one key the last counts.
         *(entry(SIZE, key, None) for key in of_kind(snap.booked, SIZE)),
@@ -265,6 +272,8 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
         row, history = row_of[job_id], histories.get(job_id)
         if row in running:
             history = _ran(snap, row, history, shrunk=job_id in shrunk)
+            if history is not None and row in steps:
+                history = with_step(history, steps[row])
         elif snap.jobs.state[row] == PENDING:
             history = _waits(snap, row, history, written.get(job_id))
         elif snap.jobs.state[row] >= COMPLETED:
@@ -272,6 +281,40 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
         wanted.append(entry(SIZE, job_id, None if history is None else history.body()))
     entries = changes(snap.booked, wanted)
     return [Book(entries=entries, why="sizes of elastic jobs")] if entries else []
+
+
+def _new_steps(
+    snap: Snapshot, rows: Iterable[int], histories: Mapping[JobId, SizeHistory]
+) -> dict[int, StepTime]:
+    """Steps that running jobs whose batch adapts report of the size they hold, if they are new.
+
+    A fit takes up to 0.1 s, and a report can be changed at any time: `_MOST_FITS` of them count,
+    those of the jobs of which least is known. The others do next time.
+    """
+    jobs, found = snap.jobs, list[tuple[int, int, StepTime]]()
+    kinds: I16 | None = None
+    for row in rows:
+        job_id = JobId(int(jobs.job_id[row]))
+        claim = snap.seen.claim(job_id)
+        report, shape = claim.steps, size_of(jobs, row)
+        if claim.batch != "adapt" or report is None or shape is None:
+            continue
+        if (report.run, report.gpus) != (int(jobs.restarts[row]), shape.gpus):
+            continue
+        kinds = type_held(snap.seen, snap.on_type) if kinds is None else kinds
+        kind = int(kinds[row])
+        step = StepTime(
+            nodes=shape.nodes,
+            gpus=shape.gpus,
+            local_batch=report.local_batch,
+            more=report.passes - 1,
+            step_s=report.step_s,
+            gpu_type=snap.seen.gpu_types[kind] if 0 <= kind < len(snap.seen.gpu_types) else "",
+        )
+        known = histories.get(job_id, NO_HISTORY).steps
+        if step not in known:
+            found.append((len(known), row, step))
+    return {row: step for _, row, step in heapq.nsmallest(_MOST_FITS, found, key=lambda f: f[:2])}
 
 
 def _ran(

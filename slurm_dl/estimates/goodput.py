@@ -18,14 +18,15 @@ gradient over the square of the mean gradient (McCandlish et al. 2018, B_simple 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64
-
-MOST_PASSES: Final = 1024  # Passes of a step
+from slurm_dl.model.shape import Shape
+from slurm_dl.model.sizes import SizeHistory
+from slurm_dl.model.step_report import MOST_PASSES, MOST_STEPS, BatchLimits, StepReport, StepTime
 
 _GAMMA: Final = (1.0, 10.0)
 """Sum of both times, and nearly their maximum (section 3.2)."""
@@ -42,31 +43,6 @@ _STARTS: Final = (1.5, 4.0)
 _TINY: Final = 1e-9
 
 Numbers = F64 | I64 | float
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """Duration of a step in one configuration.
-
-    Raises:
-        ValueError: A number is out of range.
-    """
-
-    nodes: int  # At least 1, at most *gpus*
-    gpus: int
-    local_batch: float  # Samples of a GPU in one pass, above 0
-    more: int  # Passes beyond the first, from 0
-    step_s: float  # Above 0
-    pass_s: float | None = None  # A pass without synchronisation, above 0; None if not known
-
-    def __post_init__(self) -> None:
-        times = self.local_batch, self.step_s, self.step_s if self.pass_s is None else self.pass_s
-        if not (1 <= self.nodes <= self.gpus and 0 <= self.more < MOST_PASSES):
-            msg = f"no such step: {self.gpus} GPUs, {self.nodes} nodes, {self.more} more passes"
-            raise ValueError(msg)
-        if not all(0 < value < np.inf for value in times):
-            msg = f"batch and seconds of a step must be above 0 (got {times})"
-            raise ValueError(msg)
 
 
 class Throughput(NamedTuple):
@@ -206,25 +182,6 @@ def _sync_s(found: Throughput, nodes: Numbers, gpus: Numbers) -> F64:
     return np.where(nodes > 1, found.a_n + found.b_n * beyond, inside)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """Batches that a training takes, samples; 1 <= least <= most in both pairs.
-
-    Raises:
-        ValueError: They are not in that order.
-    """
-
-    first: int  # M0: the global batch that the user chose, and the least
-    most: int  # The largest global batch
-    least_local: int  # Of a GPU in one pass
-    most_local: int
-
-    def __post_init__(self) -> None:
-        if not (1 <= self.first <= self.most and 1 <= self.least_local <= self.most_local):
-            msg = f"batches must be 1 or more, and each least one at most the largest: {self}"
-            raise ValueError(msg)
-
-
 class Best(NamedTuple):
     """The batch with the highest goodput in one size."""
 
@@ -276,3 +233,33 @@ def best(
     values = goodput(low)
     at = int(values.argmax())
     return Best(float(values[at]), int(low[at]), int(more[at]))
+
+
+def with_step(history: SizeHistory, step: StepTime) -> SizeHistory:
+    """*history* with a new *step*, and the throughput fitted to its steps on GPUs of that type."""
+    older = (s for s in history.steps if s.configuration != step.configuration)
+    steps = (*older, step)[-MOST_STEPS:]
+    alike = [s for s in steps if s.gpu_type == step.gpu_type]
+    return replace(history, steps=steps, throughput=fit(alike))
+
+
+def goodput_in(shapes: Sequence[Shape], history: SizeHistory, report: StepReport) -> F64 | None:
+    """``(k,)`` goodput in each of *shapes*, fewest GPUs first; None if no batch fits the first.
+
+    As in section 4.1 no more is expected beyond twice the GPUs that the job has had: what it does
+    not know of its throughput is optimistic. No GPU is expected to add more than those before it,
+    so that no report makes a job gain more than by linear scaling.
+    """
+    known = 2 * max(step.gpus for step in history.steps)
+    found, value = Throughput(*history.throughput), 0.0
+    goodput = list[float]()
+    for shape in shapes:
+        if shape.gpus <= known or not goodput:
+            there = best(found, report.noise, report.limits, nodes=shape.nodes, gpus=shape.gpus)
+            value = value if there is None else there.goodput
+        goodput.append(value)
+    if not goodput[0] > 0:
+        return None
+    gpus = np.array([shape.gpus for shape in shapes], dtype=np.float64)
+    linear: F64 = np.minimum.accumulate(np.array(goodput) / gpus) * gpus
+    return linear

@@ -15,6 +15,8 @@ speed is share of its whole work a second:
 
 2. rate(k) = S(k) / S(asked), S in samples a second by `training_speed.speed_of`.
 
+Of a job whose batch adapts, and that reports its steps, speed is the goodput fitted to them.
+
 A job's work is a number of samples, so S is what counts whether its global batch grows with the
 GPUs ("gpu") or stays ("fixed"), where samples a second are B times the steps. They differ in what a
 profile says that tells steps without a batch. `speed_of` takes such a step to hold one sample of
@@ -34,6 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_dl.estimates.goodput import goodput_in
 from slurm_dl.estimates.remaining_time import LEAST_PROGRESS, LEAST_RUN_S, spent_by_size
 from slurm_dl.estimates.training_speed import SitePriors, SpeedEstimate, speed_of
 from slurm_dl.model.contract import Batch, Claim
@@ -96,6 +99,7 @@ def sizes_of(snap: Snapshot, profiles: Mapping[str, Profile], site: SitePriors) 
             plain = speeds = table.speeds(claim, tuple(shapes), room.kind(row))
             if history is not None:
                 speeds = _reported(snap, row, history, shapes, speeds)
+                speeds = _by_goodput(claim, history, shapes, speeds)
             rate = _samples(speeds) / speeds[at].samples_per_s
             kinds = snap.seen.gpu_types
             on = [_samples(table.speeds(claim, tuple(shapes), kind)) for kind in kinds]
@@ -173,6 +177,18 @@ def _reported(
         ratio = speed.samples_per_s / speeds[near].samples_per_s
         after.append(SpeedEstimate(measured[near] * ratio, speed.origin))
     return after
+
+
+def _by_goodput(
+    claim: Claim, history: SizeHistory, shapes: Sequence[Shape], speeds: list[SpeedEstimate]
+) -> list[SpeedEstimate]:
+    """Goodput where the batch adapts and steps are reported; else *speeds* as they are."""
+    if claim.batch != "adapt" or claim.steps is None or not history.throughput:
+        return speeds
+    found = goodput_in(shapes, history, claim.steps)
+    if found is None:
+        return speeds
+    return [SpeedEstimate(value, Origin.REPORTED) for value in found.tolist()]
 
 
 class _Room:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.step_report import StepReport
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals a contract may name. KILL and STOP would defeat the checkpoint."""
@@ -137,6 +138,7 @@ class Claim:
     sizes: tuple[Shape, ...] = ()
     asked: Shape | None = None
     batch: Batch = "fixed"  # Its global batch in another size
+    steps: StepReport | None = None  # Steps that it last reported
     in_place: bool = False
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False

@@ -6,7 +6,7 @@ A job that is not elastic has no entry, and costs nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from slurm_dl.model.booking import Entry, of_kind
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I8, I16, I32, I64, Jobs, Origin, is_in
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.step_report import StepTime
 
 AS_ASKED: Final = -1
 """The size that the job has, or asks for: the only one of a job that is not elastic."""
@@ -113,6 +114,7 @@ def are_sizes(size: I32, sizes: Sizes | None) -> bool:
 
 
 SIZE: Final = "size"  # Kind of the entries, by job id
+_PARAMETERS: Final = 7  # Of `estimates.goodput.Throughput`
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class SizeHistory:
         shrunk: It gave nodes back while it ran, and no size was written since: once it waits, its
             record has the size with which that run began.
         resized_s: When it began to run in another size than before, within a day, epoch seconds.
+        steps: Steps that it reported, the latest last.
+        throughput: Parameters that were fitted to them, see `estimates.goodput`; empty: none.
     """
 
     asked: Shape | None = None
@@ -160,6 +164,8 @@ class SizeHistory:
     shrunk: bool = False
     requeues: int = 0  # How often we have requeued it for another size
     resized_s: tuple[float, ...] = ()
+    steps: tuple[StepTime, ...] = ()
+    throughput: tuple[float, ...] = ()
 
     def begun(self, shape: Shape, at: Spent) -> SizeHistory:
         """The history once a run in *shape* has begun, up to which *at* was spent in all.
@@ -185,6 +191,8 @@ class SizeHistory:
             "refused": [str(shape) for shape in sorted(self.refused)],
             "resized_s": list(self.resized_s),
             **({"shrunk": True} if self.shrunk else {}),
+            **({"steps": [list(astuple(s)) for s in self.steps]} if self.steps else {}),
+            **({"throughput": list(self.throughput)} if self.throughput else {}),
         }
 
 
@@ -204,6 +212,11 @@ def size_histories(booked: Iterable[Entry]) -> dict[JobId, SizeHistory]:
 
 def _history(body: Any) -> SizeHistory:  # noqa: ANN401 - JSON
     asked = body.get("asked")
+    steps = tuple(StepTime(*step) for step in body.get("steps", ()))
+    throughput = tuple(map(float, body.get("throughput", ())))
+    if len(throughput) != (_PARAMETERS if steps else 0):
+        msg = f"no parameters of a throughput: {throughput}"
+        raise ValueError(msg)
     return SizeHistory(
         asked=None if asked is None else Shape.of(asked),
         now=None if body["now"] is None else Shape.of(body["now"]),
@@ -216,6 +229,8 @@ def _history(body: Any) -> SizeHistory:  # noqa: ANN401 - JSON
         requeues=int(body["requeues"]),
         refused=frozenset(map(Shape.of, body["refused"])),
         resized_s=tuple(map(float, body["resized_s"])),
+        steps=steps,
+        throughput=throughput,
     )
 
 

@@ -9,16 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_dl.estimates.goodput import (
-    BatchLimits,
-    Best,
-    StepTime,
-    Throughput,
-    best,
-    efficiency,
-    fit,
-)
+from slurm_dl.estimates.goodput import Best, Throughput, best, efficiency, fit
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.step_report import BatchLimits, StepTime
 from slurm_dl.simulation.ideal.measured_models import (
     EPOCH,
     PLACEMENT,

@@ -29,6 +29,7 @@ from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
 from slurm_dl.model.plan import OpenHandover, Plan, Requeue
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
+from slurm_dl.model.step_report import BatchLimits, StepReport
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.registry import POLICIES
 from slurm_dl.profiles import shipped_profiles
@@ -54,6 +55,16 @@ COUNTED = dataclasses.replace(
 
 SIZES = st.none() | st.integers(1, 10**6)
 SHAPES = st.builds(Shape, st.integers(1, 4), st.integers(1, 8))
+STEPS = st.builds(
+    StepReport,
+    run=st.integers(0, 1),
+    gpus=st.integers(1, 8),
+    local_batch=st.integers(1, 64),
+    passes=st.integers(1, 4),
+    step_s=st.floats(1e-6, 1e6),
+    noise=st.floats(0, 1e12),
+    limits=st.just(BatchLimits(128, 4096, 8, 64)),
+)
 CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "contract": st.none() | st.builds(Contract),
     "model": st.none() | st.sampled_from(MODELS),
@@ -77,6 +88,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
     "asked": st.none() | SHAPES,
     "batch": st.sampled_from(["fixed", "gpu", "elan", "adapt"]),
+    "steps": st.none() | STEPS,
     "in_place": st.booleans(),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
@@ -100,6 +112,7 @@ SHAPES_ROOM = {
     "sizes": "it can be given another size, by a policy that chooses sizes",
     "asked": "which of them it was submitted with, where nothing else tells",
     "batch": "how fast it is in them",
+    "steps": "how fast it is in them, if its batch adapts, and never more than linear scaling",
     "in_place": "it gives nodes back without a requeue, which others gain by as well",
 }
 """Claims that say what a job can do with: where it fits may change, its importance does not."""
@@ -507,7 +520,7 @@ def test_no_policy_goes_by_claims_that_it_does_not_name(
     snap, job_id = case
     policy = POLICIES[name]()
     free = TRUSTING.get(name, set()) | ({"model", "progress"} if name in BY_SPEED else set())
-    free = free | ({"sizes", "asked", "batch"} if name in BY_SIZE else set())
+    free = free | ({"sizes", "asked", "batch", "steps"} if name in BY_SIZE else set())
     fields = {f: data.draw(values) for f, values in CLAIM.items() if f not in free}
     told = KNOW(claiming(snap, job_id, **fields))
     honest = KNOW(claiming(snap, job_id, **{f: getattr(NO_CLAIM, f) for f in fields}))
@@ -532,7 +545,7 @@ def test_sizes_never_improve_tier_and_key(
     policy, said = POLICIES[name](), {f: data.draw(CLAIM[f]) for f in ("model", "progress")}
     elastic = {
         "sizes": (*data.draw(CLAIM["sizes"]), Shape(1, 1), Shape(1, 2), Shape(1, 4)),
-        **{f: data.draw(CLAIM[f]) for f in ("asked", "batch")},
+        **{f: data.draw(CLAIM[f]) for f in ("asked", "batch", "steps")},
     }
     told, rigid = (KNOW(claiming(snap, job_id, **said, **more)) for more in (elastic, {}))
 

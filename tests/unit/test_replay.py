@@ -54,6 +54,7 @@ from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.step_report import BatchLimits
 from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.policies import registry
 from slurm_dl.policies.fifo import Fifo
@@ -119,6 +120,9 @@ def fields_of(kind: type[Any], rows: int, of: Scalars) -> st.SearchStrategy[Any]
         drawn |= {"signal": st.sampled_from(SIGNALS), "grace_s": st.floats(0.1, 1e9)}
     if kind is Shape:
         drawn = dict.fromkeys(drawn, st.integers(1, 9999))
+    if kind is BatchLimits:
+        drawn |= dict.fromkeys(("first", "least_local"), st.integers(1, 9))
+        drawn |= dict.fromkeys(("most", "most_local"), st.integers(9, 99))
     if kind is Handover:
         for name in ("beneficiaries", "victims"):
             drawn[name] = st.lists(

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import build
 import pytest
 
 from slurm_dl.engine.waiting_sizes import note_sizes
+from slurm_dl.estimates.goodput import fit, with_step
 from slurm_dl.model.booking import Entry, entry, updated
-from slurm_dl.model.contract import Claim
+from slurm_dl.model.contract import Batch, Claim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import SIZE, SizeHistory, Spent, size_histories
 from slurm_dl.model.snapshot import LeftOut, Snapshot
+from slurm_dl.model.step_report import BatchLimits, StepReport, StepTime
 
 NOW_S = build.NOW_S
 S1, S2, S4, S2x2 = Shape(1, 1), Shape(1, 2), Shape(1, 4), Shape(2, 2)
@@ -48,7 +50,7 @@ def noted(snap: Snapshot, *shapes: Shape) -> SizeHistory | None:
     booked = snap.booked
     for book in note_sizes(snap, [reshape(s) for s in shapes]):
         booked = updated(booked, book.entries)
-    again = dataclasses.replace(snap, booked=booked)
+    again = replace(snap, booked=booked)
     assert note_sizes(again, [reshape(s) for s in shapes]) == []
     return size_histories(booked).get(JobId(1))
 
@@ -83,7 +85,7 @@ def noted(snap: Snapshot, *shapes: Shape) -> SizeHistory | None:
         ),
         # A size that is none of its own is held all the same; a restart lost progress.
         (
-            3, 1, 0, 20, 0.1, dataclasses.replace(OLD, since=Spent(10, 0.2)),
+            3, 1, 0, 20, 0.1, replace(OLD, since=Spent(10, 0.2)),
             SizeHistory(
                 asked=S1, now=Shape(1, 3), since=Spent(20, 0.1), spent={S1: Spent(10, 0)},
                 resized_s=(NOW_S,),
@@ -118,6 +120,75 @@ def test_a_run_goes_to_the_size_it_has(
     assert noted(snap_of(row, before, ran_s=ran_s, p=p)) == after
 
 
+LIMITS = BatchLimits(128, 4096, 8, 64)
+REPORT = StepReport(0, 2, 32, 1, 0.3, 900.0, LIMITS)
+SEEN = StepTime(1, 2, 32, 0, 0.3, gpu_type="a100")
+KNOWS = with_step(SizeHistory(asked=S1, now=S2), SEEN)
+
+
+@pytest.mark.parametrize(
+    ("report", "batch", "before", "steps"),
+    [
+        (REPORT, "adapt", None, (SEEN,)),
+        (REPORT, "adapt", KNOWS, (SEEN,)),
+        # The same configuration again, another one.
+        (replace(REPORT, step_s=0.4), "adapt", KNOWS, (replace(SEEN, step_s=0.4),)),
+        (replace(REPORT, passes=2), "adapt", KNOWS, (SEEN, replace(SEEN, more=1))),
+        # Of another run, of as many GPUs as it does not hold, of a batch that does not adapt.
+        (replace(REPORT, run=1), "adapt", KNOWS, (SEEN,)),
+        (replace(REPORT, run=1), "adapt", None, ()),
+        (replace(REPORT, gpus=4), "adapt", None, ()),
+        (REPORT, "fixed", None, ()),
+        (None, "adapt", KNOWS, (SEEN,)),
+    ],
+)
+def test_steps_that_a_run_reports_of_its_size_are_kept(
+    report: StepReport | None,
+    batch: Batch,
+    before: SizeHistory | None,
+    steps: tuple[StepTime, ...],
+) -> None:
+    """With what is fitted to them."""
+    claims = {JobId(1): Claim(sizes=SIZES, asked=S1, batch=batch, steps=report)}
+    seen = build.observed([build.running(1, 2)], claims=claims, held={1: {0: 2.0}})
+    booked = () if before is None else (entry(SIZE, 1, before.body()),)
+    after = noted(build.snapshot(seen, booked=booked))
+
+    assert after is not None
+    assert after.steps == steps
+    assert after.throughput == (fit(steps) if steps else ())
+
+
+def test_so_many_reports_count_at_once_and_the_others_next() -> None:
+    """Those who change theirs all the time hold back nobody of whom less is known."""
+    rows = [build.running(j, 1) for j in range(1, 16)]
+    report = replace(REPORT, gpus=1)
+    booked, known = (entry(SIZE, 1, KNOWS.body()),), []
+    for turn in range(3):
+        loud = replace(report, step_s=0.1 + turn)
+        claims = {
+            JobId(j): Claim(sizes=SIZES, batch="adapt", steps=loud if j == 1 else report)
+            for j in range(1, 16)
+        }
+        snap = build.snapshot(
+            build.observed(rows, claims=claims, nodes=(4, 4, 4, 4)), booked=booked
+        )
+        for book in note_sizes(snap, []):
+            booked = updated(booked, book.entries)
+        histories = size_histories(booked)
+        known.append(sum(bool(h.steps) for h in histories.values()))
+
+    assert known == [11, 15, 15]
+    assert histories[JobId(1)].steps[-1].step_s == 2.1
+
+
+@pytest.mark.parametrize("change", [{"throughput": []}, {"throughput": [1.0]}, {"steps": [[1]]}])
+def test_damaged_steps_are_a_damaged_entry(change: dict[str, object]) -> None:
+    """They are worth as little as the rest."""
+    assert list(size_histories([entry(SIZE, 1, KNOWS.body())])) == [1]
+    assert size_histories([entry(SIZE, 1, {**KNOWS.body(), **change})]) == {}
+
+
 def written(ago_s: float, *, doubtful: bool = False) -> SizeHistory:
     return SizeHistory(written=S4, written_s=NOW_S - ago_s, doubtful=doubtful)
 
@@ -127,7 +198,7 @@ def written(ago_s: float, *, doubtful: bool = False) -> SizeHistory:
     [
         (Held.NO, None, [], None),
         (Held.NO, None, [S4], SizeHistory(asked=S1, written=S4, written_s=NOW_S)),
-        (Held.NO, OLD, [S4], dataclasses.replace(OLD, written=S4, written_s=NOW_S)),
+        (Held.NO, OLD, [S4], replace(OLD, written=S4, written_s=NOW_S)),
         (Held.LIMIT, SizeHistory(written=S4), [], SizeHistory(refused=frozenset({S4}))),
         (Held.LIMIT, SizeHistory(asked=S4, written=S4), [], SizeHistory(asked=S4, written=S4)),
         (Held.NO, SizeHistory(written=S4), [], SizeHistory(written=S4)),
@@ -207,9 +278,9 @@ def test_only_elastic_managed_jobs_are_noted_and_damage_is_struck_out() -> None:
 
 def test_a_requeue_for_another_size_is_counted_once() -> None:
     """It is a step of a hand-over, which is written again until Slurm has taken it."""
-    step = dataclasses.replace(reshape(S4), handover_id=HandoverId(7))
+    step = replace(reshape(S4), handover_id=HandoverId(7))
     snap = snap_of(build.pending(1), OLD)
     for _ in range(3):
         for book in note_sizes(snap, [step]):
-            snap = dataclasses.replace(snap, booked=updated(snap.booked, book.entries))
+            snap = replace(snap, booked=updated(snap.booked, book.entries))
     assert size_histories(snap.booked)[JobId(1)].requeues == 1

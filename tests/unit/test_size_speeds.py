@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import build
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from slurm_dl.daemon.enrich import Enricher
+from slurm_dl.estimates.goodput import Throughput, with_step
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import as_submitted, asked
 from slurm_dl.estimates.size_speeds import elastic_rows, sizes_of
@@ -23,6 +28,8 @@ from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import SIZE, SizeHistory, Sizes, Spent
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.step_report import BatchLimits, StepReport, StepTime
+from slurm_dl.policies.registry import POLICIES
 
 NOW_S = build.NOW_S
 SITE = SitePriors(serial_share=0.05)
@@ -243,6 +250,116 @@ def test_rates_as_the_job_itself_reports_them(
     assert sizes is not None
     assert sizes.rate.tolist() == pytest.approx(rates)
     assert sizes.origin.tolist() == origins
+
+
+TRUE = Throughput(0.05, 0.002, 0.03, 0.004, 0.1, 0.01, 2.0)
+BATCHES = BatchLimits(first=64, most=1024, least_local=4, most_local=64)
+LADDER = (S1, S2, S4, Shape(1, 8), Shape(2, 8))
+
+
+def adaptive(noise: float, *held: Shape, true: Throughput = TRUE) -> Snapshot:
+    """A job whose batch adapts, and its steps on *held*, of several batches."""
+    history = SizeHistory(asked=S1, now=S1)
+    for shape in held:
+        for at in ((16, 0), (32, 0), (64, 0), (32, 2)):
+            step_s = float(true.step_s(shape.nodes, shape.gpus, *at))
+            history = with_step(history, StepTime(shape.nodes, shape.gpus, *at, step_s))
+    report = StepReport(0, 1, 16, 1, 1.0, noise, BATCHES)
+    claim = Claim(sizes=LADDER, batch="adapt", steps=report)
+    return snap_of(build.running(1), claim, history=history, seen={"nodes": (8, 8)})
+
+
+def best_by_trial(shape: Shape, noise: float) -> float:
+    """Highest goodput of all batches that the limits allow: (phi + M0) / (phi + M) x M / T."""
+    values = [0.0]
+    for more, local in itertools.product(range(64), range(4, 65)):
+        batch = shape.gpus * local * (more + 1)
+        alone = shape.gpus == 1 and more == 0 and batch > BATCHES.first
+        if BATCHES.first <= batch <= BATCHES.most and not alone:
+            time_s = float(TRUE.step_s(shape.nodes, shape.gpus, local, more))
+            values.append(batch / time_s * (noise + 64) / (noise + batch))
+    return max(values)
+
+
+@pytest.mark.parametrize("noise", [0.0, 100.0, 1e5])
+def test_rates_of_a_batch_that_adapts_are_those_of_the_best_goodput(noise: float) -> None:
+    """Against all batches tried, with the true seconds of steps."""
+    snap = adaptive(noise, S1, S2, S4, Shape(1, 8), Shape(2, 8))
+    sizes = sizes_of(snap, {}, SITE)
+    assert sizes is not None
+    tried = np.array([best_by_trial(shape, noise) for shape in LADDER])
+
+    assert sizes.rate == pytest.approx(tried / tried[0], rel=0.02)
+    assert set(sizes.origin.tolist()) == {Origin.REPORTED}
+
+
+@pytest.mark.parametrize(
+    ("noise", "held", "grows"),
+    [
+        # With two more times its GPUs it is as fast as with twice as many: it has not had them.
+        (1e6, (S1,), [1, 2]),
+        (1e6, (S1, S2), [1, 2, 4]),
+        (1e6, (S1, S2, S4), [1, 2, 4, 8]),
+        # Without noise a larger batch brings nothing, and this one is small.
+        (0.0, (S1, S2, S4, Shape(2, 8)), []),
+    ],
+)
+def test_as_many_gpus_as_it_has_had_twice_are_worth_having(
+    noise: float, held: tuple[Shape, ...], grows: list[int]
+) -> None:
+    """Sizes whose rate is a half above that of the size before."""
+    true = TRUE if noise else TRUE._replace(a_g=1.0, b_g=1e-6)
+    sizes = sizes_of(adaptive(noise, *held, true=true), {}, SITE)
+    assert sizes is not None
+    before = np.append(0.0, sizes.rate[:-1])
+    fast = sizes.gpus[sizes.rate >= 1.4 * before].tolist()
+
+    assert fast == (grows or [1])
+
+
+@given(data=st.data())
+@settings(max_examples=15, deadline=None)
+def test_no_report_makes_a_job_gain_more_than_linear_scaling(data: st.DataObject) -> None:
+    """Whatever it says of its steps, its noise and its batches."""
+    history = SizeHistory(asked=S1, now=S1)
+    for shape in data.draw(st.lists(st.sampled_from(LADDER), min_size=1, max_size=4)):
+        step_s, local = data.draw(st.floats(1e-6, 1e6)), data.draw(st.integers(1, 10**9))
+        more = data.draw(st.integers(0, 1023))
+        history = with_step(history, StepTime(shape.nodes, shape.gpus, local, more, step_s))
+    low, high = sorted(data.draw(st.tuples(st.integers(1, 10**9), st.integers(1, 10**9))))
+    least, most = sorted(data.draw(st.tuples(st.integers(1, 10**9), st.integers(1, 10**9))))
+    limits = BatchLimits(low, high, least, most)
+    report = StepReport(0, 1, 1, 1, 1.0, data.draw(st.floats(0, 1e12)), limits)
+    snap = snap_of(
+        build.running(1),
+        Claim(sizes=LADDER, batch="adapt", steps=report),
+        history=history,
+        seen={"nodes": (8, 8)},
+    )
+    sizes = sizes_of(snap, {}, SITE)
+
+    assert sizes is not None
+    assert sizes.fits(n=1, types=2)
+    assert (np.diff(sizes.rate / sizes.gpus) <= 1e-9 * sizes.rate[0]).all()
+
+
+def test_who_gains_by_a_larger_batch_gets_the_gpus_under_pollux() -> None:
+    """Two jobs with steps alike; the gradient of one is all noise, that of the other has none."""
+    noises, true = {1: 1e6, 2: 0.0}, TRUE._replace(a_g=1.0, b_g=1e-6)
+    each = {j: adaptive(noise, *LADDER, true=true) for j, noise in noises.items()}
+    seen = build.observed(
+        [build.running(1), build.running(2)],
+        claims={JobId(j): snap.seen.claim(JobId(1)) for j, snap in each.items()},
+        nodes=(8,),
+    )
+    booked = tuple(replace(snap.booked[0], key=str(j)) for j, snap in each.items())
+    snap = build.snapshot(seen, booked=booked, memory={"first_submit_s": dict.fromkeys(each, 0.0)})
+    snap = replace(snap, sizes=sizes_of(snap, {}, SITE))
+    order = POLICIES["pollux"]().order(snap)
+    assert snap.sizes is not None
+    assert order.size is not None
+
+    assert snap.sizes.gpus[order.size].tolist() == [4.0, 1.0]
 
 
 @pytest.mark.parametrize("is_noted", [True, False])

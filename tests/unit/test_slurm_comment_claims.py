@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.step_report import BatchLimits, StepReport
 from slurm_dl.slurm.read.comment_claims import LONGEST_COMMENT, ClaimReader, with_wckey
 
 MAX_GRACE_S = 600.0
@@ -21,6 +23,13 @@ def read(comment: object, *, models: set[str] | None = None) -> Claim:
 
 def ours(**fields: object) -> dict[str, object]:
     return {"slurm_dl": {"v": 1, "sig": "USR1"} | fields}
+
+
+STEPS: list[object] = [2, 4, 32, 1, 0.31, 950, 128, 4096, 8, 64]
+
+
+def with_one(at: int, wrong: object) -> list[object]:
+    return [*STEPS[:at], wrong, *STEPS[at + 1 :]]
 
 
 def test_whole_claim_is_read() -> None:
@@ -44,6 +53,7 @@ def test_whole_claim_is_read() -> None:
         asked="1x2",
         batch="gpu",
         in_place=1,
+        steps=STEPS,
     )
     comment["theirs"] = [1]
 
@@ -65,7 +75,27 @@ def test_whole_claim_is_read() -> None:
         asked=Shape(1, 2),
         batch="gpu",
         in_place=True,
+        steps=StepReport(2, 4, 32, 1, 0.31, 950.0, BatchLimits(128, 4096, 8, 64)),
     )
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(None, 5, "x", {}, [], STEPS[:-1], [*STEPS, 1]),
+        # Run, GPUs, local batch, passes, seconds, noise, and the limits of the batch.
+        *(with_one(0, x) for x in (-1, 0.0, True, "2", None, 10**10)),
+        *(with_one(1, x) for x in (0, -1, 4.0, [4])),
+        *(with_one(2, x) for x in (0, 32.0, 10**300)),
+        *(with_one(3, x) for x in (0, 1025)),
+        *(with_one(4, x) for x in (0, -0.3, 1e-7, 1e7, 10**400, math.nan, math.inf, True, "1")),
+        *(with_one(5, x) for x in (-1, 1e13, 10**400, math.nan, math.inf, None)),
+        *(with_one(6, x) for x in (0, 5000)),
+        *(with_one(8, x) for x in (0, 65, 8.0)),
+    ],
+)
+def test_a_wrong_report_of_steps_is_none_and_loses_nothing_else(wrong: object) -> None:
+    assert read(ours(model="m", steps=wrong)) == Claim(contract=Contract(), model="m")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "preempted": [3, 2], "saved": 1790000000, "final": 2,
                   "due": 1790090000, "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
-                  "in_place": 1}}
+                  "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64]}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -36,6 +36,7 @@ from slurm_dl.model.contract import (
     SignalTarget,
 )
 from slurm_dl.model.shape import Shape, by_gpus
+from slurm_dl.model.step_report import StepReport
 
 LONGEST_COMMENT = 1024  # Characters; Slurm itself takes no longer comment (measured on 22.05.8)
 DEEPEST = 8  # Levels of nesting; others' metadata may lie beside ours, but Python's parser recurses
@@ -117,6 +118,7 @@ class ClaimReader:
             sizes=() if elastic is None else elastic[0],
             asked=None if elastic is None else elastic[1],
             batch="fixed" if elastic is None else elastic[2],
+            steps=_steps(ours),
             in_place=elastic is not None and ours.get("in_place") == 1,
             sizes_unreadable=elastic is None and "sizes" in ours,
         )
@@ -239,6 +241,13 @@ def _rate(ours: dict[object, object]) -> float | None:
 def _progress(ours: dict[object, object]) -> float | None:
     share = ours.get("progress")
     return min(max(float(share), 0.0), 1.0) if _is_number(share) else None
+
+
+def _steps(ours: dict[object, object]) -> StepReport | None:
+    try:
+        return StepReport.of(ours.get("steps"))
+    except ValueError:
+        return None
 
 
 def _until(ours: dict[object, object]) -> float | None:
