@@ -35,7 +35,14 @@ from slurm_dl.engine.preemption.eligibility import Victims, displacers, note_bro
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
-from slurm_dl.engine.preemption.surplus import Surplus, free_and_lent, lenders, movable, releasing
+from slurm_dl.engine.preemption.surplus import (
+    Surplus,
+    free_and_lent,
+    lenders,
+    movable,
+    releasing,
+    with_fixed,
+)
 from slurm_dl.engine.promise_terms import PROMISED, with_terms
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.target import NOBODY, Rows
@@ -152,6 +159,8 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     holds = (settings.hold and bool(policy.about.idles)) or snap.sizes is not None
     soon = with_settling(snap, settings.placement, holds=holds)
     soon = with_terms(soon, policy, settings, admitted.victims)
+    if "sizes" in policy.about.needs:
+        soon = with_fixed(soon, admitted.victims, admitted.lending)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
     guaranteed = guarantee(snap, order, displaces(policy), settings)
     return Wish(

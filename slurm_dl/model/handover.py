@@ -81,7 +81,7 @@ class Victim:
 Purpose = Literal["preempt", "defragment", "split", "reshape"]
 """Why GPUs change hands: for jobs of a better tier; to move jobs together so that a gang fits or
 nodes are free as a whole; to part two jobs that slow each other down on one GPU; to move a job to
-free GPUs of a faster type, or to more of them."""
+GPUs of a faster type, or to more of them."""
 
 
 class Seal(StrEnum):
@@ -130,7 +130,8 @@ class Handover:
     @property
     def moved(self) -> tuple[JobId, ...]:
         """The jobs that are to run on elsewhere."""
-        moves = self.purpose in ("defragment", "reshape")
+        # Whose size is not told leaves, to start again elsewhere in its turn.
+        moves = self.purpose == "defragment" or (self.purpose == "reshape" and not self.resizes)
         return tuple(v.run.job_id for v in self.victims if moves or v.then is not None)
 
     @property

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
@@ -217,6 +218,14 @@ NEW_JOB: Final = "new job"
 job of which nothing is known, where others are."""
 
 
+class Fixed(IntEnum):
+    """Changes that a running job cannot make."""
+
+    NO = 0
+    GROWTH = 1  # It can give GPUs back, and goes on with the others
+    ALL = 2  # It keeps what it holds
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Snapshot:
     """All that a decision may depend on.
@@ -241,6 +250,8 @@ class Snapshot:
             terms of an ideal cluster.
         setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
             hold, start and restore. None: nobody measured it.
+        fixed: ``(n,)`` int8, a `Fixed`: what each running job cannot give up now; `decide` sets it
+            for policies that choose sizes. None: nobody is kept from any change.
         committed_s: ``(n,)`` seconds of a run of each job in which it cannot be preempted; see
             `engine.preemption.commitment`. None: that does not count.
         answers: Of jobs that we have preempted, whether each acknowledged when we last did, by job
@@ -273,6 +284,7 @@ class Snapshot:
     booked: tuple[Entry, ...] = ()
     terms: PromiseTerms | None = None
     setup_s: F64 | None = field(default=None, metadata={NEW_JOB: DEFAULT_HOLD_S})
+    fixed: I8 | None = None
     committed_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)
     handovers: tuple[Handover, ...] = ()  # Hand-overs that are not closed yet

@@ -40,7 +40,7 @@ class StepTime:
 
     @property
     def configuration(self) -> tuple[object, ...]:
-        """Where and how it was made; a newer time of the same one replaces an older."""
+        """GPUs and batch; a newer time of the same one replaces an older."""
         return self.gpu_type, self.nodes, self.gpus, self.local_batch, self.more
 
 

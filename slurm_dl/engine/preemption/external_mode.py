@@ -6,16 +6,11 @@ The other way is `native_mode`.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.engine.intent import Intent
-from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
-from slurm_dl.engine.placing.free_resources import FreeResources
-from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
+from slurm_dl.engine.placing.eligible_nodes import anywhere
 from slurm_dl.engine.preemption.defragmentation import defragment
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
 from slurm_dl.engine.preemption.growth import growths
@@ -23,20 +18,16 @@ from slurm_dl.engine.preemption.handover_context import DisplacementRule, Handov
 from slurm_dl.engine.preemption.handover_protocol import name_jobs, steps_of, strays
 from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
-from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers, next_id, victim_of
+from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers
+from slurm_dl.engine.preemption.type_changes import type_changes
 from slurm_dl.engine.preemption.unpack_pairs import split
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, undone
-from slurm_dl.engine.target import Rows
-from slurm_dl.engine.waiting_sizes import at_shapes, shape_of
 from slurm_dl.model.handover import Handover, Victim
-from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, is_in
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETING, PENDING, is_in
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
-from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.resource_request import ResourceRequests
-from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +105,7 @@ class ExternalEngine:
             drafts = [*drafts, moves]
         splits, more = split(snap, [*snap.handovers, *drafts], settings)
         drafts = [*drafts, *splits]
-        drafts += upgrades(
-            snap,
-            intent,
-            context.candidates,
-            [*snap.handovers, *drafts],
-            settings.preemption,
-            # A site that steers no job to a type moves none there either.
-            types=context.types if settings.placement.steer else anywhere,
-            within=context.within,
-        )
+        drafts += type_changes(context, [*snap.handovers, *drafts], settings)
         drafts += growths(context, [*snap.handovers, *drafts], settings)
         return Handovers(
             judged=judged,
@@ -187,7 +169,10 @@ def _why_open(handover: Handover) -> str:
         return f"{moved} moved elsewhere, so that {what}"
     if handover.purpose == "reshape" and handover.resizes:
         return ", ".join(
-            f"job {v.run.job_id} goes on in the size {v.then}" for v in handover.victims
+            f"job {v.run.job_id} goes on in the size {v.then}"
+            if v.then is not None
+            else f"job {v.run.job_id} goes on on another type of GPUs"
+            for v in handover.victims
         )
     if handover.purpose == "reshape":
         (mover,) = handover.victims
@@ -210,122 +195,3 @@ def _given(victim: Victim) -> str:
     kept = len(victim.stays)
     held = round(kept * victim.gpus / (victim.gpus - victim.gives_gpus))
     return f"{held - kept} of its {held} nodes"
-
-
-def upgrades(
-    snap: Snapshot,
-    intent: Intent,
-    candidates: Victims,
-    under_way: Collection[Handover],
-    limits: Preemption,
-    *,
-    types: EligibleNodes = anywhere,
-    within: EligibleNodes = anywhere,
-) -> list[Handover]:
-    """Hand-overs that move running jobs to free GPUs of a faster type, largest saving first.
-
-    They lose a save and a restore, and gain. A policy that tells GPU types apart says on which type
-    each job had best run. A job that runs on a slower one stays there until another job wants its
-    GPUs, or until GPUs of the better type are free: then it is moved, at the end of its lease and
-    under all limits of a preemption, if what is left of its work is done sooner by more than the
-    restart takes. No job waits for what is taken from it. An elastic job goes on there in the size
-    that it should have, or the largest smaller one that has room.
-
-    Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
-    Workloads" (Gavel), OSDI 2020, section 5: each round places jobs anew, whether or not others
-    wait.
-
-    Args:
-        intent: Types and sizes that jobs should have.
-        under_way: Hand-overs that are under way or begin; their nodes are spoken for.
-        types: Nodes of the type that the policy chose for a job.
-        within: Nodes on which the job at a row may be.
-    """
-    kind = intent.kind
-    if kind is None or snap.rates is None or types is anywhere or not limits.enabled:
-        return []
-    rows, saves_s = _worth_it(snap, kind, candidates, under_way, limits)
-    if not len(rows):
-        return []
-    seats = named(snap.seen.nodes, {name for h in under_way for name in h.seats})
-    open_ = ~(sealed_nodes(snap, under_way) | seats)
-    available = FreeResources.free_in(snap)
-    most_gpus = min(limits.max_gpus_per_hour or math.inf, limits.most_gpus)
-    gpus = snap.preempted_gpus_last_hour if limits.max_gpus_per_hour else 0.0
-    first = next_id(snap, under_way)
-    moves: list[Handover] = []
-    counted = snap.seen.weighted_gpus()
-    for row in rows[np.lexsort((snap.jobs.job_id[rows], -saves_s))].tolist():
-        if len(under_way) + len(moves) >= limits.max_handovers:
-            break
-        right = types(row)
-        if right is None or gpus + float(counted[row]) > most_gpus:
-            continue
-        for shape in _sizes_there(snap, intent, row):
-            there = snap if shape is None else at_shapes(snap, {row: shape})
-            need = narrowed(ResourceRequests(there).of(row), within(row))
-            nodes = available.place(need, within=right & open_)
-            if nodes is not None:
-                break
-        else:
-            continue
-        available.take(need, nodes)
-        gpus += float(counted[row])
-        open_[nodes] = False  # Two reservations of ours never overlap.
-        names = tuple(snap.seen.nodes.name[n] for n in sorted(nodes.tolist()))
-        moves.append(
-            Handover(
-                handover_id=HandoverId(first + len(moves)),
-                opened_s=snap.now_s,
-                beneficiaries=(),
-                victims=(victim_of(snap, row, shape),),
-                nodes=names,
-                purpose="reshape",
-                seats=names,
-            )
-        )
-    return moves
-
-
-def _sizes_there(snap: Snapshot, intent: Intent, row: int) -> list[Shape | None]:
-    """Sizes for the job at *row* on another type, the best first; None: the one it has."""
-    sizes, size = snap.sizes, intent.size
-    if sizes is None or size is None or size[row] < 0:
-        return [None]
-    return [shape_of(sizes, i) for i in range(int(size[row]), sizes.of(row).start - 1, -1)]
-
-
-def _worth_it(
-    snap: Snapshot,
-    kind: I16,
-    candidates: Victims,
-    under_way: Collection[Handover],
-    limits: Preemption,
-) -> tuple[Rows, F64]:
-    """Rows of the jobs that gain by moving, and what each saves, seconds."""
-    jobs, rates = snap.jobs, snap.rates
-    held = type_held(snap.seen, snap.on_type)
-    rows = candidates.may
-    rows = rows[(held[rows] >= 0) & (kind[rows] >= 0) & (held[rows] != kind[rows])]
-    busy = {v.run.job_id for h in under_way for v in h.victims}
-    rows = rows[~np.isin(jobs.job_id[rows], list(busy))]
-    rows = rows[snap.now_s >= _not_before_s(snap, rows, limits.handover_timeout_s)]
-    if rates is None or not len(rows):
-        return rows[:0], np.zeros(0)
-    old, new = rates[rows, held[rows]], rates[rows, kind[rows]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        saves_s: F64 = snap.left_s[rows] * (1 / old - 1 / new)
-    worth = saves_s > limits.checkpoint_cost_s
-    return rows[worth], saves_s[worth]
-
-
-def _not_before_s(snap: Snapshot, rows: Rows, base_s: float) -> F64:
-    """``(len(rows),)`` when each job may be moved again, epoch seconds, if a move was in vain.
-
-    Not before it has been there for twice as long as when the move failed, so each pause is about
-    twice as long as the one before.
-    """
-    failed_s = snap.memory.last_fruitless_s[rows]
-    pause_s = np.maximum(base_s, failed_s - snap.memory.first_run_s[rows])
-    not_before_s: F64 = np.where(failed_s > 0, failed_s + pause_s, -np.inf)
-    return not_before_s

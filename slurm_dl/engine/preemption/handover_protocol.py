@@ -181,10 +181,11 @@ def _why_signal(handover: Handover, victim: Victim) -> str:
     match handover.purpose:
         case "preempt":
             return f"it is to make room for {name_jobs(handover.beneficiaries)}"
-        case "defragment" if handover.beneficiaries:
-            return f"it is to move, so that {name_jobs(handover.beneficiaries)} will fit"
         case "defragment":
-            return "it is to move, so that whole nodes become free"
+            fits = f"{name_jobs(handover.beneficiaries)} will fit" if handover.beneficiaries else ""
+            return f"it is to move, so that {fits or 'whole nodes become free'}"
+        case "reshape" if handover.resizes:
+            return f"{name_jobs(handover.moved)} gets its GPUs, and it another type"
         case "reshape":
             return "it is to move to faster GPUs that are free"
         case "split":

@@ -25,7 +25,7 @@ from slurm_dl.model.jobs import F64, RUNNING, is_in
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import NO_HISTORY, SizeHistory, Sizes, size_histories
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import Fixed, Snapshot
 
 _DAY_S = 86_400.0
 
@@ -48,10 +48,7 @@ def movable(
     rows = live_elastic(snap)
     if not len(rows):
         return AS_RANKED
-    giving = NOBODY
-    if lending is not None:
-        giving = candidates.staying[is_in(candidates.staying, rows)]
-        giving = giving[~is_in(giving, lending.staying)]
+    giving = _giving(rows, candidates, lending)
     histories = size_histories(snap.booked)
     may_grow = np.ones(len(snap.jobs), dtype=np.bool_)
     for row, job_id in zip(rows.tolist(), snap.jobs.job_id[rows].tolist(), strict=True):
@@ -60,6 +57,27 @@ def movable(
         # The size that it asked for stays one of its sizes.
         may_grow[row] = not rests and history.asked not in history.refused
     return Movable(giving=giving, may_grow=may_grow)
+
+
+def _giving(elastic: NodeRows, candidates: Victims, lending: Victims | None) -> NodeRows:
+    """Those of *elastic* that give GPUs back though they are not preempted."""
+    if lending is None:
+        return NOBODY
+    giving = candidates.staying[is_in(candidates.staying, elastic)]
+    return giving[~is_in(giving, lending.staying)]
+
+
+def with_fixed(snap: Snapshot, candidates: Victims, lending: Victims | None) -> Snapshot:
+    """*snap* with `Snapshot.fixed`.
+
+    Args:
+        candidates: The managed running jobs, and which of them may be preempted.
+        lending: Likewise, which of them may become smaller; None: none may.
+    """
+    fixed = np.full(len(snap.jobs), Fixed.NO, dtype=np.int8)
+    fixed[candidates.staying] = Fixed.ALL
+    fixed[_giving(live_elastic(snap), candidates, lending)] = Fixed.GROWTH
+    return snap.derived(fixed=fixed)
 
 
 def growth_rest(history: SizeHistory, resizing: Resizing, now_s: float) -> tuple[float, str]:
