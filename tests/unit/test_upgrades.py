@@ -10,11 +10,12 @@ import build
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
+from elastic_jobs import sizes_of
 from fake_cluster import FakeCluster
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Overdue, Placement, Preemption, Settings
+from slurm_dl.engine.settings import Overdue, Placement, Preemption, Resizing, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
@@ -22,8 +23,12 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Attach, OpenHandover, Reserve
+from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.elastic.pollux import Pollux
+from slurm_dl.policies.elastic.sia import Sia
 from slurm_dl.policies.gavel.queues import GavelFifo
 
 LIMITS = Preemption(
@@ -195,3 +200,102 @@ def test_a_job_whose_move_failed_is_not_moved_at_each_lease() -> None:
     assert 2 <= len(tries) <= 6
     assert all(later >= 1.9 * earlier for earlier, later in itertools.pairwise(tries))
     assert not site.cluster.reservations
+
+
+SCALES, FLAT = (1.0, 4.0), (1.0, 1.1)
+"""Speed on the slow and on the fast type."""
+
+
+class Pairs(Site):
+    """Two slow and two fast GPUs, and two jobs that may have one or two of either."""
+
+    def __init__(self, policy: Policy, *, hold_s: float = 20) -> None:
+        super().__init__(hold_s=hold_s)
+        self.cluster = FakeCluster(nodes=2, gpus=2, hold_s=hold_s, gpu_types=("k80", "v100"))
+        self.policy = policy
+        self.speeds: dict[JobId, tuple[float, float]] = {}
+
+    def look(self) -> Cycle:
+        """One cycle, and the time until the next."""
+        cycle = build.cycle(self.cluster, self.ledger, self.policy, CHANGING, enrich=self.enrich)
+        done = [d.action for d in cycle.done if not d.error]
+        self.opened += [a.handover for a in done if isinstance(a, OpenHandover)]
+        self.cluster.advance(LOOK_S)
+        return cycle
+
+    def enrich(self, snap: Snapshot) -> Snapshot:
+        """*snap* with the sizes and speeds of both jobs."""
+        n, ids = len(snap.jobs), snap.jobs.job_id.tolist()
+        sizes = sizes_of(dict.fromkeys(range(n), ((1.0, 1.0), (2.0, 1.9))))
+        on_type = np.outer([1.0, 1.9] * n, (1.0, 1.0))
+        on_type *= np.repeat([self.speeds[JobId(j)] for j in ids], 2, axis=0)
+        return dataclasses.replace(
+            snap,
+            rates=np.array([self.speeds[JobId(j)] for j in ids]),
+            sizes=dataclasses.replace(sizes, on_type=on_type),
+            left_s=np.full(n, 50_000.0),
+            setup_s=np.full(n, 10.0),
+        )
+
+    def training(self, speeds: tuple[float, float], *, node: str, opted_in: bool = True) -> JobId:
+        """A job that starts with the two GPUs of *node*."""
+        contract = Contract() if opted_in else None
+        job_id = self.cluster.submit(2, work_s=50_000, contract=contract, limit_s=100_000)
+        job = self.cluster.jobs[job_id]
+        job.sizes = (Shape(1, 1), Shape(1, 2))
+        job.wanted = (int(node == "n2"),)
+        self.cluster.advance(1)
+        job.wanted = ()
+        self.speeds[job_id] = speeds
+        return job_id
+
+
+CHANGING = dataclasses.replace(
+    SETTINGS, resizing=Resizing(expand=False, steadiness=1.0, cooldown_s=3)
+)
+
+
+@pytest.mark.parametrize("policy", [Sia(), Pollux()], ids=lambda policy: policy.name)
+def test_running_jobs_exchange_types_if_that_is_worth_both_restarts(
+    policy: Policy,
+) -> None:
+    """Nobody waits and nothing is free: the job that scales gets the fast pair, for good."""
+    site = Pairs(policy)
+    flat, scales = site.training(FLAT, node="n2"), site.training(SCALES, node="n1")
+    for _ in range(80):
+        site.look()
+
+    one, two = site.cluster.jobs[scales], site.cluster.jobs[flat]
+    assert (one.nodes, two.nodes) == ((1,), (0,))
+    assert (one.restarts, two.restarts) == (1, 1)
+    assert [[v.run.job_id for v in h.victims] for h in site.opened] == [[scales, flat]]
+    assert not site.cluster.reservations
+
+
+@pytest.mark.parametrize(
+    ("held", "other", "opted_in"),
+    [(FLAT, (1.0, 1.11), True), (FLAT, SCALES, False), (SCALES, FLAT, True)],
+    ids=["not worth it", "may not be preempted", "as it should be"],
+)
+def test_otherwise_they_stay(
+    held: tuple[float, float], other: tuple[float, float], *, opted_in: bool
+) -> None:
+    site = Pairs(Sia())
+    site.training(held, node="n2", opted_in=opted_in)
+    site.training(other, node="n1")
+    for _ in range(40):
+        site.look()
+
+    assert not site.opened
+
+
+def test_an_exchange_that_slurm_undoes_is_not_tried_at_each_look() -> None:
+    """It starts the requeued job again on the slow pair before that could be attached."""
+    site = Pairs(Pollux(), hold_s=6)
+    site.training(FLAT, node="n2")
+    scales = site.training(SCALES, node="n1")
+    for _ in range(400):
+        site.look()
+
+    assert site.cluster.jobs[scales].nodes == (0,)
+    assert 2 <= len(site.opened) <= 6

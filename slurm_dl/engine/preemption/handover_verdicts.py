@@ -260,7 +260,7 @@ def _where_moved(handover: Handover, context: HandoverContext) -> str:
         has = int(snap.jobs.n_nodes[row]), float(snap.jobs.gpus[row])
         if then is not None and has != (then.nodes, then.gpus):
             return NOT_RESIZED
-        if handover.purpose == "reshape" and then is None:
+        if handover.purpose == "reshape":
             on = {names[n] for n in snap.seen.held.nodes_of(row).tolist()}
             if not on <= set(handover.seats):
                 return NOT_MOVED
