@@ -29,6 +29,10 @@ class Split(NamedTuple):
     local_batch: int  # Samples of a GPU in one pass, at most
     passes: int  # Whose gradients add up before the optimiser's step
     batch: int  # Samples of the step, of all GPUs and passes
+    first: int  # Global batch that the training was made for
+    most: int  # Largest global batch; *batch* where there is no bound
+    least_local: int  # Fewest samples of a GPU in one pass that use it well
+    most_local: int  # Most samples that a GPU takes in one pass
 
 
 def split(
@@ -84,11 +88,12 @@ def split(
     whole = batch if mode == "fixed" else round(min(wanted, most or wanted))
     passes = max(1, -(-whole // (gpus * most_local)))
     local = -(-whole // (gpus * passes))
-    if mode == "fixed":
-        return Split(gpus, local, passes, whole)
-    if most is not None and gpus * local * passes > most:
-        local = max(1, local - 1)
-    return Split(gpus, local, passes, gpus * local * passes)
+    if mode != "fixed":
+        if most is not None and gpus * local * passes > most:
+            local = max(1, local - 1)
+        whole = gpus * local * passes
+    most = whole if mode == "fixed" or most is None else most
+    return Split(gpus, local, passes, whole, batch, most, least_local, most_local)
 
 
 def linear(scale: float) -> float:
