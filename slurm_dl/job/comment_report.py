@@ -213,7 +213,7 @@ def last_part(run_dir: Path, run: RunId) -> Progress | None:
     if any(type(number) is not int or not 1 <= number <= _MOST_SAMPLES for number in part):
         return None
     noise = numbers.get("noise") if isinstance(numbers, dict) else None
-    if noise is not None and not (type(noise) is float and 0 <= noise < math.inf):
+    if noise is not None and not (type(noise) is float and 0 <= noise <= _MOST_STEPS):
         return None
     return last._replace(part=Split(*part), noise=noise)
 

@@ -6,6 +6,7 @@ It needs the standard library alone; PyTorch is used through the objects that th
     noise = elastic.GradientNoise(model.parameters())
     ...                                   # part.passes times: a loss divided by part.passes
     noise.measure(part, dist.all_reduce)  # behind the last backward(), before optimiser.step()
+    job.report(step, total, part=part, noise=noise.scale)
     for group in optimiser.param_groups:
         group["lr"] = rate * elastic.adascale(part.batch / batch, noise.var / batch, noise.sqr)
 """
@@ -55,7 +56,8 @@ def split(
     - ``elan``: *batch* as long as each GPU has *least_local* samples of it, and beyond that so many
       for each GPU (Xie et al. 2020, "Elan", hybrid scaling: strong first, then weak).
     - ``adapt``: *noise*, where more samples begin to bring less (McCandlish et al. 2018, section
-      2.3), but no less than *batch*.
+      2.3), but no less than *batch*. The scheduler expects the batch of the largest goodput (Qiao
+      et al. 2021, "Pollux", section 3) in the same limits: it knows the times of steps, too.
 
     All but the first are at most *most*, and rounded so that GPUs and passes have equally many.
 

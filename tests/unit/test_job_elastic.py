@@ -9,38 +9,61 @@ import numpy as np
 import pytest
 
 from slurm_dl.job import elastic
-from slurm_dl.job.elastic import GradientNoise, Split, split
+from slurm_dl.job.elastic import GradientNoise, split
 
 
 @pytest.mark.parametrize(
     ("mode", "gpus", "more", "found"),
     [
-        ("fixed", 1, {}, Split(1, 32, 2, 64)),
-        ("fixed", 4, {}, Split(4, 16, 1, 64)),
+        ("fixed", 1, {}, (1, 32, 2, 64)),
+        ("fixed", 4, {}, (4, 16, 1, 64)),
         # Some GPUs have a sample less: the batch stays.
-        ("fixed", 3, {}, Split(3, 22, 1, 64)),
-        ("gpu", 1, {}, Split(1, 32, 2, 64)),
-        ("gpu", 4, {}, Split(4, 32, 2, 256)),
-        ("gpu", 4, {"asked_gpus": 2}, Split(4, 32, 1, 128)),
-        ("gpu", 4, {"most": 100}, Split(4, 25, 1, 100)),
-        ("elan", 4, {"least_local": 8}, Split(4, 16, 1, 64)),
-        ("elan", 8, {"least_local": 8}, Split(8, 8, 1, 64)),
-        ("elan", 16, {"least_local": 8}, Split(16, 8, 1, 128)),
-        ("elan", 16, {"least_local": 8, "most": 100}, Split(16, 6, 1, 96)),
-        ("adapt", 4, {"most": 1000}, Split(4, 16, 1, 64)),
-        ("adapt", 4, {"most": 1000, "noise": 10.0}, Split(4, 16, 1, 64)),
-        ("adapt", 4, {"most": 1000, "noise": 500.0}, Split(4, 32, 4, 512)),
-        ("adapt", 4, {"most": 1000, "noise": math.inf}, Split(4, 31, 8, 992)),
-        ("adapt", 4, {"noise": 500.0}, Split(4, 16, 1, 64)),
+        ("fixed", 3, {}, (3, 22, 1, 64)),
+        ("gpu", 1, {}, (1, 32, 2, 64)),
+        ("gpu", 4, {}, (4, 32, 2, 256)),
+        ("gpu", 4, {"asked_gpus": 2}, (4, 32, 1, 128)),
+        ("gpu", 4, {"most": 100}, (4, 25, 1, 100)),
+        ("elan", 4, {"least_local": 8}, (4, 16, 1, 64)),
+        ("elan", 8, {"least_local": 8}, (8, 8, 1, 64)),
+        ("elan", 16, {"least_local": 8}, (16, 8, 1, 128)),
+        ("elan", 16, {"least_local": 8, "most": 100}, (16, 6, 1, 96)),
+        ("adapt", 4, {"most": 1000}, (4, 16, 1, 64)),
+        ("adapt", 4, {"most": 1000, "noise": 10.0}, (4, 16, 1, 64)),
+        ("adapt", 4, {"most": 1000, "noise": 500.0}, (4, 32, 4, 512)),
+        ("adapt", 4, {"most": 1000, "noise": math.inf}, (4, 31, 8, 992)),
+        ("adapt", 4, {"noise": 500.0}, (4, 16, 1, 64)),
     ],
 )
 def test_a_step_in_the_present_size(
-    mode: str, gpus: int, more: dict[str, Any], found: Split, monkeypatch: pytest.MonkeyPatch
+    mode: str,
+    gpus: int,
+    more: dict[str, Any],
+    found: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch of 64, of which a GPU takes 32 in one pass, by the job's variable or by name."""
-    assert split(64, gpus, most_local=32, mode=mode, **more) == found
+    assert split(64, gpus, most_local=32, mode=mode, **more)[:4] == found
     monkeypatch.setenv(elastic.BATCH_VARIABLE, mode)
-    assert split(64, gpus, most_local=32, **more) == found
+    assert split(64, gpus, most_local=32, **more)[:4] == found
+
+
+@pytest.mark.parametrize(
+    ("mode", "most", "limit"),
+    [
+        ("fixed", 1000, 64),
+        ("fixed", None, 64),
+        ("adapt", 1000, 1000),
+        ("adapt", None, 64),
+        ("gpu", 1000, 1000),
+        ("gpu", None, 256),
+    ],
+)
+def test_a_split_tells_the_limits_that_it_was_made_by(
+    mode: str, most: int | None, limit: int
+) -> None:
+    """A batch that never grows, or is not bounded, has itself for its limit."""
+    part = split(64, 4, most_local=32, least_local=8, most=most, mode=mode)
+    assert part[4:] == (64, limit, 8, 32)
 
 
 def test_steps_stay_within_their_limits() -> None:
