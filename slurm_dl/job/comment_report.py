@@ -117,6 +117,8 @@ class CommentReport:
         if now_s < self._next_s:
             return
         self._next_s = now_s + min(LOOK_S, self._every_s)
+        if now_s < self._tell_s:
+            self._next_s = min(self._next_s, self._tell_s)
         value = self._kind.read(self._run_dir, run)
         if value is not None and self._kind.between is not None:
             value = self._of_stretch(value, self._kind.between, now_s)
