@@ -70,7 +70,9 @@ def test_the_time_of_a_step_is_told_once_a_stretch_and_only_if_it_is_news(tmp_pa
     assert training.goes(2850, step_s=0.6, part=PART) == slower
     assert training.goes(2985, step_s=1.5, part=fewer) == slower
     assert training.goes(3000, step_s=1.5, part=fewer) == [2, 2, 16, 2, 1.5, 300.0, *LIMITS]
-    assert slurm.updates == 4
+    again = [2, 32, 1, 64, *LIMITS]
+    assert training.goes(3300, step_s=1.5, part=again) == [2, 2, 32, 1, 1.5, 300.0, *LIMITS]
+    assert slurm.updates == 5
     assert (slurm.rate, training.said) == (None, [])
 
 
