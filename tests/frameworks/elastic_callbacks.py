@@ -11,9 +11,8 @@ import os
 import sys
 from pathlib import Path
 
+import lightning.pytorch as pl
 import torch
-from lightning.pytorch import LightningModule
-from lightning.pytorch import Trainer as LightningTrainer
 from trainings import Line
 from transformers import Trainer, TrainingArguments
 
@@ -21,11 +20,11 @@ from slurm_dl.job import elastic, huggingface, lightning
 from slurm_dl.job.run_files import PROGRESS_FILE
 
 DATA = [{"x": torch.tensor([x]), "labels": torch.tensor([2 * x])} for x in (1.0, 2.0)]
-STEPS = 3
 PART = elastic.split(2, 1, most_local=1, most=16, mode="adapt")
+QUIET = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
 
 
-class Module(LightningModule):  # type: ignore[misc]
+class Module(pl.LightningModule):  # type: ignore[misc]
     """The same model for Lightning."""
 
     def __init__(self) -> None:
@@ -41,57 +40,35 @@ class Module(LightningModule):  # type: ignore[misc]
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-def by_transformers(place: Path, clip_at: float) -> None:
-    """Train with the Trainer of Hugging Face."""
+def by_transformers(place: Path, **more: float) -> None:
+    """Three steps with the Trainer of Hugging Face."""
+    size = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 2, "max_steps": 3}
+    quiet = {"output_dir": str(place), "save_strategy": "no", "report_to": "none"}
+    args = TrainingArguments(**size, **quiet, use_cpu=True, learning_rate=0.0, **more)
     line = Line()
-    arguments = TrainingArguments(
-        output_dir=str(place / "checkpoints"),
-        max_steps=STEPS,
-        per_device_train_batch_size=PART.local_batch,
-        gradient_accumulation_steps=PART.passes,
-        max_grad_norm=clip_at,
-        learning_rate=0.0,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        use_cpu=True,
-    )
-    noise = elastic.GradientNoise(line.parameters())
-    callback = huggingface.CheckpointOnRequest(PART, noise)
-    Trainer(model=line, args=arguments, train_dataset=DATA, callbacks=[callback]).train()
+    callback = huggingface.CheckpointOnRequest(PART, elastic.GradientNoise(line.parameters()))
+    Trainer(line, args, train_dataset=DATA, callbacks=[callback]).train()
 
 
-def by_lightning(place: Path, clip_at: float) -> None:
-    """Train with the Trainer of Lightning."""
+def by_lightning(place: Path, **more: float) -> None:
+    """Three steps with the Trainer of Lightning."""
     module = Module()
     noise = elastic.GradientNoise(module.parameters())
-    trainer = LightningTrainer(
-        max_steps=STEPS,
-        max_epochs=-1,
-        accelerator="cpu",
-        devices=1,
-        accumulate_grad_batches=PART.passes,
-        gradient_clip_val=clip_at,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[lightning.CheckpointOnRequest(place, PART, noise)],
-    )
-    trainer.fit(module, torch.utils.data.DataLoader(DATA, batch_size=PART.local_batch))
+    callback = lightning.CheckpointOnRequest(place, PART, noise)
+    size = {"devices": 1, "accumulate_grad_batches": 2, "max_steps": 3, "max_epochs": -1}
+    quiet = dict.fromkeys(QUIET, False)
+    trainer = pl.Trainer(**size, **quiet, **more, accelerator="cpu", callbacks=[callback])
+    trainer.fit(module, torch.utils.data.DataLoader(DATA))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for train in (by_transformers, by_lightning):
+    for train, clip in (by_transformers, "max_grad_norm"), (by_lightning, "gradient_clip_val"):
         for clip_at in (0.0, 1.0):
-            place = Path(sys.argv[1]) / f"{train.__name__}-{clip_at}"
+            os.environ["SLURM_DL_RUN_DIR"] = str(place := Path(sys.argv[1]) / f"{clip} {clip_at}")
             place.mkdir()
-            os.environ["SLURM_DL_RUN_DIR"] = str(place)
-            told: object
             try:
-                train(place, clip_at)
+                train(place, **{clip: clip_at})
                 told = json.loads((place / PROGRESS_FILE).read_text())
             except ValueError as err:
                 told = str(err)
-            sys.stdout.write("\n" + json.dumps({place.name: told}) + "\n")
+            sys.stdout.write("\n" + json.dumps({"told": told}) + "\n")

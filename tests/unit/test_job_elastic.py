@@ -47,25 +47,6 @@ def test_a_step_in_the_present_size(
     assert split(64, gpus, most_local=32, **more)[:4] == found
 
 
-@pytest.mark.parametrize(
-    ("mode", "most", "limit"),
-    [
-        ("fixed", 1000, 64),
-        ("fixed", None, 64),
-        ("adapt", 1000, 1000),
-        ("adapt", None, 64),
-        ("gpu", 1000, 1000),
-        ("gpu", None, 256),
-    ],
-)
-def test_a_split_tells_the_limits_that_it_was_made_by(
-    mode: str, most: int | None, limit: int
-) -> None:
-    """A batch that never grows, or is not bounded, has itself for its limit."""
-    part = split(64, 4, most_local=32, least_local=8, most=most, mode=mode)
-    assert part[4:] == (64, limit, 8, 32)
-
-
 def test_steps_stay_within_their_limits() -> None:
     """Of random batches: the product, the passes, and both bounds."""
     rng = np.random.default_rng(1)
@@ -76,6 +57,8 @@ def test_steps_stay_within_their_limits() -> None:
         part = split(batch, gpus, most_local=most_local, least_local=least, most=most, mode=mode,
                      noise=noise)  # fmt: skip
         assert 1 <= part.local_batch <= most_local
+        limit = batch if mode == "fixed" else most
+        assert part[4:] == (batch, limit, least, most_local)
         assert part.gpus * part.local_batch * (part.passes - 1) < part.batch
         if mode == "fixed":
             assert part.batch == batch
@@ -83,6 +66,12 @@ def test_steps_stay_within_their_limits() -> None:
         else:
             assert part.batch == gpus * part.local_batch * part.passes
             assert part.batch <= max(most, gpus * part.passes)
+
+
+def test_without_a_bound_the_limit_is_the_batch() -> None:
+    """That of the step; ``adapt`` goes no further than the first."""
+    found = {mode: split(64, 4, most_local=32, mode=mode).most for mode in elastic.MODES}
+    assert found == {"fixed": 64, "gpu": 256, "elan": 64, "adapt": 64}
 
 
 @pytest.mark.parametrize(
