@@ -167,7 +167,7 @@ class CommentReport:
 
 
 def last_save_s(run_dir: Path, run: RunId) -> int | None:
-    """When the last checkpoint of this run was complete, whole epoch seconds."""
+    """Time at which the last checkpoint of this run was complete, whole epoch seconds."""
     content = _content(run_dir / STATE_FILE)
     checkpoints = content.get("checkpoints")
     newest = checkpoints[0] if isinstance(checkpoints, list) and checkpoints else None

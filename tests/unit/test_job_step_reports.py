@@ -34,7 +34,7 @@ class Adapting:
         self.report.look(RUN, now_s)
 
     def told(self) -> object:
-        """What the comment has of steps."""
+        """The entry on steps in the comment."""
         return json.loads(self.slurm.comment)["slurm_dl"].get("steps")
 
     def goes(self, until_s: int, *, step_s: float, part: object, noise: object = 300.0) -> object:
@@ -77,7 +77,7 @@ def test_the_time_of_a_step_is_told_once_a_stretch_and_only_if_it_is_news(tmp_pa
 
 
 def test_a_command_that_starts_again_begins_a_stretch(tmp_path: Path) -> None:
-    """What its last start has reported is no part of it; the noise may be unknown."""
+    """The reports of its last start are no part of it; the noise may be unknown."""
     training = Adapting(tmp_path)
     training.goes(150, step_s=0.5, part=PART)
     training.report.start(150.0, 1150.5)
