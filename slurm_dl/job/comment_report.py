@@ -1,8 +1,9 @@
-"""Reports of dlrun in the job's comment while the command runs: last checkpoint, progress, speed.
+"""Reports of dlrun in the job's comment while the command runs: save, progress, rate, step time.
 
 The scheduler prefers victims that have just saved, because they lose least, and compares the speed
-of a job that shares a GPU with the model's speed alone, to see whether sharing pays. Users see in
-``dlqueue`` how far a job is, and its remaining time is estimated from that.
+of a job that shares a GPU with the model's speed alone, to see whether sharing pays. Of a job that
+adapts its batch it fits the goodput to the times of steps. Users see in ``dlqueue`` how far a job
+is, and its remaining time is estimated from that.
 """
 
 from __future__ import annotations
@@ -10,45 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from slurm_dl.job.controller import CallFailedError, JobController, lacks_contract
+from slurm_dl.job.elastic import Split
 from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE, RunId, read_object
 
-STEP = 0.0099  # Not 0.01, by which rounded shares differ a little less
-"""A smaller change of the share that is done is not reported."""
-
-
-class CommentReport:
-    """When the next report is due, and where its content comes from and goes to.
-
-    Args:
-        run_dir: The job's directory, with the files that the script's side writes.
-        every_s: Least time from one report to the next, seconds.
-        log: Where to say what went wrong.
-    """
-
-    _next_s = 0.0
-
-    def __init__(
-        self,
-        run_dir: Path,
-        controller: JobController,
-        *,
-        every_s: float,
-        log: Callable[[str], None],
-    ) -> None:
-        self._run_dir = run_dir
-        self._controller = controller
-        self._every_s = every_s
-        self._log = log
-
-    def due_in_s(self, now_s: float) -> float:
-        """Seconds until it is to look again, by a clock that is never set."""
-        return max(0.0, self._next_s - now_s)
-
-
-LOOK_S = 15.0  # How often to look at the record of checkpoints
+LOOK_S = 15.0  # How often to look at what the script's side writes
 
 DEFAULT_EVERY_S = 300.0
 """Least time from one report to the next, seconds.
@@ -57,114 +26,17 @@ Each is one squeue and one update at slurmctld: 10,000 jobs make at most 33 of b
 each kind of report.
 """
 
+STEP = 0.0099  # Not 0.01, by which rounded shares differ a little less
+"""A smaller change of the share that is done is not reported."""
+
+NEWS = 0.1
+"""A smaller change of a step's time or of the noise is not reported, as a share of it."""
+
 _LATEST_S = 2**40
-
-
-class SaveReport(CommentReport):
-    """Writes the time of the last checkpoint into the job's comment, if there is a newer one.
-
-    Of a job that has not opted in to preemption nothing is written.
-    `look` is called while the command runs, and so never while an acknowledgement stands.
-    See `CommentReport`.
-    """
-
-    _told_s = 0
-
-    def look(self, run: RunId, now_s: float) -> None:
-        """Report if the run has a checkpoint that is not reported.
-
-        Args:
-            now_s: By a clock that is never set.
-        """
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + min(LOOK_S, self._every_s)
-        saved_s = self._last_save_s(run)
-        if saved_s is None or saved_s <= self._told_s:
-            return
-        self._next_s = now_s + self._every_s
-        try:
-            if not self._told_s and lacks_contract(self._controller.standing().comment):
-                self._next_s = math.inf  # It is nobody's victim.
-                return
-            told = self._controller.report("saved", saved_s)
-        except CallFailedError as err:
-            self._log(f"the last checkpoint could not be reported: {err}")
-            return
-        self._told_s = saved_s
-        if not told:
-            self._next_s = math.inf
-            self._log(
-                "checkpoints are not reported: no comment of slurm_dl's, or one that is too long"
-            )
-
-    def _last_save_s(self, run: RunId) -> int | None:
-        """When the last checkpoint of this run was complete, whole epoch seconds."""
-        try:
-            content = read_object(self._run_dir / STATE_FILE)
-        except (OSError, ValueError):
-            return None
-        checkpoints = None if content is None else content.get("checkpoints")
-        newest = checkpoints[0] if isinstance(checkpoints, list) and checkpoints else None
-        if not isinstance(newest, dict) or newest.get("restart") != run.restart:
-            return None
-        time_s = newest.get("time_s")
-        # The user's script writes the file: bounds keep out what no whole number holds.
-        if not isinstance(time_s, (int, float)) or not 0 < time_s < _LATEST_S:
-            return None
-        return int(time_s)
-
-
-class ProgressReport(CommentReport):
-    """Writes the share of the work that is done into the job's comment, if the script tells it.
-
-    See `CommentReport`.
-    """
-
-    _told: float | None = None
-
-    def look(self, run: RunId, now_s: float) -> None:
-        """Report if the share has changed by a hundredth: long jobs are many, and slurmctld one.
-
-        Args:
-            now_s: By a clock that is never set.
-        """
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + min(LOOK_S, self._every_s)
-        share = share_done(self._run_dir, run)
-        if share is None or (self._told is not None and abs(share - self._told) < STEP):
-            return
-        self._next_s = now_s + self._every_s
-        try:
-            told = self._controller.report("progress", share)
-        except CallFailedError as err:
-            self._log(f"the progress could not be reported: {err}")
-            return
-        self._told = share
-        if not told:
-            self._next_s = math.inf
-            self._log("progress is not reported: no comment of slurm_dl's, or one that is too long")
-
-
-def share_done(run_dir: Path, run: RunId) -> float | None:
-    """Share of its work, 0 to 1, that the script has reported in *run*; None without a total."""
-    try:
-        content = read_object(run_dir / PROGRESS_FILE)
-    except (OSError, ValueError):
-        return None
-    if content is None or content.get("restart") != run.restart:
-        return None
-    step, total = content.get("step"), content.get("total")
-    # The user's script writes the file. The share is below 1 until the last step is done.
-    if type(step) is not int or type(total) is not int or step < 0 or total <= 0:
-        return None
-    return 1.0 if step >= total else step * _SHARES // total / _SHARES
-
-
 _SHARES = 1000
 _DIGITS = 4
 _MOST_STEPS = 2**53
+_MOST_SAMPLES = 10**9
 
 
 class Progress(NamedTuple):
@@ -173,28 +45,68 @@ class Progress(NamedTuple):
     restart: int  # In which run
     step: int  # How many steps are done
     time_s: float  # When, seconds since the epoch
+    part: Split | None = None  # How a step is divided; None if the script does not tell
+    noise: float | None = None  # Noise scale, samples; None if it is not known
 
 
-class RateReport(CommentReport):
-    """Writes the rate into the job's comment, at most once in *every_s* seconds.
+class Kind(NamedTuple):
+    """A key of the comment: where its value comes from, and when it is worth an update."""
 
-    The first comes *every_s* seconds after `start`. See `CommentReport`.
+    key: Literal["saved", "progress", "rate", "steps"]
+    name: str  # In messages
+    read: Callable[[Path, RunId], Any]  # A value; a `Progress` if there is *between*; or None
+    is_news: Callable[[Any, Any], bool]  # Of a value and the one that was told before
+    between: Callable[[Progress, Progress], Any] | None = None
+    """The value of a stretch from its first report to its last; None if they give none."""
+    only_opted_in: bool = False  # Tell nothing of a job that has not opted in to preemption
+
+
+class CommentReport:
+    """Writes one key into the job's comment, at most once in *every_s* seconds.
+
+    The value of a stretch comes *every_s* seconds after `start` at the earliest. `look` is called
+    while the command runs, and so never while an acknowledgement stands.
+
+    Args:
+        run_dir: The job's directory, with the files that the script's side writes.
+        every_s: Least time from one report to the next, seconds.
+        log: Where to say what went wrong.
     """
 
-    _next_s = math.inf
-    _since: Progress | None = None
-    _started_s = 0.0
+    def __init__(
+        self,
+        kind: Kind,
+        run_dir: Path,
+        controller: JobController,
+        *,
+        every_s: float,
+        log: Callable[[str], None],
+    ) -> None:
+        self._kind = kind
+        self._run_dir = run_dir
+        self._controller = controller
+        self._every_s = every_s
+        self._log = log
+        self._next_s = 0.0
+        self._tell_s = 0.0
+        self._told: Any = None
+        self._since: Progress | None = None
+        self._started_s = 0.0
+
+    def due_in_s(self, now_s: float) -> float:
+        """Seconds until it is to look again, by a clock that is never set."""
+        return max(0.0, self._next_s - now_s)
 
     def start(self, now_s: float, time_s: float) -> None:
-        """The command starts now: what was reported before counts no more.
+        """The command starts now: a stretch that was begun before counts no more.
 
         Args:
             now_s: By a clock that is never set.
             time_s: By the clock of the day, as reports have it.
         """
-        self._since = None
-        self._started_s = time_s
-        self._next_s = now_s + self._every_s
+        if self._kind.between is not None:
+            self._since, self._started_s = None, time_s
+            self._next_s, self._tell_s = now_s, now_s + self._every_s
 
     def look(self, run: RunId, now_s: float) -> None:
         """Report, if it is time to and there is something to report.
@@ -202,42 +114,110 @@ class RateReport(CommentReport):
         Args:
             now_s: By a clock that is never set.
         """
-        if self._since is None:
-            # The stretch begins with the first report: what comes before it is start-up.
-            self._since = self._progress(run)
         if now_s < self._next_s:
             return
-        self._next_s = now_s + self._every_s
-        last = self._progress(run)
-        if last is None or self._since is None:
+        self._next_s = now_s + min(LOOK_S, self._every_s)
+        if now_s < self._tell_s:
+            self._next_s = min(self._next_s, self._tell_s)
+        value = self._kind.read(self._run_dir, run)
+        if value is not None and self._kind.between is not None:
+            value = self._of_stretch(value, self._kind.between, now_s)
+        if value is None or not self._is_news(value):
             return
-        rate = rate_between(self._since, last)
-        if rate is None:
-            return
-        self._since = last
+        if self._kind.between is None:
+            self._next_s = now_s + self._every_s
         try:
-            told = self._controller.report("rate", rate)
+            if self._told is None and self._kind.only_opted_in and self._is_spared():
+                self._next_s = math.inf
+                return
+            told = self._controller.report(self._kind.key, value)
         except CallFailedError as err:
-            self._log(f"the rate could not be reported: {err}")
+            self._log(f"{self._kind.name} could not be reported: {err}")
             return
+        self._told = value
         if not told:
-            self._log("the rate is not reported: no comment of slurm_dl's, or one that is too long")
+            if self._kind.between is None:
+                self._next_s = math.inf
+            why = "no comment of slurm_dl's, or one that is too long"
+            self._log(f"{self._kind.name} is not reported: {why}")
 
-    def _progress(self, run: RunId) -> Progress | None:
-        try:
-            content = read_object(self._run_dir / PROGRESS_FILE)
-        except (OSError, ValueError):
+    def _is_news(self, value: Any) -> bool:  # noqa: ANN401 -- what the kind reads
+        return self._told is None or self._kind.is_news(value, self._told)
+
+    def _is_spared(self) -> bool:
+        return lacks_contract(self._controller.standing().comment)
+
+    def _of_stretch(
+        self, last: Progress, between: Callable[[Progress, Progress], Any], now_s: float
+    ) -> Any:  # noqa: ANN401 -- what the kind reads
+        if last.time_s < self._started_s:
             return None
-        if content is None or content.get("restart") != run.restart:
+        if self._since is not None and last.noise is None:
+            last = last._replace(noise=self._since.noise)
+        # It begins with the first report: what comes before is start-up, or steps of another size.
+        if self._since is None or last.part != self._since.part:
+            self._since = last
+        if now_s < self._tell_s:
             return None
-        step, time_s = content.get("step"), content.get("time_s")
-        # The user's script writes the file: bounds keep out what no float holds.
-        if type(step) is not int or not 0 <= step <= _MOST_STEPS:
-            return None
-        if not isinstance(time_s, (int, float)) or not self._started_s <= time_s <= _LATEST_S:
-            return None
-        at_s = float(time_s)
-        return Progress(run.restart, step, at_s)
+        self._tell_s = now_s + self._every_s
+        value = between(self._since, last)
+        if value is not None:
+            self._since = last
+        return value
+
+
+def last_save_s(run_dir: Path, run: RunId) -> int | None:
+    """Time at which the last checkpoint of this run was complete, whole epoch seconds."""
+    content = _content(run_dir / STATE_FILE)
+    checkpoints = content.get("checkpoints")
+    newest = checkpoints[0] if isinstance(checkpoints, list) and checkpoints else None
+    if not isinstance(newest, dict) or newest.get("restart") != run.restart:
+        return None
+    time_s = newest.get("time_s")
+    # The user's script writes the file: bounds keep out what no whole number holds.
+    if not isinstance(time_s, (int, float)) or not 0 < time_s < _LATEST_S:
+        return None
+    return int(time_s)
+
+
+def share_done(run_dir: Path, run: RunId) -> float | None:
+    """Share of its work, 0 to 1, that the script has reported in *run*; None without a total."""
+    content = _content(run_dir / PROGRESS_FILE)
+    step, total = content.get("step"), content.get("total")
+    # The user's script writes the file. The share is below 1 until the last step is done.
+    if type(step) is not int or type(total) is not int or step < 0 or total <= 0:
+        return None
+    if content.get("restart") != run.restart:
+        return None
+    return 1.0 if step >= total else step * _SHARES // total / _SHARES
+
+
+def last_progress(run_dir: Path, run: RunId) -> Progress | None:
+    """Last report of the script in *run*."""
+    content = _content(run_dir / PROGRESS_FILE)
+    step, time_s = content.get("step"), content.get("time_s")
+    # The user's script writes the file: bounds keep out what no float holds.
+    if type(step) is not int or not 0 <= step <= _MOST_STEPS:
+        return None
+    if not isinstance(time_s, (int, float)) or not 0 <= time_s <= _LATEST_S:
+        return None
+    if content.get("restart") != run.restart:
+        return None
+    return Progress(run.restart, step, float(time_s))
+
+
+def last_part(run_dir: Path, run: RunId) -> Progress | None:
+    """Last report of the script in *run*, if it tells how a step is divided."""
+    last, content = last_progress(run_dir, run), _content(run_dir / PROGRESS_FILE)
+    part, numbers = content.get("part"), content.get("numbers")
+    if last is None or not isinstance(part, list) or len(part) != len(Split._fields):
+        return None
+    if any(type(number) is not int or not 1 <= number <= _MOST_SAMPLES for number in part):
+        return None
+    noise = numbers.get("noise") if isinstance(numbers, dict) else None
+    if noise is not None and not (type(noise) is float and 0 <= noise <= _MOST_STEPS):
+        return None
+    return last._replace(part=Split(*part), noise=noise)
 
 
 def rate_between(first: Progress, last: Progress) -> float | None:
@@ -245,4 +225,43 @@ def rate_between(first: Progress, last: Progress) -> float | None:
     steps, seconds = last.step - first.step, last.time_s - first.time_s
     if first.restart != last.restart or steps <= 0 or seconds <= 0:
         return None
-    return float(f"{steps / seconds:.{_DIGITS}g}")
+    return _rounded(steps / seconds)
+
+
+def steps_between(first: Progress, last: Progress) -> list[float] | None:
+    """Run, GPUs, samples of a GPU in a pass, passes, seconds of a step, noise, and four limits.
+
+    The noise is in samples, and 0 if it is not known. The limits are those of `Split`.
+    """
+    part, steps, seconds = last.part, last.step - first.step, last.time_s - first.time_s
+    if part is None or rate_between(first, last) is None:
+        return None
+    times = _rounded(seconds / steps), _rounded(last.noise or 0.0)
+    limits = part.first, part.most, part.least_local, part.most_local
+    return [last.restart, part.gpus, part.local_batch, part.passes, *times, *limits]
+
+
+def _is_other_step(new: list[float], told: list[float]) -> bool:
+    pairs = list(zip(new, told))
+    return new[:4] != told[:4] or any(abs(a - b) > NEWS * b for a, b in pairs[4:6])
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path) or {}
+    except (OSError, ValueError):
+        return {}
+
+
+SAVED = Kind(
+    "saved", "the last checkpoint", last_save_s, lambda new, told: new > told, only_opted_in=True
+)
+PROGRESS = Kind(
+    "progress", "the progress", share_done, lambda new, told: bool(abs(new - told) >= STEP)
+)
+RATE = Kind("rate", "the rate", last_progress, lambda _new, _told: True, rate_between)
+STEPS = Kind("steps", "the time of a step", last_part, _is_other_step, steps_between)

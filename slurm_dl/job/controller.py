@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from slurm_dl.job import tool_process
@@ -123,8 +123,8 @@ class JobController:
 
     def report(
         self,
-        key: Literal["rate", "saved", "progress", "unhandled", "final"],
-        value: float | None,
+        key: Literal["rate", "saved", "progress", "steps", "unhandled", "final"],
+        value: float | Sequence[float] | None,
         *,
         asked: bool = False,
     ) -> bool:
@@ -264,7 +264,7 @@ def with_ack(comment: str, ack: int | None) -> str | None:
     return with_key(comment, "ack", ack)
 
 
-def with_key(comment: str, key: str, value: float | list[int] | None) -> str | None:
+def with_key(comment: str, key: str, value: float | Sequence[float] | None) -> str | None:
     """*comment* with one of our keys set, or removed if None; None if it is none of ours."""
     content = comment_of_ours(comment)
     if content is None:

@@ -6,6 +6,7 @@ It needs the standard library alone; PyTorch is used through the objects that th
     noise = elastic.GradientNoise(model.parameters())
     ...                                   # part.passes times: a loss divided by part.passes
     noise.measure(part, dist.all_reduce)  # behind the last backward(), before optimiser.step()
+    job.report(step, total, part=part, noise=noise.scale)
     for group in optimiser.param_groups:
         group["lr"] = rate * elastic.adascale(part.batch / batch, noise.var / batch, noise.sqr)
 """
@@ -29,6 +30,10 @@ class Split(NamedTuple):
     local_batch: int  # Samples of a GPU in one pass, at most
     passes: int  # Whose gradients add up before the optimiser's step
     batch: int  # Samples of the step, of all GPUs and passes
+    first: int  # Global batch that the training was made for
+    most: int  # Largest global batch; *batch* where there is no bound
+    least_local: int  # Fewest samples of a GPU in one pass that use it well
+    most_local: int  # Most samples that a GPU takes in one pass
 
 
 def split(
@@ -51,7 +56,8 @@ def split(
     - ``elan``: *batch* as long as each GPU has *least_local* samples of it, and beyond that so many
       for each GPU (Xie et al. 2020, "Elan", hybrid scaling: strong first, then weak).
     - ``adapt``: *noise*, where more samples begin to bring less (McCandlish et al. 2018, section
-      2.3), but no less than *batch*.
+      2.3), but no less than *batch*. The scheduler expects the batch of the largest goodput (Qiao
+      et al. 2021, "Pollux", section 3) in the same limits: it knows the times of steps, too.
 
     All but the first are at most *most*, and rounded so that GPUs and passes have equally many.
 
@@ -84,11 +90,12 @@ def split(
     whole = batch if mode == "fixed" else round(min(wanted, most or wanted))
     passes = max(1, -(-whole // (gpus * most_local)))
     local = -(-whole // (gpus * passes))
-    if mode == "fixed":
-        return Split(gpus, local, passes, whole)
-    if most is not None and gpus * local * passes > most:
-        local = max(1, local - 1)
-    return Split(gpus, local, passes, gpus * local * passes)
+    if mode != "fixed":
+        if most is not None and gpus * local * passes > most:
+            local = max(1, local - 1)
+        whole = gpus * local * passes
+    most = whole if mode == "fixed" or most is None else most
+    return Split(gpus, local, passes, whole, batch, most, least_local, most_local)
 
 
 def linear(scale: float) -> float:

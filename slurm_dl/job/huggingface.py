@@ -20,7 +20,9 @@ from slurm_dl.job.checkpoint import (
     install,
     should_checkpoint,
 )
+from slurm_dl.job.elastic import GradientNoise, Split
 from slurm_dl.job.progress import report
+from slurm_dl.job.step_loop import distributed
 
 
 class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
@@ -28,13 +30,35 @@ class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
 
     Each checkpoint that the Trainer saves is recorded, not only those that were asked for. An
     evaluation that is due at the step of the request is made first, so that none is left out.
+
+    Args:
+        part: How a step is divided in this run; it is reported with each step.
+        noise: Of the model's parameters; measured at each step, if there is a *part*.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, part: Split | None = None, noise: GradientNoise | None = None) -> None:
         install()
+        self._part = part
+        self._noise = noise
         self._asked = False
         self._stops = False
         """What was asked for is saved, and the Trainer is on its way out."""
+
+    def on_train_begin(self, args: TrainingArguments, *_args: object, **_kwargs: object) -> None:
+        """Refuse a Trainer that changes gradients before anyone can measure them.
+
+        Raises:
+            ValueError: The noise is to be measured, and gradients are clipped or losses scaled.
+        """
+        if self._noise is not None and (args.fp16 or args.max_grad_norm > 0):
+            msg = "the noise can be measured only with max_grad_norm=0 and without fp16"
+            raise ValueError(msg)
+
+    def on_pre_optimizer_step(self, *_args: object, **_kwargs: object) -> None:
+        """Measure the noise of the gradient."""
+        if self._noise is not None and self._part is not None:
+            group = distributed()
+            self._noise.measure(self._part, group and group.all_reduce)
 
     def on_step_end(
         self,
@@ -44,7 +68,8 @@ class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
         **_kwargs: object,
     ) -> None:
         """Report the step; if a checkpoint is wanted, let the Trainer save."""
-        report(state.global_step, state.max_steps)
+        noise = None if self._noise is None else self._noise.scale
+        report(state.global_step, state.max_steps, part=self._part, noise=noise)
         if self._asked and state.global_step < state.max_steps:
             # save_strategy="best" overruled the last request, after an evaluation.
             control.should_evaluate = False

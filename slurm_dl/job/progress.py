@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurm_dl.job.elastic import Split
 from slurm_dl.job.run_files import (
     PROGRESS_FILE,
     is_first_rank,
@@ -105,11 +106,19 @@ _throttle = _Throttle()
 _windows = _Windows()
 
 
-def report(step: int, total: int | None = None, **numbers: float) -> None:
+def report(
+    step: int, total: int | None = None, *, part: Split | None = None, **numbers: float | None
+) -> None:
     """Tell how far the training is: *step* of *total*, with numbers such as ``loss=0.3``.
 
     Cheap enough for every step: most calls write nothing. A full disk is no reason to stop
-    training, so a failed write is not an error. On ranks above 0 it does nothing.
+    training, so a failed write is not an error. On ranks above 0 it does nothing. A number that
+    is None is left out.
+
+    Args:
+        step: Steps of the optimiser that are done, over all runs.
+        part: How a step is divided now. With it and ``noise=``, the noise scale in samples, the
+            scheduler learns how fast and how good steps are.
 
     Raises:
         ValueError: *step* is negative, or a number is not finite.
@@ -117,7 +126,7 @@ def report(step: int, total: int | None = None, **numbers: float) -> None:
     if step < 0:
         msg = f"report: step must be 0 or more (got {step})"
         raise ValueError(msg)
-    values = {name: float(value) for name, value in numbers.items()}
+    values = {name: float(value) for name, value in numbers.items() if value is not None}
     for name, value in values.items():
         if not math.isfinite(value):
             msg = f"report: {name} must be finite (got {value})"
@@ -137,6 +146,7 @@ def report(step: int, total: int | None = None, **numbers: float) -> None:
         "time_s": time.time(),
         "restart": restart_count(),
         "numbers": values,
+        **({} if part is None else {"part": [int(number) for number in part]}),
     }
     try:
         write_whole(directory / PROGRESS_FILE, content, durable=False)

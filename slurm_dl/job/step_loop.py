@@ -98,7 +98,7 @@ def _begin(steps: range) -> Path | None:
         raise ValueError(msg)
     _begun.append(steps)
     directory = run_dir()
-    if directory is not None and not is_first_rank() and _distributed() is None:
+    if directory is not None and not is_first_rank() and distributed() is None:
         msg = "job.loop: on several ranks call torch.distributed.init_process_group before it"
         raise ValueError(msg)
     return directory
@@ -142,7 +142,7 @@ def _steps_of(directory: Path, path: Path, steps: range) -> int:
     return step
 
 
-def _distributed() -> Any:  # noqa: ANN401 -- a module that is not here
+def distributed() -> Any:  # noqa: ANN401 -- a module that is not here
     """torch.distributed, if the script has initialised it; it is never imported for that."""
     module = sys.modules.get("torch.distributed")
     return module if module and module.is_available() and module.is_initialized() else None
@@ -150,10 +150,10 @@ def _distributed() -> Any:  # noqa: ANN401 -- a module that is not here
 
 def _largest(wanted: int) -> int:
     """The largest number of all ranks, once each of them is here."""
-    distributed = _distributed()
-    if distributed is None:
+    group = distributed()
+    if group is None:
         return wanted
-    device = "cuda" if "nccl" in distributed.get_backend() else "cpu"
+    device = "cuda" if "nccl" in group.get_backend() else "cpu"
     number = sys.modules["torch"].tensor([wanted], device=device)
-    distributed.all_reduce(number, distributed.ReduceOp.MAX)
+    group.all_reduce(number, group.ReduceOp.MAX)
     return int(number.item())

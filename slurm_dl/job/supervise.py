@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
-from slurm_dl.job.comment_report import ProgressReport, RateReport, SaveReport
+from slurm_dl.job.comment_report import PROGRESS, RATE, SAVED, STEPS, CommentReport
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.forwarding import Forwarding, ScriptHold
 from slurm_dl.job.handler_watch import HandlerWatch
@@ -37,8 +37,6 @@ from slurm_dl.job.run_files import (
 )
 
 LOOK_EVERY_S = 0.5  # While a signal is owed: how often to look whether there is a handler now
-
-RATE_LOOK_S = 5.0  # How often to look for the first report of a job whose rate is wanted
 
 WARNING_SPREAD_S = 65.0  # Slurm warns up to a minute early (sbatch(1), --signal)
 
@@ -97,17 +95,14 @@ class Supervisor:
         self._pass_on_s: float | None = None  # When to look whether it has to be passed on
         self._ack_may_stand = False
         self._handlers = HandlerWatch(options, controller, log)
-        self._reports: list[SaveReport | ProgressReport] = []
-        if controller is not None:
-            every_s = options.saved_every_s
-            self._reports = [
-                kind(options.run_dir, controller, every_s=every_s, log=log)
-                for kind in (SaveReport, ProgressReport)
-            ]
-        self._rate: RateReport | None = None
-        rate_every_s = options.rate_every_s
-        if controller is not None and rate_every_s is not None:
-            self._rate = RateReport(options.run_dir, controller, every_s=rate_every_s, log=log)
+        every_s = dict.fromkeys((SAVED, PROGRESS, STEPS), options.saved_every_s)
+        if options.rate_every_s is not None:
+            every_s[RATE] = options.rate_every_s
+        self._reports = [
+            CommentReport(kind, options.run_dir, controller, every_s=seconds, log=log)
+            for kind, seconds in every_s.items()
+            if controller is not None
+        ]
 
     def run(self) -> int:
         """Exit status for the batch script."""
@@ -138,8 +133,8 @@ class Supervisor:
         self._handlers.start(time.monotonic())
         forwarding = Forwarding(child.pid)
         self._hold = ScriptHold(child, forwarding, log)
-        if self._rate is not None:
-            self._rate.start(time.monotonic(), time.time())
+        for report in self._reports:
+            report.start(time.monotonic(), time.time())
         while not child.has_exited():
             signum = self._signals.wait(self._next_look_s())
             if signum is not None:
@@ -172,17 +167,12 @@ class Supervisor:
             return self._pass_on_s - time.monotonic()
         now_s = time.monotonic()
         due_s = min(60.0, self._handlers.due_in_s(now_s))
-        due_s = min([due_s, *(report.due_in_s(now_s) for report in self._reports)])
-        if self._rate is not None:
-            due_s = min(due_s, RATE_LOOK_S, self._rate.due_in_s(now_s))
-        return due_s
+        return min([due_s, *(report.due_in_s(now_s) for report in self._reports)])
 
     def _look(self, child: Child) -> None:
         self._handlers.look(child, self._run, is_sent=self._is_sent, now_s=time.monotonic())
         for report in self._reports:
             report.look(self._run, time.monotonic())
-        if self._rate is not None:
-            self._rate.look(self._run, time.monotonic())
 
     def _take(self, signum: int, child: Child) -> None:
         ends = self._signals.is_ending(signum)

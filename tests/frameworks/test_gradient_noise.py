@@ -1,4 +1,4 @@
-"""Noise of the gradient of a real training on four CPU ranks, and the learning rate from it."""
+"""Noise of the gradient of real trainings, by callbacks too, and the learning rate from it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,31 @@ BATCH, RATE, KEPT = 8, 0.05, 0.5
 """As in the script: the first batch, the first learning rate, the weight of earlier steps."""
 
 
+def test_callbacks_report_the_noise_of_two_passes(
+    tmp_path: Path, framework_python: str, framework_needs: Callable[..., None]
+) -> None:
+    """Gradients are -2 and -8: the mean is -5, its square 25, the mean of the squares 34."""
+    framework_needs("transformers", "accelerate", "lightning")
+    done = subprocess.run(
+        [framework_python, str(SCRIPT.with_name("elastic_callbacks.py")), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"told"')]
+    first, refused, *others = (json.loads(line)["told"] for line in lines)
+    # Hugging Face's Trainer clips gradients before a callback sees them, Lightning's after it.
+    assert "max_grad_norm" in refused
+    assert len(others) == 2
+    square, variance = 2 * 25 - 34, (34 - 25) * 2
+    for told in (first, *others):
+        assert (told["step"], told["part"]) == (3, [1, 1, 2, 2, 2, 16, 1, 1])
+        assert told["numbers"] == pytest.approx({"noise": variance / square})
+
+
 def test_four_ranks_measure_what_one_process_computes(
     tmp_path: Path, framework_python: str, framework_needs: Callable[..., None]
 ) -> None:
@@ -44,7 +69,7 @@ def test_four_ranks_measure_what_one_process_computes(
     assert len(steps) == 6
     sums, gains = np.zeros(3), []
     for step in steps:
-        gpus, local, passes, batch = step["part"]
+        gpus, local, passes, batch = step["part"][:4]
         assert (gpus, local, passes, batch) == (4, 4, 2, 32)
         gradients = np.array(step["gradients"])
         mean = gradients.mean(axis=0)

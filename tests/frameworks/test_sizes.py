@@ -14,6 +14,8 @@ import pytest
 from resized import TWO, resizing_schedd, until_holds
 from schedd import Schedd
 
+from slurm_dl.job.run_files import PROGRESS_FILE, REQUEST_FILE, RunId, write_mark
+
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.torch,
@@ -83,6 +85,36 @@ def until_trains(place: Schedd, log: Path, job: str, run: int) -> None:
 def test_the_batch_is_the_same_in_every_size(losses: list[float]) -> None:
     """So the loss is, within the band: what a change of size is measured by."""
     assert max(losses) - min(losses) < BAND, losses
+
+
+def test_a_batch_that_adapts_goes_on_in_another_size(
+    framework_python: str, framework_needs: Needs, tmp_path: Path
+) -> None:
+    """Stopped soon on one rank, then two: each sample of an epoch once, in ever larger steps."""
+    framework_needs("torch")
+    write_mark(tmp_path / REQUEST_FILE, RunId(0, 0))
+    for run in (0, 1):
+        torchrun = str(Path(framework_python).parent / "torchrun")
+        options = ["--standalone", f"--nproc-per-node={run + 1}", str(ELASTIC), "--adapt"]
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "SLURM_DL_RUN_DIR": str(tmp_path),
+            "SLURM_DL_RESTART_COUNT": str(run),
+            "SLURM_DL_BATCH": "adapt",
+        }
+        subprocess.run([torchrun, *options], cwd=tmp_path, env=env, check=bool(run), timeout=120)
+    entries = [e for path in tmp_path.glob("seen.*.jsonl") for e in lines(path)]
+    assert {(e["run"], e["ranks"]) for e in entries} == {(0, 1), (1, 2)}
+    for epoch in range(EPOCHS):
+        rows = Counter(r for e in entries if e["seen"] // SAMPLES == epoch for r in e["rows"])
+        assert rows == Counter(range(SAMPLES)), epoch
+    told = json.loads((tmp_path / PROGRESS_FILE).read_text())
+    gpus, local, passes, batch, *limits = told["part"]
+    assert (gpus * local * passes, gpus, limits) == (batch, 2, [BATCH, 512, 1, 32])
+    assert BATCH < batch <= 512
+    assert told["step"] == told["total"] == len({(e["run"], e["seen"]) for e in entries})
+    assert final_loss(tmp_path) < 0.3
 
 
 def test_a_training_that_changes_size_is_that_of_one_size(

@@ -9,38 +9,42 @@ import numpy as np
 import pytest
 
 from slurm_dl.job import elastic
-from slurm_dl.job.elastic import GradientNoise, Split, split
+from slurm_dl.job.elastic import GradientNoise, split
 
 
 @pytest.mark.parametrize(
     ("mode", "gpus", "more", "found"),
     [
-        ("fixed", 1, {}, Split(1, 32, 2, 64)),
-        ("fixed", 4, {}, Split(4, 16, 1, 64)),
+        ("fixed", 1, {}, (1, 32, 2, 64)),
+        ("fixed", 4, {}, (4, 16, 1, 64)),
         # Some GPUs have a sample less: the batch stays.
-        ("fixed", 3, {}, Split(3, 22, 1, 64)),
-        ("gpu", 1, {}, Split(1, 32, 2, 64)),
-        ("gpu", 4, {}, Split(4, 32, 2, 256)),
-        ("gpu", 4, {"asked_gpus": 2}, Split(4, 32, 1, 128)),
-        ("gpu", 4, {"most": 100}, Split(4, 25, 1, 100)),
-        ("elan", 4, {"least_local": 8}, Split(4, 16, 1, 64)),
-        ("elan", 8, {"least_local": 8}, Split(8, 8, 1, 64)),
-        ("elan", 16, {"least_local": 8}, Split(16, 8, 1, 128)),
-        ("elan", 16, {"least_local": 8, "most": 100}, Split(16, 6, 1, 96)),
-        ("adapt", 4, {"most": 1000}, Split(4, 16, 1, 64)),
-        ("adapt", 4, {"most": 1000, "noise": 10.0}, Split(4, 16, 1, 64)),
-        ("adapt", 4, {"most": 1000, "noise": 500.0}, Split(4, 32, 4, 512)),
-        ("adapt", 4, {"most": 1000, "noise": math.inf}, Split(4, 31, 8, 992)),
-        ("adapt", 4, {"noise": 500.0}, Split(4, 16, 1, 64)),
+        ("fixed", 3, {}, (3, 22, 1, 64)),
+        ("gpu", 1, {}, (1, 32, 2, 64)),
+        ("gpu", 4, {}, (4, 32, 2, 256)),
+        ("gpu", 4, {"asked_gpus": 2}, (4, 32, 1, 128)),
+        ("gpu", 4, {"most": 100}, (4, 25, 1, 100)),
+        ("elan", 4, {"least_local": 8}, (4, 16, 1, 64)),
+        ("elan", 8, {"least_local": 8}, (8, 8, 1, 64)),
+        ("elan", 16, {"least_local": 8}, (16, 8, 1, 128)),
+        ("elan", 16, {"least_local": 8, "most": 100}, (16, 6, 1, 96)),
+        ("adapt", 4, {"most": 1000}, (4, 16, 1, 64)),
+        ("adapt", 4, {"most": 1000, "noise": 10.0}, (4, 16, 1, 64)),
+        ("adapt", 4, {"most": 1000, "noise": 500.0}, (4, 32, 4, 512)),
+        ("adapt", 4, {"most": 1000, "noise": math.inf}, (4, 31, 8, 992)),
+        ("adapt", 4, {"noise": 500.0}, (4, 16, 1, 64)),
     ],
 )
 def test_a_step_in_the_present_size(
-    mode: str, gpus: int, more: dict[str, Any], found: Split, monkeypatch: pytest.MonkeyPatch
+    mode: str,
+    gpus: int,
+    more: dict[str, Any],
+    found: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch of 64, of which a GPU takes 32 in one pass, by the job's variable or by name."""
-    assert split(64, gpus, most_local=32, mode=mode, **more) == found
+    assert split(64, gpus, most_local=32, mode=mode, **more)[:4] == found
     monkeypatch.setenv(elastic.BATCH_VARIABLE, mode)
-    assert split(64, gpus, most_local=32, **more) == found
+    assert split(64, gpus, most_local=32, **more)[:4] == found
 
 
 def test_steps_stay_within_their_limits() -> None:
@@ -53,6 +57,8 @@ def test_steps_stay_within_their_limits() -> None:
         part = split(batch, gpus, most_local=most_local, least_local=least, most=most, mode=mode,
                      noise=noise)  # fmt: skip
         assert 1 <= part.local_batch <= most_local
+        limit = batch if mode == "fixed" else most
+        assert part[4:] == (batch, limit, least, most_local)
         assert part.gpus * part.local_batch * (part.passes - 1) < part.batch
         if mode == "fixed":
             assert part.batch == batch
@@ -60,6 +66,12 @@ def test_steps_stay_within_their_limits() -> None:
         else:
             assert part.batch == gpus * part.local_batch * part.passes
             assert part.batch <= max(most, gpus * part.passes)
+
+
+def test_without_a_bound_the_limit_is_the_batch() -> None:
+    """That of the step; ``adapt`` goes no further than the first."""
+    found = {mode: split(64, 4, most_local=32, mode=mode).most for mode in elastic.MODES}
+    assert found == {"fixed": 64, "gpu": 256, "elan": 64, "adapt": 64}
 
 
 @pytest.mark.parametrize(

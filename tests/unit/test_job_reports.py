@@ -13,14 +13,16 @@ from slurm_dl import job
 from slurm_dl.job import progress
 from slurm_dl.job.comment_report import (
     LOOK_S,
+    PROGRESS,
+    RATE,
+    SAVED,
+    CommentReport,
     Progress,
-    ProgressReport,
-    RateReport,
-    SaveReport,
     rate_between,
     share_done,
 )
 from slurm_dl.job.controller import MOST_BYTES, with_key
+from slurm_dl.job.elastic import split
 from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE
 
 
@@ -53,6 +55,15 @@ def test_a_report_says_how_far_the_run_is(place: Path) -> None:
         "restart": 1,
         "numbers": {"loss": 0.5, "tokens": 7.0},
     }
+
+
+def test_a_report_says_how_a_step_is_divided(place: Path) -> None:
+    """The sizes and limits of the split; what is not known yet is left out."""
+    part = split(256, 8, most_local=16, least_local=4, most=4096, mode="adapt")
+    job.report(3, part=part, noise=None, loss=0.5)
+
+    assert written(place)["part"] == [8, 16, 2, 256, 256, 4096, 4, 16]
+    assert written(place)["numbers"] == {"loss": 0.5}
 
 
 def test_most_reports_write_nothing_but_the_last_one_does(
@@ -99,15 +110,15 @@ class Training:
     def __init__(self, run_dir: Path, slurm: CommentKeeper) -> None:
         self.path = run_dir / PROGRESS_FILE
         self.said: list[str] = []
-        self.rate = RateReport(run_dir, slurm, every_s=300.0, log=self.said.append)
-        self.rate.start(0.0, 1000.0)
+        self.report = CommentReport(RATE, run_dir, slurm, every_s=300.0, log=self.said.append)
+        self.report.start(0.0, 1000.0)
 
     def at(self, now_s: float, step: int | None, **more: object) -> None:
         """*now_s* seconds after the start, the script has done *step* steps."""
         if step is not None:
             content = {"v": 1, "step": step, "time_s": 1000.0 + now_s, "restart": 2, **more}
             self.path.write_text(json.dumps(content))
-        self.rate.look(RUN, now_s)
+        self.report.look(RUN, now_s)
 
 
 def test_the_rate_of_the_last_stretch(tmp_path: Path) -> None:
@@ -229,7 +240,7 @@ class SavingScript:
         self.path = run_dir / STATE_FILE
         self.slurm = slurm
         self.log: list[str] = []
-        self.report = SaveReport(run_dir, slurm, every_s=LEAST_S, log=self.log.append)
+        self.report = CommentReport(SAVED, run_dir, slurm, every_s=LEAST_S, log=self.log.append)
 
     def save(self, time_s: object, restart: object = RUN.restart) -> None:
         """Record a checkpoint."""
@@ -351,7 +362,7 @@ def test_the_share_done_is_what_the_script_says_within_its_bounds(
 def test_progress_is_told_at_the_interval_and_only_when_it_has_changed(tmp_path: Path) -> None:
     """Soon after the start, then once an interval; a silent Slurm is told later."""
     slurm, said = CommentKeeper(), list[str]()
-    report = ProgressReport(tmp_path, slurm, every_s=LEAST_S, log=said.append)
+    report = CommentReport(PROGRESS, tmp_path, slurm, every_s=LEAST_S, log=said.append)
 
     def told_after(step: int, now_s: float, end_s: float) -> object:
         content = {"step": step, "total": 1000, "restart": RUN.restart}

@@ -7,7 +7,7 @@ import functools
 from pathlib import Path
 
 from slurm_dl.job.checkpoint import recorded
-from slurm_dl.job.comment_report import ProgressReport, RateReport
+from slurm_dl.job.comment_report import PROGRESS, RATE, STEPS, CommentReport
 from slurm_dl.job.controller import (
     JobController,
     JobStatus,
@@ -87,12 +87,11 @@ def _run_dir() -> Path:
 def _progress(data: bytes) -> None:
     a_file(data, PROGRESS_FILE)
     controller = _Said("", "")
-    rate = RateReport(_run_dir(), controller, every_s=1.0, log=lambda _: None)
-    share = ProgressReport(_run_dir(), controller, every_s=1.0, log=lambda _: None)
-    rate.start(0.0, 0.0)
-    for now_s in (0.0, 5.0):
-        rate.look(RunId(0, 0), now_s)
-        share.look(RunId(0, 0), now_s)
+    for kind in (PROGRESS, RATE, STEPS):
+        report = CommentReport(kind, _run_dir(), controller, every_s=1.0, log=lambda _: None)
+        report.start(0.0, 0.0)
+        for now_s in (0.0, 5.0):
+            report.look(RunId(0, 0), now_s)
 
 
 def _recorded(data: bytes) -> object:
@@ -150,8 +149,14 @@ TARGETS = (
         name="job-progress",
         parse=_progress,
         source="the progress file, which the user's script writes",
-        parser="job.comment_report.RateReport.look, ProgressReport.look",
-        seeds=(b'{"restart": 0, "step": 5, "time_s": 10.5}',),
+        parser="job.comment_report.last_part, last_progress, share_done",
+        seeds=(
+            b'{"restart": 0, "step": 5, "time_s": 10.5}',
+            (
+                b'{"restart": 0, "step": 5, "time_s": 10.5, "part": [4, 16, 1, 64, 64, 512, 8, 32],'
+                b' "numbers": {"noise": 300.5}}'
+            ),
+        ),
     ),
     Target(
         name="job-checkpoints",
