@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from slurm_dl.policies.arithmetic import sizing
 from slurm_dl.policies.base import About
-from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
+from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SPEEDS_TOLD, SizingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Afs(SizingPolicy):
         ),
         needs=("left_s", "sizes"),
         fallback=FALLBACK,
+        trusts=SPEEDS_TOLD,
         starves="a long job, while shorter ones come",
     )
     interpretation = (

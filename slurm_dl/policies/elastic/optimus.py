@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from slurm_dl.model.jobs import F64
 from slurm_dl.policies.arithmetic.sizing import Job, by_gain, least_sizes
 from slurm_dl.policies.base import About
-from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
+from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SPEEDS_TOLD, SizingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class Optimus(SizingPolicy):
         formula="least sizes by arrival; then the largest left (1/rate - 1/rate') / (GPUs' - GPUs)",
         needs=("left_s", "sizes"),
         fallback=FALLBACK,
+        trusts=SPEEDS_TOLD,
     )
     interpretation = (
         f"{ONE_POOL}They are the only resource. A job goes from each of its sizes to the next "

@@ -22,6 +22,7 @@ from slurm_dl.model.jobs import F64
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.size_and_type import FALLBACK, Candidates, SizeAndType
+from slurm_dl.policies.elastic.sizing_policy import SPEEDS_TOLD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Pollux(SizeAndType):
         ),
         needs=("sizes", "rates", "setup_s"),
         fallback=FALLBACK,
+        trusts=SPEEDS_TOLD,
         starves="a job that asks for many GPUs and cannot be smaller, while others use them better",
     )
     interpretation = (

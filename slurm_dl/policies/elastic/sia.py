@@ -22,6 +22,7 @@ from slurm_dl.model.jobs import F64
 from slurm_dl.model.parameter_bounds import Bound, Positive
 from slurm_dl.policies.base import About
 from slurm_dl.policies.elastic.size_and_type import FALLBACK, Candidates, SizeAndType
+from slurm_dl.policies.elastic.sizing_policy import SPEEDS_TOLD
 
 
 def _is_power(power: float) -> bool:
@@ -51,6 +52,7 @@ class Sia(SizeAndType):
         ),
         needs=("sizes", "rates", "setup_s"),
         fallback=FALLBACK,
+        trusts=SPEEDS_TOLD,
         starves="a job that asks for many GPUs and cannot be smaller, while others use them better",
     )
     interpretation = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from slurm_dl.policies.arithmetic.sizing import Job, by_steps
 from slurm_dl.policies.base import About
-from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SizingPolicy
+from slurm_dl.policies.elastic.sizing_policy import FALLBACK, ONE_POOL, SPEEDS_TOLD, SizingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,7 @@ class SideCar(SizingPolicy):
         ),
         needs=("left_s", "sizes"),
         fallback=FALLBACK,
+        trusts=SPEEDS_TOLD,
         starves="a job that asks for many GPUs, while smaller ones come",
     )
     interpretation = (

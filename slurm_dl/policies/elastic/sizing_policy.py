@@ -29,6 +29,9 @@ FALLBACK: Final = (
 )
 """Of each of these policies where an input is missing."""
 
+SPEEDS_TOLD: Final = ("progress", "steps")
+"""Reports by which a job's speed in a size is known."""
+
 ONE_POOL: Final = "GPUs of all types, on all nodes that are up, count as one pool. "
 """The GPUs that each of these policies hands out, in words."""
 
