@@ -18,10 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.base import About
+from slurm_dl.policies.elastic.genetic_search import Choices, search
 from slurm_dl.policies.elastic.size_and_type import FALLBACK, Candidates, SizeAndType
+
+_SEARCHED_GPUS = 512  # A search over more is too slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +34,7 @@ class Pollux(SizeAndType):
     Attributes:
         idle: Slow-down that a job without GPUs counts, above 0. A job waits until its age is more
             than a restart / (idle - 1), whatever is free.
+        search: Search genetically, as the paper does, for sizes that fit on the nodes.
     """
 
     name = "pollux"
@@ -50,9 +54,12 @@ class Pollux(SizeAndType):
         "The optimum of its objective by an integer program, without the bound of one distributed "
         "job on each node; placement rule contention has that bound. Speeds are given. Of several "
         "GPU types the fair share is on the type that is best for the job. With more than "
-        "exact_jobs jobs the linear relaxation is rounded."
+        "exact_jobs jobs the linear relaxation is rounded. With search, up to 512 GPUs and "
+        "exact_jobs jobs, the genetic search over jobs and nodes decides: with that bound, and not "
+        "always the optimum. Where jobs lie is not part of its answer."
     )
     idle: Positive = 10.0
+    search: bool = False
 
     def worth(self, what: Candidates, /) -> F64:
         """See `SizeAndType`."""
@@ -62,3 +69,22 @@ class Pollux(SizeAndType):
         with np.errstate(divide="ignore"):
             worth: F64 = self.idle - base / (what.rate * what.keeps)
         return worth
+
+    def choose(self, what: Candidates, /) -> I64:
+        """See `SizeAndType`."""
+        small = what.capacity.sum() <= _SEARCHED_GPUS and len(what.rows) <= self.exact_jobs
+        if not self.search or not small:
+            return SizeAndType.choose(self, what)
+        kind, node = (what.places >= 1).nonzero()
+        held = what.held.nonzero()[0]
+        choices = Choices(
+            job=what.job,
+            gpus=np.ceil(what.gpus).astype(np.int64),
+            nodes=what.nodes,
+            kind=what.kind,
+            worth=self.worth(what),
+            held=held[np.unique(what.job[held], return_index=True)[1]],
+            room=what.places[kind, node].astype(np.int64),
+            type_of=kind,
+        )
+        return search(choices, len(what.rows)).option
