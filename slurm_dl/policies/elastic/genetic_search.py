@@ -18,82 +18,69 @@ OSDI 2021, section 4.2. There a mutation draws single elements, and every number
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64
+from slurm_dl.policies.elastic.size_and_type import Candidates
 
 Matrix = npt.NDArray[np.int16]  # GPUs by row and node
 
-_BACK = 0.2  # Share of the mutations that give a row what its job holds
-_MUTATIONS = 3.0  # Of a state, on average
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Choices:
-    """k choices of n jobs, and the m nodes they may lie on; a share of a GPU counts as one.
-
-    A node with GPUs of several types counts as one of each.
-    """
-
-    job: I64  # ``(k,)`` whose each is, 0 to n - 1, not decreasing
-    gpus: I64  # ``(k,)`` GPUs in all, 1 or more
-    nodes: I64  # ``(k,)`` on so many nodes; as many on each if that is possible
-    kind: I64  # ``(k,)`` their type; -1: any
-    worth: F64  # ``(k,)`` what each adds; those that add nothing are never given
-    held: I64  # Indices of those that jobs hold, one of each job at most
-    room: I64  # ``(m,)`` GPUs of each node, 1 or more
-    type_of: I64  # ``(m,)`` their type
+_BACK = 0.1  # Share of the mutations that give a row what its job holds
 
 
 class State(NamedTuple):
     """An answer."""
 
-    option: I64  # ``(n,)`` index of the choice of each job; -1: none
-    gpus: Matrix  # ``(n, m)`` GPUs of each job on each node
+    option: I64  # ``(n,)`` index of the candidate that each job is given; -1: none
+    gpus: Matrix  # ``(n, m)`` GPUs of each job on each node, those without GPUs left out
 
 
 def search(
-    choices: Choices, n: int, *, population: int = 100, generations: int = 100, seed: int = 0
+    what: Candidates, worth: F64, *, population: int = 100, generations: int = 100, seed: int = 0
 ) -> State:
     """The best state found; the same at each call.
 
+    A share of a GPU counts as one, and a node with GPUs of several types as one node of each.
+
     Args:
-        n: Jobs.
+        worth: ``(k,)`` what each candidate adds; those that add nothing are never given.
         population: States that live on, 1 or more.
         generations: Times that as many children are made.
     """
-    return _Search(choices, n, np.random.default_rng(seed)).run(population, generations)
+    return _Search(what, worth, np.random.default_rng(seed)).run(population, generations)
 
 
 class _Search:
-    """States of a population: ``(p, n)`` choices and ``(p, n, m)`` GPUs.
+    """States of a population: ``(p, n)`` candidates and ``(p, n, m)`` GPUs.
 
-    A further choice, the last, is none; of the k + 1 it alone has no GPUs.
+    A further candidate, the last, is none; of the k + 1 it alone has no GPUs.
     """
 
-    def __init__(self, of: Choices, n: int, draw: np.random.Generator) -> None:
-        self._draw, self._n, self._none = draw, n, len(of.job)
-        self._room = of.room.astype(np.int16)
-        fits = (of.kind[:, None] < 0) | (of.kind[:, None] == of.type_of)
+    def __init__(self, what: Candidates, worth: F64, draw: np.random.Generator) -> None:
+        self._draw, self._n, self._none = draw, len(what.rows), len(what.job)
+        kind, node = (what.places >= 1).nonzero()
+        self._room = what.places[kind, node].astype(np.int16)
+        fits = (what.kind[:, None] < 0) | (what.kind[:, None] == kind)
+        gpus = np.ceil(what.gpus).astype(np.int64)
         # A cluster that counts GPUs alone tells of one node for whatever size.
-        largest = np.where(fits, of.room, 0).max(axis=1, initial=1)
-        nodes = np.maximum(of.nodes, -(-of.gpus // np.maximum(largest, 1)))
-        each, rest = np.divmod(of.gpus, nodes)
-        self._gpus, self._nodes = np.append(of.gpus, 0), np.append(nodes, 1)
+        nodes = np.maximum(what.nodes, -(-gpus // np.where(fits, self._room, 1).max(1, initial=1)))
+        each, rest = np.divmod(gpus, nodes)
+        self._gpus, self._nodes = np.append(gpus, 0), np.append(nodes, 1)
         self._least = np.append(np.where(rest, 1, each), 0)
-        self._most = np.append(np.where(rest, of.gpus, each), 0)
-        self._worth = np.append(of.worth, 0.0)
-        self._fits = np.append(fits, np.ones((1, len(of.room)), dtype=np.bool_), axis=0)
-        good = ((of.worth > 0) & (nodes <= fits.sum(axis=1))).nonzero()[0]
-        self._count = np.bincount(of.job[good], minlength=n)
-        column = np.arange(len(good)) - np.repeat(np.cumsum(self._count) - self._count, self._count)
-        self._of = np.full((n, 1 + self._count.max(initial=0)), self._none)
-        self._of[of.job[good], column] = good
-        self._start = self._packed(of.held[of.worth[of.held] > 0], of.job)
+        self._most = np.append(np.where(rest, gpus, each), 0)
+        self._worth = np.append(worth, 0.0)
+        self._fits = np.append(fits, np.ones((1, len(kind)), dtype=np.bool_), axis=0)
+        good = (worth > 0) & (nodes <= fits.sum(axis=1))
+        self._count = np.bincount(what.job[good], minlength=self._n)
+        before = np.repeat(np.cumsum(self._count) - self._count, self._count)
+        self._of = np.full((self._n, 1 + self._count.max(initial=0)), self._none)
+        self._of[what.job[good], np.arange(len(before)) - before] = good.nonzero()[0]
+        held = (good & what.held).nonzero()[0]
+        held = held[np.unique(what.job[held], return_index=True)[1]]
+        self._start = self._packed(held, what.job)
 
     def _packed(self, held: I64, job: I64) -> tuple[I64, Matrix]:
         """What jobs hold, largest first, each on the nodes with the least room that suffices."""
@@ -139,8 +126,12 @@ class _Search:
 
     def _changed(self, option: I64, gpus: Matrix) -> tuple[I64, Matrix]:
         """The states after mutations, in place, and repaired."""
-        state, job = (self._draw.random(option.shape) < _MUTATIONS / self._n).nonzero()
-        drawn = self._of[job, self._draw.integers(np.maximum(self._count[job], 1))]
+        # One row of a state on average, and one of those that have nothing; small sizes first.
+        idle = (option == self._none) & (self._count > 0)
+        rate = np.where(idle, 1 / np.maximum(idle.sum(axis=1, keepdims=True), 1), 1 / self._n)
+        state, job = (self._draw.random(option.shape) < rate).nonzero()
+        column = self._draw.integers(np.maximum(self._count[job], 1), size=(2, len(job)))
+        drawn = self._of[job, column.min(axis=0)]
         free = (self._room - gpus.sum(axis=1))[state] + gpus[state, job]
         key = self._draw.random(free.shape) + (free >= self._least[drawn, None])
         rank = np.argsort(np.argsort(-np.where(self._fits[drawn], key, -1.0), axis=1), axis=1)
@@ -157,7 +148,7 @@ class _Search:
         turn = self._draw.permutation(self._n)
         found = gpus[:, turn]
         wide = (found > 0) & (self._nodes[option[:, turn]] > 1)[..., None]
-        found[wide & (wide.cumsum(axis=1) > 1)] = 0
+        found[wide & (wide.cumsum(axis=1, dtype=np.int16) > 1)] = 0
         before = np.minimum(found.cumsum(axis=1, dtype=np.int32), self._room)
         gpus[:, turn] = np.diff(before, axis=1, prepend=0)
         state, job = (gpus.sum(axis=2) != self._gpus[option]).nonzero()
@@ -167,7 +158,7 @@ class _Search:
         return option, gpus
 
     def _covered(self, rows: Matrix, among: I64) -> I64:
-        """``(h,)`` for each of the rows ``(h, m)`` the choice of *among* ``(h, c)`` worth most."""
+        """``(h,)`` for each of the rows ``(h, m)`` the candidate of *among* ``(h, c)`` worth most."""
         best = np.full(len(rows), self._none)
         for column in among.T:
             there = -np.sort(-np.where(self._fits[column], rows, 0), axis=1)
@@ -179,7 +170,7 @@ class _Search:
         return best
 
     def _cut(self, rows: Matrix, option: I64) -> Matrix:
-        """Rows ``(h, m)`` with no more GPUs than each choice ``(h,)`` has, on its nodes."""
+        """Rows ``(h, m)`` with no more GPUs than each candidate ``(h,)`` has, on its nodes."""
         order = np.argsort(-np.where(self._fits[option], rows, 0), axis=1, kind="stable")
         there = np.take_along_axis(np.where(self._fits[option], rows, 0), order, axis=1)
         there = np.minimum(there, self._most[option, None])

@@ -21,7 +21,7 @@ import numpy as np
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.base import About
-from slurm_dl.policies.elastic.genetic_search import Choices, search
+from slurm_dl.policies.elastic.genetic_search import search
 from slurm_dl.policies.elastic.size_and_type import FALLBACK, Candidates, SizeAndType
 
 _SEARCHED_GPUS = 512  # A search over more is too slow
@@ -75,16 +75,4 @@ class Pollux(SizeAndType):
         small = what.capacity.sum() <= _SEARCHED_GPUS and len(what.rows) <= self.exact_jobs
         if not self.search or not small:
             return SizeAndType.choose(self, what)
-        kind, node = (what.places >= 1).nonzero()
-        held = what.held.nonzero()[0]
-        choices = Choices(
-            job=what.job,
-            gpus=np.ceil(what.gpus).astype(np.int64),
-            nodes=what.nodes,
-            kind=what.kind,
-            worth=self.worth(what),
-            held=held[np.unique(what.job[held], return_index=True)[1]],
-            room=what.places[kind, node].astype(np.int64),
-            type_of=kind,
-        )
-        return search(choices, len(what.rows)).option
+        return search(what, self.worth(what)).option
