@@ -2,8 +2,8 @@
 
 A state is a matrix of jobs x nodes. A row has the GPUs of one of the sizes that its job may have,
 as many on each of its nodes; or none. States are crossed between two jobs by lot, the better of two
-for each parent. A mutation gives a row another size, on nodes with room where there are some, or
-what its job holds. A repair follows:
+for each parent. A mutation gives a row another size, on nodes with room where there are some. A
+repair follows:
 
     1. A node keeps one row with GPUs on several nodes.
     2. Rows of a node with more GPUs than it has are cut.
@@ -28,8 +28,6 @@ from slurm_dl.policies.elastic.size_and_type import Candidates
 
 Matrix = npt.NDArray[np.int16]  # GPUs by row and node
 
-_BACK = 0.1  # Share of the mutations that give a row what its job holds
-
 
 class State(NamedTuple):
     """An answer."""
@@ -38,9 +36,7 @@ class State(NamedTuple):
     gpus: Matrix  # ``(n, m)`` GPUs of each job on each node, those without GPUs left out
 
 
-def search(
-    what: Candidates, worth: F64, *, population: int = 100, generations: int = 100, seed: int = 0
-) -> State:
+def search(what: Candidates, worth: F64, *, population: int = 100, generations: int = 100) -> State:
     """The best state found; the same at each call.
 
     A share of a GPU counts as one, and a node with GPUs of several types as one node of each.
@@ -50,7 +46,7 @@ def search(
         population: States that live on, 1 or more.
         generations: Times that as many children are made.
     """
-    return _Search(what, worth, np.random.default_rng(seed)).run(population, generations)
+    return _Search(what, worth, np.random.default_rng(0)).run(population, generations)
 
 
 class _Search:
@@ -99,23 +95,16 @@ class _Search:
 
     def run(self, population: int, generations: int) -> State:
         """See `search`."""
-        option = np.repeat(self._start[0][None], population, axis=0)
-        gpus = np.repeat(self._start[1][None], population, axis=0)
-        option, gpus = self._best(option[:1], gpus[:1], *self._changed(option, gpus), population)
+        option, gpus = self._start[0][None], self._start[1][None]
         for _ in range(generations):
-            children = self._changed(*self._crossed(option, gpus, population))
-            option, gpus = self._best(option, gpus, *children, population)
+            new = self._changed(*self._crossed(option, gpus, population))
+            option, gpus = np.append(option, new[0], axis=0), np.append(gpus, new[1], axis=0)
+            # Of equals the one that was there first.
+            first = np.sort(np.unique(option, axis=0, return_index=True)[1])
+            worth = self._worth[option[first]].sum(axis=1)
+            best = first[np.argsort(-worth, kind="stable")[:population]]
+            option, gpus = option[best], gpus[best]
         return State(np.where(option[0] == self._none, -1, option[0]), gpus[0])
-
-    def _best(
-        self, option: I64, gpus: Matrix, new: I64, new_gpus: Matrix, population: int
-    ) -> tuple[I64, Matrix]:
-        """The best of the old and the new; of equals the old."""
-        every = np.append(option, new, axis=0)
-        first = np.sort(np.unique(every, axis=0, return_index=True)[1])
-        worth = self._worth[every[first]].sum(axis=1)
-        best = first[np.argsort(-worth, kind="stable")[:population]]
-        return every[best], np.append(gpus, new_gpus, axis=0)[best]
 
     def _crossed(self, option: I64, gpus: Matrix, count: int) -> tuple[I64, Matrix]:
         """So many children; states stand best first."""
@@ -136,10 +125,7 @@ class _Search:
         key = self._draw.random(free.shape) + (free >= self._least[drawn, None])
         rank = np.argsort(np.argsort(-np.where(self._fits[drawn], key, -1.0), axis=1), axis=1)
         wanted = np.where(rank < self._nodes[drawn, None], self._room, 0)
-        back = self._draw.random(len(job)) < _BACK
-        option[state, job] = np.where(back, self._start[0][job], drawn)
-        wanted[back] = self._start[1][job[back]]
-        gpus[state, job] = self._cut(wanted, option[state, job])
+        option[state, job], gpus[state, job] = drawn, self._cut(wanted, drawn)
         return self._repaired(option, gpus)
 
     def _repaired(self, option: I64, gpus: Matrix) -> tuple[I64, Matrix]:
@@ -158,7 +144,7 @@ class _Search:
         return option, gpus
 
     def _covered(self, rows: Matrix, among: I64) -> I64:
-        """``(h,)`` for each of the rows ``(h, m)`` the candidate of *among* ``(h, c)`` worth most."""
+        """``(h,)`` for each row ``(h, m)`` the one of *among* ``(h, c)`` that is worth most."""
         best = np.full(len(rows), self._none)
         for column in among.T:
             there = -np.sort(-np.where(self._fits[column], rows, 0), axis=1)
