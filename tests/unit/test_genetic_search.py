@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,7 @@ from slurm_dl.policies.arithmetic.assignment import Options, assign
 from slurm_dl.policies.elastic.genetic_search import State, search
 from slurm_dl.policies.elastic.pollux import Pollux
 from slurm_dl.policies.elastic.size_and_type import Candidates
-from slurm_dl.testing.snapshot_builder import reordered, snapshot, waiting
+from slurm_dl.testing.snapshot_builder import snapshot, waiting
 
 IDLE = 10.0
 
@@ -36,45 +35,31 @@ def candidates(
 
 
 def drawn(seed: int) -> tuple[Candidates, np.ndarray]:
-    """Up to 20 jobs in sizes by lot on up to 8 nodes, of which some hold GPUs.
-
-    Of every fourth seed nodes are of two types and of several sizes.
-    """
+    """Up to 20 jobs in sizes by lot on up to 8 nodes, of which some hold GPUs."""
     draw = np.random.default_rng([62, seed])
     n, nodes = int(draw.integers(1, 21)), np.full(int(draw.integers(1, 9)), draw.choice([4, 8]))
-    if not seed % 4:
-        nodes = draw.choice([2, 3, 4, 8], len(nodes))
-    jobs, held, free = [], [], nodes.copy()
+    jobs, held, free = [], [], nodes.sum()
     for _ in range(n):
         sizes = np.sort(draw.choice([1, 2, 3, 4, 6, 8, 12, 16], 6, replace=False))
         slow = 2.0 / (sizes / sizes[0]) ** draw.uniform(0.3, 1)
-        if (free >= sizes[0]).any() and draw.random() < 0.6:
+        if free >= sizes[0] and draw.random() < 0.6:
             held.append(6 * len(jobs))
-            free[(free >= sizes[0]).argmax()] -= sizes[0]
-        else:
-            slow += draw.uniform(0, 0.5)
+            free -= sizes[0]
+            slow[1:] += draw.uniform(0, 0.5)
         jobs.append(list(zip(sizes.tolist(), slow.tolist(), strict=True)))
-    what, worth = candidates(jobs, nodes.tolist(), held)
-    if not seed % 4:
-        places = np.where(np.arange(2)[:, None] == draw.integers(0, 2, len(nodes)), nodes, 0.0)
-        what = dataclasses.replace(what, kind=draw.integers(0, 2, len(what.job)), places=places)
-    return what, worth
+    return candidates(jobs, nodes.tolist(), held)
 
 
 def assert_fits(what: Candidates, found: State) -> None:
     """Each row is one of its job's sizes, and nodes have room and one distributed job at most."""
-    kind, node = what.places.nonzero()
     for job, (at, row) in enumerate(zip(found.option.tolist(), found.gpus, strict=True)):
         used = row[row > 0]
         assert used.sum() == (what.gpus[at] if at >= 0 else 0)
-        if at >= 0:
-            assert what.job[at] == job
-            assert len(used) >= what.nodes[at]
-            assert len(set(used.tolist())) == 1 or used.sum() % len(used)
-            assert what.kind[at] < 0 or (kind[row > 0] == what.kind[at]).all()
+        assert at < 0 or (what.job[at] == job and len(used) == what.nodes[at])
+        assert len(set(used.tolist())) <= 1 or used.sum() % len(used)
     wide = np.count_nonzero(found.gpus, axis=1) > 1
     assert (found.gpus >= 0).all()
-    assert (found.gpus.sum(axis=0) <= what.places[kind, node]).all()
+    assert (found.gpus.sum(axis=0) <= what.places[0]).all()
     assert ((found.gpus[wide] > 0).sum(axis=0) <= 1).all()
 
 
@@ -84,28 +69,19 @@ def slow_downs(what: Candidates, worth: np.ndarray, option: np.ndarray) -> float
 
 
 def test_it_is_near_the_integer_program_and_never_above_it() -> None:
-    """The program knows of no nodes. Where these are of several sizes it can be out of reach."""
+    """The program knows of no nodes. The search is the same each time."""
     ratios = []
-    for seed in range(64):
+    for seed in range(60):
         what, worth = drawn(seed)
         found = search(what, worth)
         options = Options(job=what.job, gpus=what.gpus, kind=what.kind, worth=worth)
         best = assign(options, len(what.rows), what.capacity).option
 
         assert_fits(what, found)
+        assert seed % 6 or search(what, worth).gpus.tolist() == found.gpus.tolist()
         ratios.append(slow_downs(what, worth, best) / slow_downs(what, worth, found.option))
-    alike = np.delete(ratios, np.s_[::4])
-    assert max(ratios) <= 1 + 1e-9
-    assert min(alike) >= 0.94
-    assert alike.mean() >= 0.98
-
-
-def test_it_is_the_same_each_time() -> None:
-    for seed in range(6):
-        first, again = (search(*drawn(seed), generations=10) for _ in range(2))
-
-        assert first.option.tolist() == again.option.tolist()
-        assert first.gpus.tolist() == again.gpus.tolist()
+    assert 0.9 <= min(ratios) <= max(ratios) <= 1 + 1e-9
+    assert np.mean(ratios) >= 0.97
 
 
 def test_jobs_that_nothing_makes_faster_keep_what_they_hold() -> None:
@@ -114,7 +90,9 @@ def test_jobs_that_nothing_makes_faster_keep_what_they_hold() -> None:
     jobs = [[(gpus, 1.0 + (gpus != mine)) for gpus in sizes] for mine in has]
     held = [5 * job + sizes.index(mine) for job, mine in enumerate(has)]
 
-    assert search(*candidates(jobs, [4] * 5, held)).option.tolist() == held
+    for generations in (0, 100):
+        found = search(*candidates(jobs, [4] * 5, held), generations=generations)
+        assert found.option.tolist() == held
 
 
 @pytest.mark.parametrize(
@@ -144,12 +122,11 @@ def test_places_bound_the_sizes(
 
 @pytest.mark.parametrize(("nodes", "gpus", "given"), [((256, 256), 170, 2), ((257, 256), 171, 3)])
 def test_the_policy_searches_up_to_512_gpus(nodes: tuple[int, int], gpus: int, given: int) -> None:
-    """Three jobs fit by number, and two of them on nodes; nodes may be listed in any order."""
+    """Three jobs fit by number, and two of them on nodes."""
     rows = [waiting(job, gpus) for job in (1, 2, 3)]
     sizes = sizes_of({row: [(gpus, 1.0)] for row in range(3)})
-    plain = snapshot(rows, nodes=[(node, 0) for node in nodes])
-    for snap in (plain, reordered(plain, np.arange(3), np.array([1, 0]))):
-        size = Pollux(search=True).order(dataclasses.replace(snap, sizes=sizes)).size
+    snap = snapshot(rows, nodes=[(node, 0) for node in nodes], sizes=sizes)
+    size = Pollux(search=True).order(snap).size
 
-        assert size is not None
-        assert np.count_nonzero(size != NOT_NOW) == given
+    assert size is not None
+    assert np.count_nonzero(size != NOT_NOW) == given

@@ -50,7 +50,7 @@ class Candidates:
     waits: Bool
     held: Bool  # ``(k,)`` bool, the job has this now
     keeps: F64
-    places: F64  # ``(t, m)`` GPUs of each type on each node, in the order of the nodes' names
+    places: F64  # ``(t, m)`` GPUs of each type on each node that is up
 
     @property
     def capacity(self) -> F64:
@@ -172,8 +172,8 @@ def _places(snap: Snapshot, *, by_type: bool) -> F64:
     nodes = snap.seen.nodes
     kinds = range(len(snap.seen.gpu_types)) if by_type else ()
     typed = [np.where(nodes.with_type(kind), nodes.of_type(kind), 0.0) for kind in kinds]
-    found = np.where(nodes.up, np.array(typed or [nodes.gpus]), 0.0)
-    return found[:, np.argsort(np.array(nodes.name, dtype=object), kind="stable")]
+    found: F64 = np.where(nodes.up, np.array(typed or [nodes.gpus]), 0.0)
+    return found
 
 
 def reallocation_factor(age_s: F64, restarts: F64, restart_s: F64) -> F64:
