@@ -79,7 +79,7 @@ class _Search:
         self._start = self._packed(held, what.job)
 
     def _packed(self, held: I64, job: I64) -> tuple[I64, Matrix]:
-        """The sizes that jobs hold, largest first, each on the nodes with the least room that suffices."""
+        """The sizes held, largest first, each on the nodes with the least room that suffices."""
         option, gpus = np.full(self._n, self._none), np.zeros((self._n, len(self._room)), np.int16)
         free, wide = self._room.copy(), np.zeros(len(self._room), dtype=np.bool_)
         for at in held[np.argsort(-self._gpus[held], kind="stable")].tolist():

@@ -56,7 +56,7 @@ class Pollux(SizeAndType):
         "GPU types the fair share is on the type that is best for the job. With more than "
         "exact_jobs jobs the linear relaxation is rounded. With search, up to 512 GPUs and "
         "exact_jobs jobs, the genetic search over jobs and nodes decides: with that bound, and not "
-        "always the optimum. Where jobs lie is not part of its answer."
+        "always the optimum: far from it with hundreds of jobs. Where jobs lie is no part of it."
     )
     idle: Positive = 10.0
     search: bool = False
