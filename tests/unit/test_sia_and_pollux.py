@@ -156,8 +156,9 @@ def drawn(seed: int) -> Snapshot:
         ("sia", {}, sia_cost),
         ("sia", {"fairness": 1.0}, lambda snap, given: sia_cost(snap, given, 1.0)),
         ("pollux", {}, pollux_cost),
+        ("pollux", {"search": True}, pollux_cost),
     ],
-    ids=["sia", "sia, power 1", "pollux"],
+    ids=["sia", "sia, power 1", "pollux", "pollux, search"],
 )
 def test_no_other_answer_is_better(
     policy: str, parameters: dict[str, float], cost: Callable[..., float], seed: int
@@ -201,9 +202,13 @@ def test_a_change_is_worth_what_restarts_leave(
     assert reallocation_factor(*columns).tolist() == pytest.approx([factor], abs=5e-4)
 
 
-@pytest.mark.parametrize("policy", ["sia", "pollux"])
+@pytest.mark.parametrize(
+    ("policy", "parameters"), [("sia", {}), ("pollux", {}), ("pollux", {"search": True})]
+)
 @pytest.mark.parametrize(("age_s", "gpus"), [(120.0, 2.0), (86_400.0, 4.0)])
-def test_a_young_job_stays_as_it_is(policy: str, age_s: float, gpus: float) -> None:
+def test_a_young_job_stays_as_it_is(
+    policy: str, parameters: dict[str, float], age_s: float, gpus: float
+) -> None:
     """Twice the GPUs make it 1.5 times as fast; its restart costs two minutes."""
     snap = typed(
         {0: [(2.0, 0.0, 1.0), (4.0, 0.0, 1.5)]},
@@ -213,7 +218,7 @@ def test_a_young_job_stays_as_it_is(policy: str, age_s: float, gpus: float) -> N
         setup_s=np.array([120.0]),
     )
 
-    assert [one and one[0] for one in given(policy, snap)] == [gpus]
+    assert [one and one[0] for one in given(policy, snap, **parameters)] == [gpus]
 
 
 @pytest.mark.parametrize("policy", ["sia", "pollux"])

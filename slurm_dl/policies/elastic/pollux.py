@@ -18,11 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.policies.base import About
+from slurm_dl.policies.elastic.genetic_search import search
 from slurm_dl.policies.elastic.size_and_type import FALLBACK, Candidates, SizeAndType
 from slurm_dl.policies.elastic.sizing_policy import SPEEDS_TOLD
+
+_SEARCHED_GPUS = 512  # A search over more is too slow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class Pollux(SizeAndType):
     Attributes:
         idle: Slow-down that a job without GPUs counts, above 0. A job waits until its age is more
             than a restart / (idle - 1), whatever is free.
+        search: Search genetically, as the paper does, for sizes that fit on the nodes.
     """
 
     name = "pollux"
@@ -52,9 +56,12 @@ class Pollux(SizeAndType):
         "The optimum of its objective by an integer program, without the bound of one distributed "
         "job on each node; placement rule contention has that bound. Speeds are given. Of several "
         "GPU types the fair share is on the type that is best for the job. With more than "
-        "exact_jobs jobs the linear relaxation is rounded."
+        "exact_jobs jobs the linear relaxation is rounded. With search, up to 512 GPUs and "
+        "exact_jobs jobs, the genetic search over jobs and nodes decides: with that bound, and not "
+        "always the optimum: far from it with hundreds of jobs. Where jobs lie is no part of it."
     )
     idle: Positive = 10.0
+    search: bool = False
 
     def worth(self, what: Candidates, /) -> F64:
         """See `SizeAndType`."""
@@ -64,3 +71,10 @@ class Pollux(SizeAndType):
         with np.errstate(divide="ignore"):
             worth: F64 = self.idle - base / (what.rate * what.keeps)
         return worth
+
+    def choose(self, what: Candidates, /) -> I64:
+        """See `SizeAndType`."""
+        small = what.capacity.sum() <= _SEARCHED_GPUS and len(what.rows) <= self.exact_jobs
+        if not self.search or not small:
+            return SizeAndType.choose(self, what)
+        return search(what, self.worth(what)).option

@@ -18,7 +18,7 @@ from slurm_dl.model.parameter_bounds import Count, Positive
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.assignment import Options, assign
-from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type, rates_of, type_held
+from slurm_dl.policies.arithmetic.supply_and_demand import rates_of, type_held
 from slurm_dl.policies.base import Order, PolicyDefaults, one_tier
 from slurm_dl.policies.elastic.sizing_policy import by_arrival
 
@@ -46,9 +46,17 @@ class Candidates:
     kind: I64  # ``(k,)`` GPU type; -1: any
     gpus: F64  # ``(k,)``
     rate: F64  # ``(k,)`` speed, above 0
+    nodes: I64  # ``(k,)`` on so many nodes
     waits: Bool
+    held: Bool  # ``(k,)`` bool, the job has this now
     keeps: F64
-    capacity: F64  # ``(t,)`` GPUs of each type
+    places: F64  # ``(t, m)`` GPUs of each type on each node that is up
+
+    @property
+    def capacity(self) -> F64:
+        """``(t,)`` GPUs of each type."""
+        gpus: F64 = self.places.sum(axis=1)
+        return gpus
 
     def least(self, column: F64) -> F64:
         """``(k,)`` the least of *column* among the candidates of the same job."""
@@ -128,11 +136,12 @@ def candidates(snap: Snapshot) -> Candidates:
     )
     rates = rates_of(snap) if by_type else np.ones((len(jobs), 1))
     row, size, gpus, rate = rigid, np.full(len(rigid), AS_ASKED), jobs.gpus[rigid], rates[rigid]
+    nodes = jobs.n_nodes[rigid]
     if sizes is not None:
         owner = np.repeat(sizes.row, np.diff(sizes.first))
         on_type = sizes.rate[:, None] if sizes.on_type is None or not by_type else sizes.on_type
         row, size = np.append(row, owner), np.append(size, np.arange(len(owner)))
-        gpus = np.append(gpus, sizes.gpus)
+        gpus, nodes = np.append(gpus, sizes.gpus), np.append(nodes, sizes.nodes)
         rate = np.concatenate([rate, np.where(rates[owner] > 0, on_type, 0.0)])
     at, kind = ((rate > 0) & (place[row] >= 0)[:, None]).nonzero()
     turn = np.argsort(place[row[at]], kind="stable")
@@ -144,7 +153,6 @@ def candidates(snap: Snapshot) -> Candidates:
     restart_s = _restarts_s(snap)
     age_s = np.maximum(snap.now_s - snap.memory.first_submit_s, 0.0)
     factor = reallocation_factor(age_s, jobs.restarts.astype(np.float64), restart_s)
-    up = snap.seen.nodes.gpus[snap.seen.nodes.up].sum(keepdims=True).astype(np.float64)
     return Candidates(
         rows=rows,
         job=place[row],
@@ -152,10 +160,20 @@ def candidates(snap: Snapshot) -> Candidates:
         kind=kind if by_type else np.full(len(kind), -1),
         gpus=gpus[at],
         rate=rate[at, kind],
+        nodes=nodes[at].astype(np.int64),
         waits=~runs,
+        held=held,
         keeps=np.where(held, 1.0, factor[row]),
-        capacity=gpus_by_type(snap) if by_type else up,
+        places=_places(snap, by_type=by_type),
     )
+
+
+def _places(snap: Snapshot, *, by_type: bool) -> F64:
+    nodes = snap.seen.nodes
+    kinds = range(len(snap.seen.gpu_types)) if by_type else ()
+    typed = [np.where(nodes.with_type(kind), nodes.of_type(kind), 0.0) for kind in kinds]
+    found: F64 = np.where(nodes.up, np.array(typed or [nodes.gpus]), 0.0)
+    return found
 
 
 def reallocation_factor(age_s: F64, restarts: F64, restart_s: F64) -> F64:
