@@ -58,8 +58,8 @@ LIMITS = Preemption(
 )
 CALLS = (
     *("observe", "book", "any", "SetSiteFactor", "Reserve", "Attach", "Detach", "Unseal"),
-    *("Signal", "Signal", "Requeue", "Requeue"),
-    *("begin OpenHandover", "begin Signal", "begin Requeue"),
+    *("Signal", "Signal", "Requeue", "Requeue", "Shrink", "Shrink"),
+    *("begin OpenHandover", "begin Signal", "begin Requeue", "begin Shrink"),
     *("settle Reserve", "settle Attach", "settle Signal", "settle MarkGone"),
     *("settle Unseal", "settle CloseHandover", "settle SetSiteFactor"),
 )
@@ -79,7 +79,7 @@ contracts = st.builds(
     requeued_by=st.sampled_from(["daemon", "daemon", "job"]),
 )
 acts = st.sampled_from(["cancels", "fails", "requeues", "holds", "recants", "fixes"])
-elastic = st.sampled_from(["1x1,1x2,1x4", "1x1,2x1,2x2", "1x2,2x4,3x4", "1x1,1x3,3x4", "1x1,1x9"])
+elastic = st.sampled_from(["1x1,1x2,1x4", "1x1,2x1,2x2", "1x4,2x4,3x4", "1x1,1x3,3x4", "1x1,1x9"])
 policies: st.SearchStrategy[Policy] = st.sampled_from([POLICY, POLICY, Afs()])
 behaviours = st.sampled_from(["save", "save", "save", "ignore", "finish", "requeue_itself"])
 
@@ -106,6 +106,7 @@ class Protocol(RuleBasedStateMachine):
         spared_s=st.sampled_from([(8.0, 40.0), (30.0, 5.0)]),
         sizes=st.sampled_from([(12,), (4, 4, 4), (8, 4), (4, 4, 2, 2), (2,) * 6]),
         elastic=st.lists(elastic, max_size=3),
+        in_place=st.booleans(),
         policy=policies,
         behaviour=behaviours,
         contract=contracts.filter(lambda c: c.grace_s <= LIMITS.max_grace_s),
@@ -127,6 +128,7 @@ class Protocol(RuleBasedStateMachine):
         spared_s: tuple[float, float],
         sizes: tuple[int, ...],
         elastic: list[str],
+        in_place: bool,
         policy: Policy,
         behaviour: str,
         contract: Contract,
@@ -156,6 +158,7 @@ class Protocol(RuleBasedStateMachine):
             self._submit(
                 gpus=int(gpus),
                 sizes=str(named),
+                in_place=in_place,
                 n_nodes=-(-gpus // GPUS),
                 work_s=400,
                 contract=contract,
@@ -178,6 +181,7 @@ class Protocol(RuleBasedStateMachine):
         behaviour: str = "save",
         save_s: int = 3,
         sizes: str = "",
+        in_place: bool = False,
         deaf: bool = False,
         **more: object,
     ) -> JobId:
@@ -193,6 +197,7 @@ class Protocol(RuleBasedStateMachine):
             **more,  # type: ignore[arg-type]
         )
         self.world.jobs[job_id].sizes = tuple(Shape.of(size) for size in sizes.split(",") if size)
+        self.world.jobs[job_id].in_place = in_place
         self.witness.submitted[job_id] = n_nodes, gpus
         if deaf:
             self.world.deaf.add(job_id)
@@ -339,7 +344,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(changes=st.integers(1, 3), times=st.integers(1, 6))
     def slurm_ignores(self, *, changes: int, times: int) -> None:
-        """It takes changes of sizes, says that all is well, and does nothing."""
+        """It takes changes of sizes, of waiting and running jobs, says that all is well, and does nothing."""
         self.world.ignores = changes
         self.daemon_runs(times=times, every_s=2)
         self.world.ignores = 0
@@ -392,6 +397,7 @@ class Protocol(RuleBasedStateMachine):
         save_s=st.integers(1, 20),
         kind=st.sampled_from(["plain"] * 9 + ["share", "fixed", "het", "alone", "short", "after"]),
         sizes=st.just("") | st.just("") | elastic,
+        in_place=st.booleans(),
         deaf=st.sampled_from([False, False, False, True]),
         times=st.integers(0, 6),
     )
@@ -406,6 +412,7 @@ class Protocol(RuleBasedStateMachine):
         save_s: int,
         kind: str,
         sizes: str = "",
+        in_place: bool = False,
         deaf: bool = False,
         times: int,
     ) -> None:
@@ -432,6 +439,7 @@ class Protocol(RuleBasedStateMachine):
             behaviour=behaviour,
             save_s=save_s,
             sizes=sizes,
+            in_place=in_place,
             deaf=deaf,
             **more,
         )
@@ -592,6 +600,7 @@ def test_each_daemon_taken_over_inside_a_signal_sends_it_once_more(takeovers: in
         spared_s=(8.0, 40.0),
         sizes=(12,),
         elastic=[],
+        in_place=False,
         policy=POLICY,
         behaviour="save",
         contract=contract,
