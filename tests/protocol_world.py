@@ -82,6 +82,7 @@ class World(FakeCluster):
         undone: Jobs whose last SiteFactor it has undone.
         ignores: So many of the next changes of a size are taken, and nothing is done.
         deaf: Jobs whose size never changes, whatever is written.
+        given: What jobs gave back while they ran: the job, when, and how many GPUs.
         ignored: Sizes that each job was not given, and how often it started in another.
     """
 
@@ -100,6 +101,7 @@ class World(FakeCluster):
         self.ignores = 0
         self.deaf: set[JobId] = set()
         self.ignored: dict[JobId, dict[Shape, int]] = {}
+        self.given: list[tuple[JobId, float, float]] = []
         self._unheard: dict[JobId, Shape] = {}
         self.ending_s = ending_s
         self._ending: dict[JobId, tuple[float, JobState]] = {}
@@ -205,7 +207,9 @@ class World(FakeCluster):
         job, run = self.jobs[action.run.job_id], action.run
         running, start_s = job.state is JobState.RUNNING, job.start_s
         other = running and (job.start_s, job.restarts) != (run.start_s, run.restarts)
+        before = job.gave
         super()._do(action)
+        self.given += [(run.job_id, *gift) for gift in job.gave[len(before) :]]
         assert not other, f"{action}, and {job.job_id} was in another run"
         if isinstance(action, Requeue) and running:
             self.requeued_by_us.add((run.job_id, start_s))

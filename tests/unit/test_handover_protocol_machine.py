@@ -154,6 +154,7 @@ class Protocol(RuleBasedStateMachine):
         self.witness = Invariants(self.world, self.dir / "ledger", self.settings)
         self.world.witness = self.witness
         self.policy = policy
+        elastic = [*(["1x4,2x4,3x4"] if in_place else []), *elastic]
         for gpus, named in itertools.zip_longest(sizes, elastic[: len(sizes)], fillvalue=""):
             self._submit(
                 gpus=int(gpus),
@@ -187,6 +188,8 @@ class Protocol(RuleBasedStateMachine):
     ) -> JobId:
         if contract is not None and behaviour == "requeue_itself":
             contract = dataclasses.replace(contract, requeued_by="job")
+        elif contract is not None and in_place:
+            contract = dataclasses.replace(contract, target="batch", requeued_by="daemon")
         job_id = self.world.submit(
             gpus,
             n_nodes=n_nodes,
@@ -624,4 +627,60 @@ def test_each_daemon_taken_over_inside_a_signal_sends_it_once_more(takeovers: in
 
     assert len(victim.signals) == takeovers + 1
     assert victim.restarts == 1
+    machine.teardown()
+
+
+SHRINKS: dict[tuple[str, How, int], bool] = {
+    ("begin Shrink", "refused", 0): True,
+    ("begin Shrink", "killed after", 0): False,
+    ("Shrink", "refused", 0): False,
+    ("Shrink", "unanswered", 0): True,
+    ("Shrink", "killed after", 0): True,
+    ("Shrink", "unanswered", 1): False,
+}
+"""What goes wrong at a shrink, how many Slurm ignores, and whether the job gives nodes back."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("at", "how", "ignores"), SHRINKS)
+@pytest.mark.parametrize("what", ["cancels", "fails", "requeues", "recants", "fixes", "n1", ""])
+def test_a_shrink_goes_wrong_and_then_the_job_does_something(
+    what: str, at: str, how: How, ignores: int
+) -> None:
+    """Its node dies, or it is in another run, or changes its contract: all goes on."""
+    machine = Protocol()
+    machine.sunk_jobs_hold_the_cluster(
+        hold_s=2.0,
+        ending_s=0,
+        max_handovers=1,
+        max_victims=1,
+        per_hour=0.0,
+        moves=False,
+        passes=[False],
+        undoes=False,
+        spared_s=(8.0, 40.0),
+        sizes=(12,),
+        elastic=[],
+        in_place=True,
+        policy=POLICY,
+        behaviour="save",
+        contract=Contract(grace_s=30.0),
+        wanted=[(1, 4)],
+    )
+    job = machine.world.jobs[JobId(1)]
+    machine.world.ignores = ignores
+    machine.faults.coming.append(Fault(at, how))
+    for _ in range(20):
+        machine.daemon_runs(times=1, every_s=1)
+        if machine.faults.struck:
+            break
+    assert machine.faults.struck, "there was no shrink"
+    machine.world.ignores = 0
+    if what == "n1":
+        machine.node_dies(name="n1", at=None, seconds=2, times=0)
+    elif what:
+        machine._act(JobId(1), what, None)
+    machine.daemon_runs(times=20, every_s=2)
+    if not what:
+        assert (len(job.nodes), job.restarts) == (2, 1 - SHRINKS[at, how, ignores])
     machine.teardown()
