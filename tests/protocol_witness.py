@@ -253,8 +253,8 @@ class Invariants:
             return
         kept = self.world.node_rows(*action.nodes)
         size = len(kept), job.gpus * len(kept) / len(job.nodes)
-        assert job.in_place and size in self._sizes(job), f"{action}: {job.sizes}"
-        assert min(job.nodes) in kept and kept < {*job.nodes}, f"{action}: {job.nodes}"
+        assert size in self._sizes(job), f"{action}: {job.sizes}"
+        assert {min(job.nodes)} <= kept < {*job.nodes}, f"{action}: {job.nodes}"
         assert job.acked_run == job.restarts, f"{job.job_id} shrinks and has not saved"
         if life is self.life:
             self._check_written(action, VictimState.SHRINKING)
@@ -366,7 +366,9 @@ class Invariants:
                 continue
             # A look does not tell since when it shows fewer GPUs.
             unseen_gpu_s = sum(s for (j, *_), s in self._unseen_gpu_s.items() if j == job_id)
-            assert booked <= had + unseen_gpu_s + 1e-6, f"{job_id} was booked {booked} of {had} GPU-seconds"
+            assert booked <= had + unseen_gpu_s + 1e-6, (
+                f"{job_id} was booked {booked} of {had} GPU-seconds"
+            )
             if not incomplete and job_id not in ending:
                 assert booked >= had - 1e-6, f"{job_id} was booked {booked} of {had} GPU-seconds"
 

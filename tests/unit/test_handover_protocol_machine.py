@@ -347,7 +347,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(changes=st.integers(1, 3), times=st.integers(1, 6))
     def slurm_ignores(self, *, changes: int, times: int) -> None:
-        """It takes changes of sizes, of waiting and running jobs, says that all is well, and does nothing."""
+        """It takes changes of sizes, says that all is well, and does nothing."""
         self.world.ignores = changes
         self.daemon_runs(times=times, every_s=2)
         self.world.ignores = 0
