@@ -106,13 +106,13 @@ class Protocol(RuleBasedStateMachine):
         spared_s=st.sampled_from([(8.0, 40.0), (30.0, 5.0)]),
         sizes=st.sampled_from([(12,), (4, 4, 4), (8, 4), (4, 4, 2, 2), (2,) * 6]),
         elastic=st.lists(elastic, max_size=3),
-        in_place=st.booleans(),
         policy=policies,
         behaviour=behaviours,
         contract=contracts.filter(lambda c: c.grace_s <= LIMITS.max_grace_s),
         wanted=st.lists(
             st.tuples(st.sampled_from([1, 1, 2, 3]), st.integers(1, GPUS)), min_size=1, max_size=3
         ),
+        in_place=st.booleans(),
     )
     def sunk_jobs_hold_the_cluster(
         self,
