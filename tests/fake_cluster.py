@@ -239,7 +239,8 @@ class FakeCluster(FakeSlurm):
         """As Slurm 22.05: the record of the request stays."""
         job, kept = self._same_run(action.run), self._rows(action.nodes)
         refuse_if(min(job.nodes) not in kept, "Invalid node name specified")
-        job.gpus *= len(kept) / len(job.nodes)
+        given = job.gpus * (1 - len(kept) / len(job.nodes))
+        job.gpus, job.gave = job.gpus - given, (*job.gave, (self.now_s, given))
         job.nodes = tuple(n for n in job.nodes if n in kept)
         job.asked_s = job.acked_run = None
 

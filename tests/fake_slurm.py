@@ -47,6 +47,7 @@ class FakeJob:
         sizes: Sizes in which it can run, as its comment says.
         in_place: It can give nodes back while it runs, as its comment says.
         changed: Its size was changed while it waited.
+        gave: What it gave back in this run: when, epoch seconds, and how many GPUs.
     """
 
     job_id: JobId
@@ -91,6 +92,7 @@ class FakeJob:
     sizes: tuple[Shape, ...] = ()
     in_place: bool = False
     changed: bool = False
+    gave: tuple[tuple[float, float], ...] = ()
 
     def ways(self) -> list[int]:
         """On how many nodes it may lie, fewest first: those that split its GPUs evenly."""
@@ -105,7 +107,18 @@ class FakeJob:
     def end_run(self, now_s: float) -> None:
         """Note the run that ends now, in the size it had."""
         self.runs.append((self.start_s, now_s))
-        self.ran_gpu_s.append(self.gpus * (now_s - self.start_s))
+        self.ran_gpu_s.append(self.run_gpu_s(now_s))
+        self.asks_again()
+
+    def asks_again(self) -> None:
+        """For what it gave back while it ran."""
+        self.gpus += sum(gpus for _, gpus in self.gave)
+        self.gave = ()
+
+    def run_gpu_s(self, now_s: float) -> float:
+        """GPU-seconds of the run under way, up to *now_s*."""
+        before_gpu_s = sum(gpus * (at_s - self.start_s) for at_s, gpus in self.gave)
+        return before_gpu_s + self.gpus * (now_s - self.start_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -360,9 +373,6 @@ class FakeSlurm:
 
     def _requeue(self, job: FakeJob) -> None:
         job.end_run(self.now_s)
-        if job.nodes and job.in_place:
-            # What it gave back while it ran it asks for again.
-            job.gpus *= job.n_nodes / len(job.nodes)
         job.state, job.nodes, job.start_s = JobState.PENDING, (), 0.0
         job.restarts += 1
         job.submit_s = self.now_s

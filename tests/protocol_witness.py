@@ -32,6 +32,7 @@ from slurm_dl.model.plan import (
     Requeue,
     Reserve,
     Reshape,
+    Shrink,
     Signal,
     Unseal,
 )
@@ -69,12 +70,14 @@ class Invariants:
     def __init__(self, world: World, path: Path, settings: Settings) -> None:
         self.world, self.settings = world, settings
         self.life: Life | None = None
-        self.sent: dict[tuple[JobId, float], Sent] = {}
+        # By job, start, and the GPUs that are left: who gave some back may be asked for more.
+        self.sent: dict[tuple[JobId, float, float], Sent] = {}
         self._path = path
         self._most_gpu_s: dict[int, float] = {}
         self._gone: set[tuple[HandoverId, JobId]] = set()
         self._known: set[HandoverId] = set()
         self._late: set[Life] = set()
+        self._unseen_gpu_s: dict[tuple[JobId, float, float], float] = {}
         self.submitted: dict[JobId, tuple[int, float]] = {}
 
     # Before an action reaches the cluster.
@@ -88,6 +91,8 @@ class Invariants:
                 self._before_signal(life, action)
             case Requeue():
                 self._before_requeue(life, action)
+            case Shrink():
+                self._before_shrink(life, action)
             case Unseal() if life is self.life:
                 self._before_unseal(life, action)
             case Reserve() if life is self.life:
@@ -112,7 +117,7 @@ class Invariants:
         """Nodes and GPUs of each size that *job* may have."""
         return {(s.nodes, float(s.gpus)) for s in job.sizes} | {self.submitted[job.job_id]}
 
-    def _is_on(self, action: Signal | Requeue) -> FakeJob | None:
+    def _is_on(self, action: Signal | Requeue | Shrink) -> FakeJob | None:
         """The job, if it is in the run that is meant; else the cluster refuses."""
         job = self.world.jobs[action.run.job_id]
         run = (job.start_s, job.restarts) == (action.run.start_s, action.run.restarts)
@@ -127,7 +132,7 @@ class Invariants:
         assert contract is not None, f"{job.job_id} was signalled without a contract"
         said = (action.signal, action.target)
         assert said == (contract.signal, contract.target), f"{said} was not agreed to: {contract}"
-        run = (job.job_id, job.start_s)
+        run = (job.job_id, job.start_s, job.gpus)
         sent, struck = self.sent.get(run), life.faults.struck
         if life is not self.life:
             # Taken over inside this call: neither daemon knows of the other's signal.
@@ -152,7 +157,7 @@ class Invariants:
             self._check_limits(seen, job, victim, self.settings.preemption)
         self.sent[run] = Sent(contract, self.world.now_s, struck, victim.gives_gpus)
 
-    def _check_written(self, action: Signal | Requeue, state: VictimState) -> Handover:
+    def _check_written(self, action: Signal | Requeue | Shrink, state: VictimState) -> Handover:
         [handover] = self._open(action.handover_id)
         [victim] = [v for v in handover.victims if v.run == action.run]
         assert victim.state is state, f"{action} before it was written down: {victim}"
@@ -218,7 +223,7 @@ class Invariants:
         assert job.start_s + job.limit_s - now_s >= limits.limit_reserve_s, "near its time limit"
         if then is None or then.gpus > job.gpus:
             # What a job holds beyond its least size is lent, and given back at any time.
-            earlier = [s.first_s for (j, _), s in self.sent.items() if j == job.job_id]
+            earlier = [s.first_s for (j, *_), s in self.sent.items() if j == job.job_id]
             assert now_s - job.start_s >= limits.min_quantum_s, "inside its quantum"
             assert now_s - max(earlier, default=0.0) >= limits.cooldown_s, "inside its cooldown"
             times = self._preempted(job.job_id)
@@ -233,13 +238,26 @@ class Invariants:
         assert seen is not None
         if job is None or self.world.is_doubtful(job.job_id):
             return
-        sent = self.sent.get((job.job_id, job.start_s))
+        sent = self.sent.get((job.job_id, job.start_s, job.gpus))
         assert sent is not None, f"{job.job_id} was requeued without a signal"
         acked = job.acked_run == job.restarts and sent.contract.requeued_by == "daemon"
         over = self.world.now_s - sent.first_s >= sent.contract.grace_s
         assert acked or over, f"{job.job_id} was requeued inside its grace"
         if life is self.life:
             self._check_written(action, VictimState.REQUEUING)
+
+    def _before_shrink(self, life: Life, action: Shrink) -> None:
+        """Only of a run that has saved, to a size and nodes of its own."""
+        job = self._is_on(action)
+        if job is None or self.world.is_doubtful(job.job_id):
+            return
+        kept = self.world.node_rows(*action.nodes)
+        size = len(kept), job.gpus * len(kept) / len(job.nodes)
+        assert size in self._sizes(job), f"{action}: {job.sizes}"
+        assert {min(job.nodes)} <= kept < {*job.nodes}, f"{action}: {job.nodes}"
+        assert job.acked_run == job.restarts, f"{job.job_id} shrinks and has not saved"
+        if life is self.life:
+            self._check_written(action, VictimState.SHRINKING)
 
     def _before_unseal(self, life: Life, action: Unseal) -> None:
         """The freed GPUs are kept until those they are for had their chance."""
@@ -334,6 +352,10 @@ class Invariants:
         if life.booked:
             jobs = self._basis_of(life).jobs
             ending = set(jobs.job_id[jobs.state == JobState.COMPLETING].tolist())
+            for gift in self.world.given:
+                unseen_s = self._basis_of(life).now_s - gift[1]
+                if unseen_s > 0:
+                    self._unseen_gpu_s.setdefault(gift, unseen_s * gift[2])
         for job_id, booked, incomplete in told:
             assert booked >= self._most_gpu_s.get(job_id, 0.0) - 1e-6, f"{job_id} lost service"
             if not life.booked:
@@ -342,7 +364,11 @@ class Invariants:
             had = life.had_gpu_s.get(job_id)
             if had is None or self.world.is_doubtful(JobId(job_id)):
                 continue
-            assert booked <= had + 1e-6, f"{job_id} was booked {booked} of {had} GPU-seconds"
+            # A look does not tell since when it shows fewer GPUs.
+            unseen_gpu_s = sum(s for (j, *_), s in self._unseen_gpu_s.items() if j == job_id)
+            assert booked <= had + unseen_gpu_s + 1e-6, (
+                f"{job_id} was booked {booked} of {had} GPU-seconds"
+            )
             if not incomplete and job_id not in ending:
                 assert booked >= had - 1e-6, f"{job_id} was booked {booked} of {had} GPU-seconds"
 

@@ -21,7 +21,7 @@ from fake_slurm import FakeJob, FakeReservation
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import ClusterAction, Requeue, Reshape, SetSiteFactor, Signal
+from slurm_dl.model.plan import ClusterAction, Requeue, Reshape, SetSiteFactor, Shrink, Signal
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Observed
 
@@ -50,7 +50,7 @@ class Witness(Protocol):
 _FIELDS = (
     *("state", "site_factor", "start_s", "end_s", "eligible_s", "restarts", "submit_s"),
     *("acked_run", "reservation", "hold", "requeueable", "contract", "nodes"),
-    *("n_nodes", "gpus", "cpus", "mem_mb"),
+    *("n_nodes", "gpus", "cpus", "mem_mb", "gave"),
 )
 _fields_of = operator.attrgetter(*_FIELDS)
 
@@ -82,6 +82,7 @@ class World(FakeCluster):
         undone: Jobs whose last SiteFactor it has undone.
         ignores: So many of the next changes of a size are taken, and nothing is done.
         deaf: Jobs whose size never changes, whatever is written.
+        given: What jobs gave back while they ran: the job, when, and how many GPUs.
         ignored: Sizes that each job was not given, and how often it started in another.
     """
 
@@ -100,6 +101,7 @@ class World(FakeCluster):
         self.ignores = 0
         self.deaf: set[JobId] = set()
         self.ignored: dict[JobId, dict[Shape, int]] = {}
+        self.given: list[tuple[JobId, float, float]] = []
         self._unheard: dict[JobId, Shape] = {}
         self.ending_s = ending_s
         self._ending: dict[JobId, tuple[float, JobState]] = {}
@@ -137,6 +139,8 @@ class World(FakeCluster):
     ) -> None:
         """Take over what slurmctld says of *job*; what ran and was signalled stays as it was."""
         same_run = job.state is saved["state"] and job.start_s == saved["start_s"]
+        if job.gave != saved["gave"]:
+            self.doubtful.add(job.job_id)
         if not same_run or job.restarts != saved["restarts"]:
             self.doubtful.add(job.job_id)
             if job.state is JobState.RUNNING:  # Nobody knows it: its processes are ended.
@@ -157,7 +161,7 @@ class World(FakeCluster):
     def service_gpu_s(self, job: FakeJob) -> float:
         """GPU-seconds that a job has had up to now."""
         running = job.state is JobState.RUNNING and job.job_id not in self._ghosts
-        return job.gpu_s + (job.gpus * (self.now_s - job.start_s) if running else 0.0)
+        return job.gpu_s + (job.run_gpu_s(self.now_s) if running else 0.0)
 
     def is_doubtful(self, job_id: JobId) -> bool:
         """Whether what Slurm tells of its runs is not what happened."""
@@ -194,13 +198,18 @@ class World(FakeCluster):
             return
         if isinstance(action, Reshape) and self._ignores(action):
             return
-        if not isinstance(action, Signal | Requeue):
+        if isinstance(action, Shrink) and self.ignores:
+            self.ignores -= 1
+            return
+        if not isinstance(action, Signal | Requeue | Shrink):
             super()._do(action)
             return
         job, run = self.jobs[action.run.job_id], action.run
         running, start_s = job.state is JobState.RUNNING, job.start_s
         other = running and (job.start_s, job.restarts) != (run.start_s, run.restarts)
+        before = job.gave
         super()._do(action)
+        self.given += [(run.job_id, *gift) for gift in job.gave[len(before) :]]
         assert not other, f"{action}, and {job.job_id} was in another run"
         if isinstance(action, Requeue) and running:
             self.requeued_by_us.add((run.job_id, start_s))
@@ -264,6 +273,7 @@ class World(FakeCluster):
     def _ended(self, job: FakeJob) -> None:
         _, becomes = self._ending.pop(job.job_id)
         job.state, job.nodes = becomes, ()
+        job.asks_again()
         if becomes is JobState.PENDING:
             job.submit_s, job.start_s = job.end_s, 0.0
             job.eligible_s = job.end_s + self._hold_s
@@ -278,10 +288,10 @@ class World(FakeCluster):
             job.ran_gpu_s.append(0.0)
             job.state, job.end_s, job.nodes = state, self.now_s, ()
             return
-        nodes, ran = job.nodes, job.state is JobState.RUNNING
+        has, ran = (job.nodes, job.gpus, job.gave), job.state is JobState.RUNNING
         super()._end(job, state)
         if ran and self.ending_s:
-            job.state, job.nodes = JobState.COMPLETING, nodes
+            job.state, (job.nodes, job.gpus, job.gave) = JobState.COMPLETING, has
             self._ending[job.job_id] = (self.now_s + self.ending_s, state)
 
     def _requeue(self, job: FakeJob) -> None:
@@ -289,11 +299,12 @@ class World(FakeCluster):
             del self._ghosts[job.job_id]
             self._put_back(job)
             return
-        nodes, submit_s, start_s = job.nodes, job.submit_s, job.start_s
+        has, submit_s, start_s = (job.nodes, job.gpus, job.gave), job.submit_s, job.start_s
         super()._requeue(job)
         if self.ending_s:
             # Until its processes are gone Slurm shows the new restart count with the old times.
-            job.state, job.nodes, job.start_s = JobState.COMPLETING, nodes, start_s
+            job.state, (job.nodes, job.gpus, job.gave) = JobState.COMPLETING, has
+            job.start_s = start_s
             job.submit_s, job.end_s = submit_s, self.now_s
             self._ending[job.job_id] = (self.now_s + self.ending_s, JobState.PENDING)
 

@@ -260,7 +260,7 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     histories, row_of = size_histories(snap.booked), snap.jobs.rows
     running = set(rows[snap.jobs.state[rows] > PENDING].tolist())
     runs = {JobId(int(snap.jobs.job_id[row])) for row in running}
-    shrunk = {v.run.job_id for h in snap.handovers for v in h.victims if v.has_shrunk}
+    shrunk = {v.run.job_id: v.then for h in snap.handovers for v in h.victims if v.has_shrunk}
     steps = _new_steps(snap, sorted(running), histories)
     wanted = [
         # Damaged entries; of two with one key the last counts.
@@ -271,7 +271,8 @@ def note_sizes(snap: Snapshot, reshapes: Iterable[Reshape]) -> list[Book]:
     for job_id in sorted(({*histories} | {*written} | runs) & row_of.keys()):
         row, history = row_of[job_id], histories.get(job_id)
         if row in running:
-            history = _ran(snap, row, history, shrunk=job_id in shrunk)
+            gave = size_of(snap.jobs, row) == shrunk.get(job_id)
+            history = _ran(snap, row, history, shrunk=gave)
             if history is not None and row in steps:
                 history = with_step(history, steps[row])
         elif snap.jobs.state[row] == PENDING:

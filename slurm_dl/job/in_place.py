@@ -50,6 +50,8 @@ def wait_for_fewer(
 ) -> dict[str, str]:
     """The environment on fewer nodes, once the job has fewer; empty if that does not come.
 
+    Without the order of the ranks, where it is needed, a requeue has to make it good.
+
     Args:
         until_s: How long to wait, monotonic seconds.
         pause: Waits so many seconds; true if dlrun is told to end.
@@ -63,10 +65,10 @@ def wait_for_fewer(
         if told:
             kept = {name: text for name, text in environ.items() if name not in _OF_RANKS}
             after = {**kept, **told}
-            log(f"the job goes on, without a requeue, on {told['SLURM_JOB_NODELIST']}")
             added = ranks(after)
-            # Without the order a requeue has to make it good.
-            return {} if added is None else {**after, **added}
+            if added is not None:
+                log(f"the job goes on, without a requeue, on {told['SLURM_JOB_NODELIST']}")
+                return {**after, **added}
         if pause(LOOK_S):
             break
     return {}

@@ -381,7 +381,9 @@ class Supervisor:
         wait_s = self._options.ack_wait_s
         if end.may_requeue and left_s is not None and left_s < wait_s + LIMIT_MARGIN_S:
             # Probably Slurm's own warning before the limit. Nobody requeues a job that runs
-            # into its limit, and there is nothing to lose by being early.
+            # into its limit, and there is nothing to lose by being early. Nor is there a second
+            # warning in this run.
+            self._may_shrink = False
             wait_s = max(0.0, min(LIMIT_WAIT_S, left_s - LIMIT_MARGIN_S, wait_s))
             log(f"time limit in {left_s:.0f} s: requeueing itself in {wait_s:.0f} s")
         return wait_s

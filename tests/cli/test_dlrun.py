@@ -26,6 +26,7 @@ cd {base} || exit 9
 ( printf 'squeue'; printf '\\t%s' "$@"; echo ) >> calls
 if [ -e down ]; then echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1; fi
 if [ "$5" = PreemptTime:40 ]; then cat preempted 2>/dev/null || echo N/A; exit 0; fi
+if [ "$5" = %N ]; then cat nodes; exit 0; fi
 printf '%s %s %s\\n' "$(cat state)" "$(cat left)" "$(cat comment)"
 """
 
@@ -851,6 +852,23 @@ def test_near_the_time_limit_the_job_requeues_itself_before_it(job: FakeJob) -> 
 
     assert job.end_of(process) == 128 + 15
     assert [c[0] for c in job.calls] == ["update", "requeue"]
+
+
+@pytest.mark.parametrize(
+    ("left", "calls"), [("UNLIMITED", ["update"] * 2), ("0:16", ["update", "requeue"])]
+)
+def test_on_fewer_nodes_the_command_starts_again(job: FakeJob, left: str, calls: list[str]) -> None:
+    """Near the limit it does not: Slurm warns once in each run, and that is over."""
+    job.write(
+        "comment", (job.base / "comment").read_text().replace('"USR1"', '"USR1","in_place":1')
+    )
+    job.environ["SLURM_JOB_NODELIST"] = "n[1-3]"
+    job.write("nodes", "n1")
+    job.write("left", left)
+    code = job.end_of(job.asked(*toy(80)))
+
+    assert [c[0] for c in job.calls if c[0] != "show"] == calls
+    assert (code, len(job.runs)) == ((0, 2) if left == "UNLIMITED" else (128 + 15, 1))
 
 
 def test_near_the_limit_a_job_without_checkpoint_does_not_requeue_itself(job: FakeJob) -> None:

@@ -58,8 +58,8 @@ LIMITS = Preemption(
 )
 CALLS = (
     *("observe", "book", "any", "SetSiteFactor", "Reserve", "Attach", "Detach", "Unseal"),
-    *("Signal", "Signal", "Requeue", "Requeue"),
-    *("begin OpenHandover", "begin Signal", "begin Requeue"),
+    *("Signal", "Signal", "Requeue", "Requeue", "Shrink", "Shrink"),
+    *("begin OpenHandover", "begin Signal", "begin Requeue", "begin Shrink"),
     *("settle Reserve", "settle Attach", "settle Signal", "settle MarkGone"),
     *("settle Unseal", "settle CloseHandover", "settle SetSiteFactor"),
 )
@@ -79,7 +79,7 @@ contracts = st.builds(
     requeued_by=st.sampled_from(["daemon", "daemon", "job"]),
 )
 acts = st.sampled_from(["cancels", "fails", "requeues", "holds", "recants", "fixes"])
-elastic = st.sampled_from(["1x1,1x2,1x4", "1x1,2x1,2x2", "1x2,2x4,3x4", "1x1,1x3,3x4", "1x1,1x9"])
+elastic = st.sampled_from(["1x1,1x2,1x4", "1x1,2x1,2x2", "1x4,2x4,3x4", "1x1,1x3,3x4", "1x1,1x9"])
 policies: st.SearchStrategy[Policy] = st.sampled_from([POLICY, POLICY, Afs()])
 behaviours = st.sampled_from(["save", "save", "save", "ignore", "finish", "requeue_itself"])
 
@@ -112,6 +112,7 @@ class Protocol(RuleBasedStateMachine):
         wanted=st.lists(
             st.tuples(st.sampled_from([1, 1, 2, 3]), st.integers(1, GPUS)), min_size=1, max_size=3
         ),
+        in_place=st.booleans(),
     )
     def sunk_jobs_hold_the_cluster(
         self,
@@ -127,6 +128,7 @@ class Protocol(RuleBasedStateMachine):
         spared_s: tuple[float, float],
         sizes: tuple[int, ...],
         elastic: list[str],
+        in_place: bool,
         policy: Policy,
         behaviour: str,
         contract: Contract,
@@ -152,10 +154,12 @@ class Protocol(RuleBasedStateMachine):
         self.witness = Invariants(self.world, self.dir / "ledger", self.settings)
         self.world.witness = self.witness
         self.policy = policy
+        elastic = [*(["1x4,2x4,3x4"] if in_place else []), *elastic]
         for gpus, named in itertools.zip_longest(sizes, elastic[: len(sizes)], fillvalue=""):
             self._submit(
                 gpus=int(gpus),
                 sizes=str(named),
+                in_place=in_place,
                 n_nodes=-(-gpus // GPUS),
                 work_s=400,
                 contract=contract,
@@ -178,11 +182,14 @@ class Protocol(RuleBasedStateMachine):
         behaviour: str = "save",
         save_s: int = 3,
         sizes: str = "",
+        in_place: bool = False,
         deaf: bool = False,
         **more: object,
     ) -> JobId:
         if contract is not None and behaviour == "requeue_itself":
             contract = dataclasses.replace(contract, requeued_by="job")
+        elif contract is not None and in_place:
+            contract = dataclasses.replace(contract, target="batch", requeued_by="daemon")
         job_id = self.world.submit(
             gpus,
             n_nodes=n_nodes,
@@ -193,6 +200,7 @@ class Protocol(RuleBasedStateMachine):
             **more,  # type: ignore[arg-type]
         )
         self.world.jobs[job_id].sizes = tuple(Shape.of(size) for size in sizes.split(",") if size)
+        self.world.jobs[job_id].in_place = in_place
         self.witness.submitted[job_id] = n_nodes, gpus
         if deaf:
             self.world.deaf.add(job_id)
@@ -392,6 +400,7 @@ class Protocol(RuleBasedStateMachine):
         save_s=st.integers(1, 20),
         kind=st.sampled_from(["plain"] * 9 + ["share", "fixed", "het", "alone", "short", "after"]),
         sizes=st.just("") | st.just("") | elastic,
+        in_place=st.booleans(),
         deaf=st.sampled_from([False, False, False, True]),
         times=st.integers(0, 6),
     )
@@ -406,6 +415,7 @@ class Protocol(RuleBasedStateMachine):
         save_s: int,
         kind: str,
         sizes: str = "",
+        in_place: bool = False,
         deaf: bool = False,
         times: int,
     ) -> None:
@@ -432,6 +442,7 @@ class Protocol(RuleBasedStateMachine):
             behaviour=behaviour,
             save_s=save_s,
             sizes=sizes,
+            in_place=in_place,
             deaf=deaf,
             **more,
         )
@@ -592,6 +603,7 @@ def test_each_daemon_taken_over_inside_a_signal_sends_it_once_more(takeovers: in
         spared_s=(8.0, 40.0),
         sizes=(12,),
         elastic=[],
+        in_place=False,
         policy=POLICY,
         behaviour="save",
         contract=contract,
@@ -615,4 +627,60 @@ def test_each_daemon_taken_over_inside_a_signal_sends_it_once_more(takeovers: in
 
     assert len(victim.signals) == takeovers + 1
     assert victim.restarts == 1
+    machine.teardown()
+
+
+SHRINKS: dict[tuple[str, How, int], bool] = {
+    ("begin Shrink", "refused", 0): True,
+    ("begin Shrink", "killed after", 0): False,
+    ("Shrink", "refused", 0): False,
+    ("Shrink", "unanswered", 0): True,
+    ("Shrink", "killed after", 0): True,
+    ("Shrink", "unanswered", 1): False,
+}
+"""What goes wrong at a shrink, how many Slurm ignores, and whether the job gives nodes back."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("at", "how", "ignores"), SHRINKS)
+@pytest.mark.parametrize("what", ["cancels", "fails", "requeues", "recants", "fixes", "n1", ""])
+def test_a_shrink_goes_wrong_and_then_the_job_does_something(
+    what: str, at: str, how: How, ignores: int
+) -> None:
+    """Its node dies, or it is in another run, or changes its contract: all goes on."""
+    machine = Protocol()
+    machine.sunk_jobs_hold_the_cluster(
+        hold_s=2.0,
+        ending_s=0,
+        max_handovers=1,
+        max_victims=1,
+        per_hour=0.0,
+        moves=False,
+        passes=[False],
+        undoes=False,
+        spared_s=(8.0, 40.0),
+        sizes=(12,),
+        elastic=[],
+        in_place=True,
+        policy=POLICY,
+        behaviour="save",
+        contract=Contract(grace_s=30.0),
+        wanted=[(1, 4)],
+    )
+    job = machine.world.jobs[JobId(1)]
+    machine.world.ignores = ignores
+    machine.faults.coming.append(Fault(at, how))
+    for _ in range(20):
+        machine.daemon_runs(times=1, every_s=1)
+        if machine.faults.struck:
+            break
+    assert machine.faults.struck, "there was no shrink"
+    machine.world.ignores = 0
+    if what == "n1":
+        machine.node_dies(name="n1", at=None, seconds=2, times=0)
+    elif what:
+        machine._act(JobId(1), what, None)
+    machine.daemon_runs(times=20, every_s=2)
+    if not what:
+        assert (len(job.nodes), job.restarts) == (2, 1 - SHRINKS[at, how, ignores])
     machine.teardown()

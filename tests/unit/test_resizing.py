@@ -11,6 +11,7 @@ import pytest
 from build import NOW_S, observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.preemption.surplus import Surplus
 from slurm_dl.engine.settings import Native, Overdue, Preemption, Resizing, Settings
 from slurm_dl.model.booking import entry
 from slurm_dl.model.contract import Claim, Contract
@@ -217,6 +218,30 @@ def test_a_waiting_job_gets_its_asked_size_back_where_slurm_refuses_another(
     assert [str(a.shape) for a in plan.actions if isinstance(a, Reshape)] == [written] * bool(
         written
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "sizes", "claim", "stays"),
+    [
+        ({0: 2, 1: 2}, "1x2,2x2", {}, ("n1",)),
+        ({0: 2, 1: 2}, "1x1,2x2", {}, ()),
+        ({0: 3, 1: 1}, "1x2,2x2", {}, ()),  # It would have 3 GPUs, which is none of its sizes.
+        ({0: 1, 1: 2, 2: 3}, "1x2,3x2", {}, ()),  # n2 alone: Slurm keeps the first.
+        ({0: 2, 1: 2}, "1x2,2x2", {"in_place": False}, ()),
+        ({0: 2, 1: 2}, "1x2,2x2", {"contract": Contract(requeued_by="job")}, ()),
+        ({0: 2, 1: 2}, "1x2,2x2", {"contract": Contract(target="steps")}, ()),
+    ],
+)
+def test_whole_nodes_alone_are_given_back_without_a_requeue(
+    held: dict[int, int], sizes: str, claim: dict[str, Any], stays: tuple[str, ...]
+) -> None:
+    """And only by dlrun, which takes the signal on the first node."""
+    row = running(1, sum(held.values()), n_nodes=len(held))
+    snap = seen_in(Scene([row], {1: dict(held)}, {1: sizes}, nodes=len(held)))
+    said = dataclasses.replace(snap.seen.claims[JobId(1)], **{"in_place": True, **claim})
+    seen = dataclasses.replace(snap.seen, claims={JobId(1): said})
+    snap = dataclasses.replace(snap, seen=seen)
+    assert Surplus.from_sizes(snap, {0: 0}).stays(snap, 0) == stays
 
 
 @pytest.mark.parametrize("shown", [1, 2])

@@ -20,7 +20,15 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.plan import Action, ClusterAction, OpenHandover, Reshape, Shrink, Unfinished
+from slurm_dl.model.plan import (
+    Action,
+    ClusterAction,
+    OpenHandover,
+    Reshape,
+    Shrink,
+    Signal,
+    Unfinished,
+)
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import size_histories
 from slurm_dl.policies.base import Policy
@@ -217,13 +225,21 @@ def test_a_daemon_that_is_killed_between_two_steps_loses_nothing(scene: str, thi
         assert site.job(job).restarts <= undisturbed.job(job).restarts + 2
 
 
-@pytest.mark.parametrize("slurm", ["does it", "refuses", "ignores it"])
+@pytest.mark.parametrize("slurm", ["does it", "refuses", "ignores it", "is not asked"])
 def test_nodes_come_free_while_the_job_runs_on(slurm: str) -> None:
     """In the same run; where Slurm does not do it the job is requeued, as others are."""
     site = Site(DiscreteLas())
     apply, shrinks = site._apply, []
 
+    marked = set[bool]()
+
+    def is_smaller() -> bool:
+        marked.add(size_histories(site.ledger.booked)[JobId(job)].shrunk)
+        return site.held(job) == "1x2"
+
     def deaf(action: ClusterAction) -> Unfinished | None:
+        if isinstance(action, Signal) and slurm == "is not asked":
+            site.job(job).in_place = False  # The owner has changed the comment.
         if isinstance(action, Shrink):
             shrinks.append(action)
             if slurm == "refuses":
@@ -240,14 +256,21 @@ def test_nodes_come_free_while_the_job_runs_on(slurm: str) -> None:
     restarts = site.job(job).restarts
     rigid = site.submit(2, plain=True)
     site.until("the rigid job runs", lambda: site.held(rigid) == "1x2")
-    site.until("it has 2 GPUs", lambda: site.held(job) == "1x2")
-    settled(site)
-
     in_place = slurm == "does it"
-    assert len(shrinks) == 1
+    site.until("it has 2 GPUs", is_smaller)
+    settled(site)
+    for _ in range(20):
+        site.look()
+
+    assert max(marked) <= in_place, "it is marked as smaller and never was"
+    assert len(shrinks) == (slurm != "is not asked")
     assert site.job(job).restarts == restarts + (not in_place)
     snap = site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions)
     assert snap.memory.preemptions[snap.jobs.rows[JobId(job)]] == 0
+    # Up to the shrink the old GPUs count, and then the new ones.
+    had_gpu_s = site.job(job).gpu_s + site.job(job).run_gpu_s(snap.now_s)
+    attained_gpu_s = snap.memory.attained_gpu_s[snap.jobs.rows[JobId(job)]]
+    assert attained_gpu_s == pytest.approx(had_gpu_s, abs=4 * LOOK_S)
     history = size_histories(snap.booked)[JobId(job)]
     assert (history.now, history.refused, history.shrunk) == (Shape(1, 2), frozenset(), in_place)
 

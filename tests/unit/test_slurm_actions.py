@@ -201,12 +201,15 @@ def test_a_shrink_takes_the_acknowledgement_back() -> None:
 
 @pytest.mark.parametrize(
     ("queue", "nodes"),
-    [(None, ()), (None, ("n1", "n2,n3")), (None, ("n1 Gres=gpu:9",)), ([], ("n1",))],
+    [
+        *((None, ()), (None, ("n1", "n2,n3")), (None, ("n1 Gres=gpu:9",)), ([], ("n1",))),
+        *(([[*NOW, asked]], ("n1",)) for asked in ("gres/gpu:6", "gres:gpu:a100:6", "gpu:6")),
+    ],
 )
 def test_nothing_is_shrunk_to_what_is_no_list_of_nodes(
     queue: list[list[str]] | None, nodes: tuple[str, ...]
 ) -> None:
-    """Nor a job that is gone."""
+    """Nor a job that is gone, or one with --gpus, of which Slurm would start no step any more."""
     slurm = Script(queue)
     with pytest.raises(ClusterError):
         apply(slurm, replace(SHRINK, nodes=nodes))

@@ -284,7 +284,8 @@ class _OfDaemon:
             "outcome": ("requeued", "shrunk", "finished", "left", "refused"),
         }
     )
-    """Runs of victims that have ended, by purpose of the hand-over and by outcome."""
+    """Runs of victims that have given way, by purpose of the hand-over and by outcome. With outcome
+    shrunk the run goes on with fewer nodes."""
     preempted_gpus_total = Metric(labels={"purpose": PURPOSES})
     """GPUs that these runs released, without those that their jobs go on with. Runs with outcome
     refused are not counted."""

@@ -66,7 +66,7 @@ def steps_of(
             handover_id=handover.handover_id,
             job_id=victim.run.job_id,
             outcome=how,
-            why=f"its run has ended: {how}",
+            why=f"its run {'goes on with fewer nodes' if how == 'shrunk' else f'has ended: {how}'}",
         )
         for victim, how in verdict.gone
     ]
@@ -252,9 +252,11 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
             continue
         if failed_of_signal(victim, context) or not is_running(victim, context):
             continue  # It is ending already, by our requeue or by itself, or is back.
-        acked = context.snap.seen.has_acknowledged(victim.run)
-        waited_s = context.snap.now_s - victim.signalled_s
-        if acked and victim.stays and victim.state is VictimState.SIGNALLED:
+        seen = context.snap.seen
+        acked, waited_s = seen.has_acknowledged(victim.run), seen.now_s - victim.signalled_s
+        # dlrun looks whether the comment still says so.
+        in_place = victim.stays and seen.claim(victim.run.job_id).in_place
+        if acked and in_place and victim.state is VictimState.SIGNALLED:
             yield Shrink(
                 handover_id=handover.handover_id,
                 run=victim.run,

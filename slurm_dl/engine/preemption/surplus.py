@@ -154,10 +154,10 @@ class Surplus:
         claim = snap.seen.claim(JobId(int(jobs.job_id[row])))
         if shape is None or kept is None or not claim.in_place or claim.contract is None:
             return ()
-        contract, whole = claim.contract, float(jobs.gpus[row]) / int(jobs.n_nodes[row])
+        held, contract = snap.seen.held, claim.contract
         told = contract.target == "batch" and contract.requeued_by == "daemon"
-        first = int(snap.seen.held.nodes_of(row).min())
-        if not told or shape.gpus_per_node != whole or first not in kept:
+        whole = (held.gpus[held.job == row] == shape.gpus_per_node).all()
+        if not told or not whole or held.nodes_of(row).min() not in kept:
             return ()
         return tuple(snap.seen.nodes.name[node] for node in np.sort(kept).tolist())
 

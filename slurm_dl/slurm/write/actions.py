@@ -213,6 +213,10 @@ class Actor:
             msg = f"job {action.run.job_id} is to keep no node; nothing was done to it"
             raise ClusterError(msg)
         now = self._same_run(action.run)
+        if now.in_all:
+            # Slurm would start no step of it any more: "Invalid generic resource" (22.05.8).
+            msg = f"job {action.run.job_id} asks for GPUs by --gpus, not by the node; it is kept"
+            raise ClusterError(msg)
         settings = [f"NodeList={node_list(action.nodes)}"]
         comment = None if "\ufffd" in now.comment else with_ack(now.comment, None)
         if comment is not None and comment != now.comment:

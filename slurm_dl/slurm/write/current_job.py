@@ -35,6 +35,7 @@ _NOW_FIELDS = (
     "RestartCnt",
     "Requeue",
     "Reservation",
+    "tres-per-job",
     # What users write comes last.
     "Comment",
 )
@@ -49,6 +50,7 @@ class JobNow:
     run: Run  # Its run, as Slurm tells it; of no meaning for a pending job
     requeueable: bool  # Its Requeue flag is set; the owner may change it at any time
     reservation: str  # Its ReservationName; ``(null)`` if it has none
+    in_all: bool  # It asked for GPUs in all its nodes together (--gpus)
     comment: str  # Its comment, with U+FFFD for what cannot be decoded
 
 
@@ -71,7 +73,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
         return None
     records, _ = job_records(text, nonce, len(_NOW_FIELDS))
     labels = {JobId(int(raw_id)): label for raw_id, label, *_ in records if is_number(raw_id)}
-    for raw_id, _, state, start, restarts, requeue, reservation, comment in records:
+    for raw_id, _, state, start, restarts, requeue, reservation, in_all, comment in records:
         # An array's id is also the id of one of its records: only that one is meant.
         if raw_id == str(job_id):
             mine = {job_id: labels[job_id]}
@@ -87,6 +89,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
                     run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
                     requeueable=requeue == "1",
                     reservation=reservation,
+                    in_all="gpu" in in_all,
                     comment=comment,
                 )
             except ValueError as err:
