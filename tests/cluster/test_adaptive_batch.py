@@ -26,11 +26,9 @@ from slurm_dl.job import elastic
 gpus, noise = int(os.environ["SLURM_GPUS_ON_NODE"]), float(sys.argv[1])
 for step in range(10**6):
     # A pass takes as long whatever its batch: two divisions in turn show that.
-    most_local = (64, 16)[step // 12 % 2] // gpus
-    part = elastic.split(64, gpus, most_local=64, most=1024, noise=noise)
-    shown = elastic.split(64, gpus, most_local=most_local, mode="fixed")
-    if noise == 0:
-        part = shown._replace(most=1024, most_local=64, least_local=1)
+    most_local = (64, 16)[step // 12 % 2]
+    part = elastic.split(64, gpus, most_local=most_local, most=1024, noise=noise)
+    part = part._replace(most_local=64)
     time.sleep(0.25 * part.passes)
     job.report(step, 10**6, part=part, noise=noise)
     if job.should_checkpoint():
@@ -41,9 +39,7 @@ for step in range(10**6):
 
 @pytest.fixture
 def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A place for daemons whose jobs report every two seconds."""
     with schedd_in(make_sandbox(ONE), short_directory) as daemon:
-        daemon.env["SLURM_DL_SAVED_EVERY_S"] = "2"
         yield daemon
 
 
@@ -53,9 +49,10 @@ def test_who_gains_by_a_larger_batch_gets_the_gpus(place: Schedd) -> None:
     settings = SETTINGS | {"resizing": {"steadiness": 0.1, "cooldown_s": 3, "expand": False}}
     place.configure(policy={"order": "pollux", "parameters": {"quantum_s": 5.0}}, **settings)
     place.start()
-    script = place.home / "training.py"
+    script, often = place.home / "training.py", place.home / "often.sh"
     script.write_text(TRAINING, encoding="ascii")
-    options = ["--sizes", "1,2,3", "--batch", "adapt", "--time", "60"]
+    often.write_text("export SLURM_DL_SAVED_EVERY_S=2\n", encoding="ascii")
+    options = ["--sizes", "1,2,3", "--batch", "adapt", "--time", "60", "--setup", str(often)]
     noisy, plain = (
         place.submit(1, sys.executable, str(script), noise, options=options)
         for noise in ("1e6", "0")

@@ -30,6 +30,7 @@ def candidates(
         kind=np.full(k, -1), gpus=gpus.astype(float), nodes=-(-gpus // max(nodes, default=1)),
         rate=1 / slow, waits=np.zeros(k, dtype=bool), held=np.isin(np.arange(k), held),
         keeps=np.ones(k), places=np.array([nodes], dtype=float),
+        may=np.ones(k, dtype=bool), share=sum(nodes) / max(1, len(jobs)),
     )  # fmt: skip
     return what, IDLE - slow
 

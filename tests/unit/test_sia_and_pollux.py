@@ -15,7 +15,7 @@ from elastic_jobs import sizes_of
 from slurm_dl.engine.intent import checked, intend
 from slurm_dl.engine.settings import Resizing
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import Fixed, Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.elastic.size_and_type import reallocation_factor
 from slurm_dl.testing.snapshot_builder import NOW_S, TYPES, running, snapshot, waiting
@@ -169,6 +169,33 @@ def test_no_other_answer_is_better(
 
     assert tuple(found) in set(every_answer(snap))
     assert cost(snap, found) == pytest.approx(min(cost(snap, a) for a in every_answer(snap)))
+
+
+@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize(
+    ("policy", "parameters", "cost"),
+    [("sia", {}, sia_cost), ("pollux", {}, pollux_cost), ("pollux", {"search": True}, pollux_cost)],
+    ids=["sia", "pollux", "pollux, search"],
+)
+def test_what_jobs_keep_is_not_there_for_others(
+    policy: str, parameters: dict[str, float], cost: Callable[..., float], seed: int
+) -> None:
+    """One job keeps its GPU of A, and one can only give some of its two of B back."""
+    fixed = np.array([Fixed.NO, Fixed.ALL, Fixed.GROWTH, Fixed.NO], dtype=np.int8)
+    snap = dataclasses.replace(drawn(seed), fixed=fixed)
+    kept = next(choice for choice in choices(snap, 1) if choice[:2] == HELD[1])
+    found = given(policy, snap, **parameters)
+    answers = [
+        answer
+        for answer in every_answer(snap)
+        if answer[1] == kept and (answer[2] is None or (answer[2][0] <= 2 and answer[2][1] == B))
+    ]
+
+    assert found[1] is not None
+    assert found[1][0] == kept[0]
+    found[1] = kept
+    assert tuple(found) in answers
+    assert cost(snap, found) == pytest.approx(min(cost(snap, answer) for answer in answers))
 
 
 def test_each_job_gets_the_type_on_which_it_scales() -> None:

@@ -65,16 +65,15 @@ class Pollux(SizeAndType):
 
     def worth(self, what: Candidates, /) -> F64:
         """See `SizeAndType`."""
-        share = np.ceil(what.capacity.sum() / max(1, len(what.rows)))
-        fair = what.gpus <= np.maximum(share, what.least(what.gpus))
+        fair = what.gpus <= np.maximum(np.ceil(what.share), what.least(what.gpus))
         base = -what.least(np.where(fair, -what.rate, 0.0))
         with np.errstate(divide="ignore"):
             worth: F64 = self.idle - base / (what.rate * what.keeps)
         return worth
 
-    def choose(self, what: Candidates, /) -> I64:
+    def choose(self, what: Candidates, worth: F64, /) -> I64:
         """See `SizeAndType`."""
         small = what.capacity.sum() <= _SEARCHED_GPUS and len(what.rows) <= self.exact_jobs
         if not self.search or not small:
-            return SizeAndType.choose(self, what)
-        return search(what, self.worth(what)).option
+            return SizeAndType.choose(self, what, worth)
+        return search(what, worth).option

@@ -57,9 +57,7 @@ class Sia(SizeAndType):
     )
     interpretation = (
         "Speeds are given: no runs on one GPU of each type are made to learn them, and sizes are "
-        "not doubled step by step. Jobs that cannot be preempted keep what they hold, but the "
-        "program does not know of them. With more than exact_jobs jobs the linear relaxation is "
-        "rounded."
+        "not doubled step by step. With more than exact_jobs jobs the linear relaxation is rounded."
     )
     fairness: Annotated[float, Bound("from -10 to 10, and not 0", _is_power)] = -0.5
     idle: Positive = 1.1

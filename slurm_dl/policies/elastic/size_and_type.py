@@ -16,7 +16,7 @@ import numpy as np
 from slurm_dl.model.jobs import F64, I32, I64, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.parameter_bounds import Count, Positive
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import Fixed, Snapshot
 from slurm_dl.policies.arithmetic.assignment import Options, assign
 from slurm_dl.policies.arithmetic.supply_and_demand import rates_of, type_held
 from slurm_dl.policies.base import Order, PolicyDefaults, one_tier
@@ -48,9 +48,11 @@ class Candidates:
     rate: F64  # ``(k,)`` speed, above 0
     nodes: I64  # ``(k,)`` on so many nodes
     waits: Bool
+    may: Bool  # ``(k,)`` bool, the job may be given this now
     held: Bool  # ``(k,)`` bool, the job has this now
     keeps: F64
-    places: F64  # ``(t, m)`` GPUs of each type on each node that is up
+    places: F64  # ``(t, m)`` GPUs of each type on each node that is up, but for those that are kept
+    share: float  # GPUs / jobs, of all that hold GPUs or could
 
     @property
     def capacity(self) -> F64:
@@ -86,7 +88,7 @@ class SizeAndType(PolicyDefaults):
         size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
         kind = np.full(len(snap.jobs), -1, dtype=np.int16)
         if len(what.job):
-            chosen = self.choose(what)
+            chosen = self.choose(what, np.where(what.may, self.worth(what), -1.0))
             at, rows = chosen[chosen >= 0], what.rows[chosen >= 0]
             size[what.rows] = NOT_NOW
             size[rows], kind[rows] = what.size[at], what.kind[at]
@@ -112,9 +114,13 @@ class SizeAndType(PolicyDefaults):
     def worth(self, what: Candidates, /) -> F64:
         """``(k,)`` what each candidate adds to the sum that is to be as large as can be."""
 
-    def choose(self, what: Candidates, /) -> I64:
-        """``(n,)`` index of the candidate that each job is given; -1: none."""
-        options = Options(job=what.job, gpus=what.gpus, kind=what.kind, worth=self.worth(what))
+    def choose(self, what: Candidates, worth: F64, /) -> I64:
+        """``(n,)`` index of the candidate that each job is given; -1: none.
+
+        Args:
+            worth: ``(k,)`` as `worth` tells; below 0 for those that may not be given now.
+        """
+        options = Options(job=what.job, gpus=what.gpus, kind=what.kind, worth=worth)
         n = len(what.rows)
         relaxed = n > self.exact_jobs
         return assign(options, n, what.capacity, relaxed=relaxed, limit_s=self.limit_s).option
@@ -126,8 +132,14 @@ def _restarts_s(snap: Snapshot) -> F64:
 
 
 def candidates(snap: Snapshot) -> Candidates:
-    """The pairs of size and type for the jobs that take part."""
+    """The pairs of size and type for the jobs that take part.
+
+    Jobs that keep what they hold have none, and what they hold is not there for others. One that
+    can only give GPUs back has its smaller sizes on the type that it holds.
+    """
     jobs, sizes, rows = snap.jobs, snap.sizes, by_arrival(snap)
+    fixed = np.zeros(len(jobs), dtype=np.int8) if snap.fixed is None else snap.fixed
+    every, rows = len(rows), rows[fixed[rows] != Fixed.ALL]
     place = np.full(len(jobs), -1)
     place[rows] = np.arange(len(rows))
     rigid = rows if sizes is None else rows[~is_in(rows, sizes.row)]
@@ -143,16 +155,19 @@ def candidates(snap: Snapshot) -> Candidates:
         row, size = np.append(row, owner), np.append(size, np.arange(len(owner)))
         gpus, nodes = np.append(gpus, sizes.gpus), np.append(nodes, sizes.nodes)
         rate = np.concatenate([rate, np.where(rates[owner] > 0, on_type, 0.0)])
+    holds = type_held(snap.seen, snap.on_type) if by_type else np.zeros(len(jobs), dtype=np.int16)
+    others = (gpus > jobs.gpus[row])[:, None] | (np.arange(rates.shape[1]) != holds[row, None])
     at, kind = ((rate > 0) & (place[row] >= 0)[:, None]).nonzero()
     turn = np.argsort(place[row[at]], kind="stable")
     at, kind = at[turn], kind[turn]
     row = row[at]
-    holds = type_held(snap.seen, snap.on_type)[row] if by_type else kind
     runs = jobs.state[row] == RUNNING
-    held = runs & (gpus[at] == jobs.gpus[row]) & (holds == kind)
+    held = runs & (gpus[at] == jobs.gpus[row]) & (holds[row] == kind)
     restart_s = _restarts_s(snap)
     age_s = np.maximum(snap.now_s - snap.memory.first_submit_s, 0.0)
     factor = reallocation_factor(age_s, jobs.restarts.astype(np.float64), restart_s)
+    places = _places(snap, by_type=by_type)
+    kept = (jobs.state == RUNNING) & ((fixed == Fixed.ALL) | ~snap.managed_jobs)
     return Candidates(
         rows=rows,
         job=place[row],
@@ -162,9 +177,11 @@ def candidates(snap: Snapshot) -> Candidates:
         rate=rate[at, kind],
         nodes=nodes[at].astype(np.int64),
         waits=~runs,
+        may=~(others[at, kind] & (fixed[row] == Fixed.GROWTH)),
         held=held,
         keeps=np.where(held, 1.0, factor[row]),
-        places=_places(snap, by_type=by_type),
+        places=places - _held_by(snap, kept, by_type=by_type),
+        share=float(places.sum()) / max(1, every),
     )
 
 
@@ -173,6 +190,16 @@ def _places(snap: Snapshot, *, by_type: bool) -> F64:
     kinds = range(len(snap.seen.gpu_types)) if by_type else ()
     typed = [np.where(nodes.with_type(kind), nodes.of_type(kind), 0.0) for kind in kinds]
     found: F64 = np.where(nodes.up, np.array(typed or [nodes.gpus]), 0.0)
+    return found
+
+
+def _held_by(snap: Snapshot, these: Bool, *, by_type: bool) -> F64:
+    """``(t, m)`` GPUs of nodes that are up which *these* jobs hold."""
+    held, nodes, types = snap.seen.held, snap.seen.nodes, len(snap.seen.gpu_types)
+    gpus = held.gpus_by_type(nodes, types) if by_type else held.gpus[None]
+    at = these[held.job] & nodes.up[held.node]
+    m = len(nodes)
+    found: F64 = np.array([np.bincount(held.node[at], row[at], m) for row in gpus])
     return found
 
 
