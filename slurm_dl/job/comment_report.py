@@ -46,6 +46,7 @@ class Progress(NamedTuple):
     step: int  # How many steps are done
     time_s: float  # When, seconds since the epoch
     part: Split | None = None  # How a step is divided; None if the script does not tell
+    part_step: int = 0  # Since which step
     noise: float | None = None  # Noise scale, samples; None if it is not known
 
 
@@ -155,12 +156,13 @@ class CommentReport:
         if self._since is not None and last.noise is None:
             last = last._replace(noise=self._since.noise)
         # It begins with the first report: what comes before is start-up, or steps of another size.
-        if self._since is None or last.part != self._since.part:
-            self._since = last
+        since = self._since or last
+        if self._since is None or (last.part, last.part_step) != (since.part, since.part_step):
+            self._since = since = last
         if now_s < self._tell_s:
             return None
         self._tell_s = now_s + self._every_s
-        value = between(self._since, last)
+        value = between(since, last)
         if value is not None:
             self._since = last
         return value
@@ -217,7 +219,10 @@ def last_part(run_dir: Path, run: RunId) -> Progress | None:
     noise = numbers.get("noise") if isinstance(numbers, dict) else None
     if noise is not None and not (type(noise) is float and 0 <= noise <= _MOST_STEPS):
         return None
-    return last._replace(part=Split(*part), noise=noise)
+    part_step = content.get("part_step", 0)
+    if type(part_step) is not int or not 0 <= part_step <= last.step:
+        return None
+    return last._replace(part=Split(*part), part_step=part_step, noise=noise)
 
 
 def rate_between(first: Progress, last: Progress) -> float | None:

@@ -55,6 +55,23 @@ class _Throttle:
         return True
 
 
+class _Division:
+    """How steps are divided, and since which of them."""
+
+    def __init__(self) -> None:
+        self.part: Split | None = None
+        self.first_step = 0
+
+    def see(self, part: Split | None, step: int) -> None:
+        if part != self.part:
+            self.part, self.first_step = part, step
+
+    def content(self) -> dict[str, object]:
+        if self.part is None:
+            return {}
+        return {"part": [int(number) for number in self.part], "part_step": self.first_step}
+
+
 class _Windows:
     """Steps and seconds of some windows of this run, in a fixed room however long it is."""
 
@@ -104,6 +121,7 @@ class _Windows:
 
 _throttle = _Throttle()
 _windows = _Windows()
+_division = _Division()
 
 
 def report(
@@ -137,6 +155,7 @@ def report(
     now_s = time.monotonic()
     windows = _windows_of(directory)
     windows.see(step, now_s)
+    _division.see(part, step)
     if not _throttle.is_due(directory, now_s) and step != total:
         return
     content = {
@@ -146,7 +165,7 @@ def report(
         "time_s": time.time(),
         "restart": restart_count(),
         "numbers": values,
-        **({} if part is None else {"part": [int(number) for number in part]}),
+        **_division.content(),
     }
     try:
         write_whole(directory / PROGRESS_FILE, content, durable=False)

@@ -29,7 +29,7 @@ for step in range(10**6):
     most_local = (64, 16)[step // 12 % 2]
     part = elastic.split(64, gpus, most_local=most_local, most=1024, noise=noise)
     part = part._replace(most_local=64)
-    time.sleep(0.25 * part.passes)
+    time.sleep(0.1 * part.passes)
     job.report(step, 10**6, part=part, noise=noise)
     if job.should_checkpoint():
         job.checkpoint_saved(__file__)
@@ -57,11 +57,9 @@ def test_who_gains_by_a_larger_batch_gets_the_gpus(place: Schedd) -> None:
         place.submit(1, sys.executable, str(script), noise, options=options)
         for noise in ("1e6", "0")
     )
-    place.until("two each", lambda: held(place, noisy) == held(place, plain) == (1, 2), 90)
-
     place.until("three and one", lambda: (held(place, noisy), held(place, plain)) == (
         (1, 3), (1, 1)
-    ), 180)  # fmt: skip
+    ), 300)  # fmt: skip
     looked = place.cycles()
     place.until("some more looks", lambda: place.cycles() > looked + 5, 60)
     assert (held(place, noisy), held(place, plain)) == ((1, 3), (1, 1))

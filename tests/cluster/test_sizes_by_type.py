@@ -74,10 +74,11 @@ def held(place: Schedd, job: str) -> Holds:
     return (found[1], int(found[2])) if found else ("", 0)
 
 
-@pytest.mark.full("a minute")
-def test_the_job_that_scales_moves_to_the_fast_pair(place: Schedd) -> None:
+@pytest.mark.parametrize("policy", ["sia", "pollux"])
+@pytest.mark.full("two minutes")
+def test_the_job_that_scales_moves_to_the_fast_pair(place: Schedd, policy: str) -> None:
     """It runs on slow GPUs while the fast ones are drained; the other is left with slow ones."""
-    configured(place, "pollux", quantum_s=5.0)
+    configured(place, policy, quantum_s=5.0)
     node = ("scontrol", "update", "NodeName=n2")
     place.box.run([*node, "State=DRAIN", "Reason=test"])
     try:

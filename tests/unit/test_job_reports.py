@@ -63,6 +63,7 @@ def test_a_report_says_how_a_step_is_divided(place: Path) -> None:
     job.report(3, part=part, noise=None, loss=0.5)
 
     assert written(place)["part"] == [8, 16, 2, 256, 256, 4096, 4, 16]
+    assert written(place)["part_step"] == 3
     assert written(place)["numbers"] == {"loss": 0.5}
 
 

@@ -37,12 +37,15 @@ class Adapting:
         """The entry on steps in the comment."""
         return json.loads(self.slurm.comment)["slurm_dl"].get("steps")
 
-    def goes(self, until_s: int, *, step_s: float, part: object, noise: object = 300.0) -> object:
+    def goes(
+        self, until_s: int, *, step_s: float, part: object, noise: object = 300.0, since: int = 0
+    ) -> object:
         """Steps of *step_s* seconds until *until_s* on the clock; what is told of them then."""
         for now_s in range(self.now_s + 15, until_s + 1, 15):
             self.step += round(15 / step_s)
             numbers = {} if noise is None else {"noise": noise}
-            self.at(now_s, self.step, {"part": part, "numbers": numbers})
+            told = {"part": part, "part_step": since, "numbers": numbers}
+            self.at(now_s, self.step, told)
         self.now_s = until_s
         return self.told()
 
@@ -76,6 +79,15 @@ def test_the_time_of_a_step_is_told_once_a_stretch_and_only_if_it_is_news(tmp_pa
     assert (slurm.rate, training.said) == (None, [])
 
 
+def test_another_division_between_two_looks_begins_a_stretch(tmp_path: Path) -> None:
+    """Steps are divided again as before by the second look: what they took between is not known."""
+    training = Adapting(tmp_path)
+    training.goes(150, step_s=0.5, part=PART)
+    told = training.goes(300, step_s=1.5, part=PART, since=training.step)
+
+    assert told == [2, 4, 16, 1, 1.5, 300.0, *LIMITS]
+
+
 def test_a_command_that_starts_again_begins_a_stretch(tmp_path: Path) -> None:
     """The reports of its last start are no part of it; the noise may be unknown."""
     training = Adapting(tmp_path)
@@ -97,6 +109,7 @@ HOSTILE: list[dict[str, object]] = [
     *({"part": part} for part in NO_PARTS),
     *({"part": [*PART[:-1], number]} for number in NO_NUMBERS),
     *({"numbers": {"noise": noise}} for noise in NO_NOISE),
+    *({"part_step": step} for step in (-1, True, "3", 10**6, HUGE)),
     *({"restart": 1}, {"step": HUGE}, {"time_s": math.nan}, {"time_s": HUGE}),
 ]
 
