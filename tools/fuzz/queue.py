@@ -169,6 +169,7 @@ def _claim(data: bytes) -> object:
 
 _NOW = (
     *("JobID", "JobArrayID", "State", "StartTime", "RestartCnt", "Requeue", "Reservation"),
+    "tres-per-job",
     "Comment",
 )
 _RELEASED = (
