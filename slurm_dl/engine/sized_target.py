@@ -89,8 +89,7 @@ def choose_sizes(
         free.take(row, float(sizes.gpus[i]), free.held(row))
     rows = to_serve(snap, ranked, stays, barred)
     wants = least if size is None else _bounded(snap, sizes, size, movable.may_grow)
-    served, chosen = stays.tolist(), [AS_ASKED] * len(stays)
-    kind = [free.held(row) for row in served]
+    served = [(row, AS_ASKED, free.held(row)) for row in stays.tolist()]
     for row, asked in zip(rows.tolist(), wants[rows].tolist(), strict=True):
         if row in kept:
             free.take(row, -float(sizes.gpus[kept[row]]), free.held(row))
@@ -105,17 +104,10 @@ def choose_sizes(
             got, on = kept[row], free.held(row)
         kept.pop(row, None)
         free.take(row, float(jobs.gpus[row] if got == AS_ASKED else sizes.gpus[got]), on)
-        served.append(row)
-        chosen.append(got)
-        kind.append(on)
-    kind += [free.held(row) for row in kept]
-    served += kept.keys()
-    chosen += kept.values()
-    found = Chosen(
-        np.array(served, dtype=np.int64),
-        np.array(chosen, dtype=np.int32),
-        np.array(kind, dtype=np.int16),
-    )
+        served.append((row, got, on))
+    served += [(row, got, free.held(row)) for row, got in kept.items()]
+    row_, got_, on_ = np.array(served, dtype=np.int64).reshape(-1, 3).T
+    found = Chosen(row_, got_.astype(np.int32), on_.astype(np.int16))
     if size is None:
         more = found.rows[len(stays) :], found.size[len(stays) :]
         found.size[len(stays) :] = _grown(snap, *more, free.left[-1] + SLACK_GPUS, movable.may_grow)
@@ -386,8 +378,8 @@ class _Steady:
         """Seconds that size and type save the job, below 0 if it loses some."""
         now = self._speed(at, int(self._now[at]), int(self._on[at]))
         then = self._speed(at, size, kind)
-        if not now:
-            return np.inf  # It cannot stay.
+        if not now or not then:
+            return -np.inf if now else np.inf  # It cannot stay as it is, or as it would be.
         part = 1 / now - 1 / then
         # Of endless time, too, equal speeds save nothing.
         return float(self._left_s[at]) * part if part else 0.0

@@ -273,6 +273,28 @@ def test_gpus_without_a_type_name_are_of_no_other_type(pinned: list[int], *, giv
     assert (sizes[1], sizes[2]) == ((11, 1), (19, 0))
 
 
+def test_a_job_shrinks_to_a_size_of_no_speed_if_it_has_no_other() -> None:
+    """Job 1 keeps 2 of 4 GPUs, of the only type, in which nobody knows it to run."""
+    sizes = dataclasses.replace(
+        sizes_of({0: CURVE[1:]}), on_type=np.array([[0.0, 0.0], [1.6, 0.0]])
+    )
+    snap = snapshot(
+        [running(1, 4), waiting(2, 2)],
+        nodes=((4, 0), (0, 1)),
+        types=TYPES[:2],
+        setup_s=np.ones(2),
+        sizes=sizes,
+    )
+
+    found = choose_sizes(
+        snap, np.arange(2), np.array([0]), np.array([0, AS_ASKED], dtype=np.int32),
+        skips=True, steadiness=1.0, movable=Movable(giving=np.array([0])),
+        kinds=np.zeros(2, dtype=np.int16),
+    )  # fmt: skip
+
+    assert list(zip(*found, strict=True)) == [(0, 0, 0), (1, AS_ASKED, 0)]
+
+
 @pytest.mark.parametrize("expand", [False, True])
 def test_types_of_gpus_come_before_sizes(*, expand: bool) -> None:
     """With speeds by type, jobs are served on types, at the size that they ask for."""
