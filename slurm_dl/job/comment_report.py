@@ -243,7 +243,7 @@ def _rounded(number: float) -> float:
 
 
 def _progress(run_dir: Path, run: RunId) -> dict[str, Any]:
-    """What the script last reported in *run*; empty if nothing."""
+    """Content of the last report of the script in *run*; empty if there is none."""
     content = _content(run_dir / PROGRESS_FILE)
     return content if content.get("restart") == run.restart else {}
 
