@@ -8,7 +8,7 @@ its own, or its type, for less than its restart costs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,7 +79,7 @@ def choose_sizes(
     assert sizes is not None  # noqa: S101 - callers ask first
     pinned = pinned[jobs.gpus[pinned] > 0]
     stays = pinned[~is_in(pinned, movable.giving)]
-    free = _FreeGpus(snap, pool) if kinds is None else _FreeGpusByType(snap, pool, kinds)
+    free = _FreeGpus(snap, pool, kinds)
     for row in stays.tolist():
         free.take(row, float(jobs.gpus[row]), free.held(row))
     least = _least(sizes, len(jobs))
@@ -89,8 +89,7 @@ def choose_sizes(
         free.take(row, float(sizes.gpus[i]), free.held(row))
     rows = to_serve(snap, ranked, stays, barred)
     wants = least if size is None else _bounded(snap, sizes, size, movable.may_grow)
-    served, chosen = stays.tolist(), [AS_ASKED] * len(stays)
-    kind = [free.held(row) for row in served]
+    served = [(row, AS_ASKED, free.held(row)) for row in stays.tolist()]
     for row, asked in zip(rows.tolist(), wants[rows].tolist(), strict=True):
         if row in kept:
             free.take(row, -float(sizes.gpus[kept[row]]), free.held(row))
@@ -105,106 +104,84 @@ def choose_sizes(
             got, on = kept[row], free.held(row)
         kept.pop(row, None)
         free.take(row, float(jobs.gpus[row] if got == AS_ASKED else sizes.gpus[got]), on)
-        served.append(row)
-        chosen.append(got)
-        kind.append(on)
-    kind += [free.held(row) for row in kept]
-    served += kept.keys()
-    chosen += kept.values()
-    found = Chosen(
-        np.array(served, dtype=np.int64),
-        np.array(chosen, dtype=np.int32),
-        np.array(kind, dtype=np.int16),
-    )
+        served.append((row, got, on))
+    served += [(row, got, free.held(row)) for row, got in kept.items()]
+    row_, got_, on_ = np.array(served, dtype=np.int64).reshape(-1, 3).T
+    found = Chosen(row_, got_.astype(np.int32), on_.astype(np.int16))
     if size is None:
         more = found.rows[len(stays) :], found.size[len(stays) :]
-        found.size[len(stays) :] = _grown(snap, *more, free.total, movable.may_grow)
+        found.size[len(stays) :] = _grown(snap, *more, free.left[-1] + SLACK_GPUS, movable.may_grow)
     return steady(snap, found, steadiness=steadiness, capacity=free.capacity)
 
 
 class _FreeGpus:
-    """GPUs that are left: in all and, where jobs ask for types, of each."""
+    """GPUs of each type that are left and, last, which -1 names, those of any.
 
-    def __init__(self, snap: Snapshot, pool: PartitionPool) -> None:
-        self._holds, self._type = snap.jobs.gpus, snap.jobs.gpu_type
-        self.capacity = np.array([pool.gpus(snap)])
-        self.total = pool.gpus(snap) + SLACK_GPUS
-        kinds = len(snap.seen.gpu_types)
-        typed = kinds > 1 and bool((self._type >= 0).any())
-        there = snap.seen.nodes.totals(pool.usable(snap), kinds)[1:].tolist() if typed else []
-        self._of_type: list[float] = [gpus + SLACK_GPUS for gpus in there]
+    Where the policy says who is to have which type, those without a type name are of any; they are
+    not bounded.
+    """
 
-    def held(self, row: int) -> int:  # noqa: ARG002 - types are not told apart
-        """The type that the job at *row* holds: -1, any."""
-        return -1
-
-    def take(self, row: int, gpus: float, kind: int) -> None:  # noqa: ARG002 - see `held`
-        """Give them to the job at *row*."""
-        self.total -= gpus
-        if self._of_type and self._type[row] >= 0:
-            self._of_type[self._type[row]] -= gpus
-
-    def largest(self, sizes: Sizes, row: int, asked: int) -> tuple[int, int]:
-        """The largest size of the job up to *asked* that fits, and its type; `NOT_NOW`: none."""
-        typed = self._of_type and self._type[row] >= 0
-        most = min(self.total, self._of_type[self._type[row]]) if typed else self.total
-        if asked == AS_ASKED:
-            return (AS_ASKED if self._holds[row] <= most else NOT_NOW), -1
-        smaller = range(max(asked, sizes.of(row).start), sizes.of(row).start - 1, -1)
-        return next((i for i in smaller if sizes.gpus[i] <= most), NOT_NOW), -1
-
-
-class _FreeGpusByType:
-    """GPUs of each type that are left, where the policy says who is to have which."""
-
-    def __init__(self, snap: Snapshot, pool: PartitionPool, kinds: I16) -> None:
-        self._holds, self._wants, self._held = snap.jobs.gpus, kinds, _types_held(snap)
-        self._rates = rates_of(snap)
-        self.capacity = gpus_by_type(snap, pool.nodes)
-        self._free: list[float] = self.capacity.tolist()
-
-    @property
-    def total(self) -> float:
-        """GPUs that are left in all."""
-        return sum(self._free)
+    def __init__(self, snap: Snapshot, pool: PartitionPool, kinds: I16 | None) -> None:
+        any_: I16 = np.full(len(snap.jobs), -1, dtype=np.int16)
+        self._snap = snap
+        self._wants = any_ if kinds is None else kinds
+        self._held = any_ if kinds is None else type_held(snap.seen, snap.on_type)
+        # Where types are not told apart, jobs may ask for one of several.
+        asks = kinds is None and len(snap.seen.gpu_types) > 1
+        self._asks = snap.jobs.gpu_type if asks else any_
+        self._rates = None if kinds is None else rates_of(snap)
+        self.capacity = np.append(
+            gpus_by_type(snap, pool.nodes), pool.gpus(snap) if kinds is None else np.inf
+        )
+        self.left: list[float] = self.capacity.tolist()
 
     def held(self, row: int) -> int:
-        """The type that the job at *row* holds."""
+        """The type that the job at *row* holds; -1: any."""
         return int(self._held[row])
 
-    def take(self, row: int, gpus: float, kind: int) -> None:  # noqa: ARG002 - as `_FreeGpus`
+    def take(self, row: int, gpus: float, kind: int) -> None:
         """Give so many of type *kind* to the job at *row*."""
-        if kind >= 0:
-            self._free[kind] -= gpus
+        for one in {kind, int(self._asks[row])}:
+            self.left[one] -= gpus
 
     def largest(self, sizes: Sizes, row: int, asked: int) -> tuple[int, int]:
-        """As `_FreeGpus.largest`: on the type that is asked, else the one it holds, else others."""
-        smaller = range(max(asked, sizes.of(row).start), sizes.of(row).start - 1, -1)
-        rate = self._rates[row] if asked == AS_ASKED else speeds_on(sizes, asked, self._rates[row])
-        others = np.argsort(-rate, kind="stable").tolist()
-        first = [k for k in (int(self._wants[row]), self.held(row)) if k >= 0]
-        for kind in dict.fromkeys([*first, *others]):
-            if asked == AS_ASKED:
-                if rate[kind] > 0 and self._holds[row] <= self._free[kind] + SLACK_GPUS:
-                    return AS_ASKED, kind
-                continue
-            for i in smaller:
-                fits = sizes.gpus[i] <= self._free[kind] + SLACK_GPUS
-                if fits and speeds_on(sizes, i, self._rates[row])[kind] > 0:
+        """The largest size of the job up to *asked* that fits, and its type; `NOT_NOW`: none.
+
+        On the type that is asked, else the one it holds, else others.
+        """
+        down, asks = sizes.down_from(row, asked), int(self._asks[row])
+        for kind in self._kinds(row, down[0]):
+            most = min(self.left[kind], self.left[asks]) + SLACK_GPUS
+            for i in down:
+                gpus = self._snap.jobs.gpus[row] if i == AS_ASKED else sizes.gpus[i]
+                if gpus <= most and speed_on(self._snap, self._rates, row, i, kind) > 0:
                     return i, kind
         return NOT_NOW, -1
 
+    def _kinds(self, row: int, size: int) -> Iterable[int]:
+        """Types for the job at *row*, the best first."""
+        if self._rates is None:
+            return (-1,)
+        kinds, rates = range(len(self.left) - 1), self._rates
+        others = sorted(kinds, key=lambda kind: -speed_on(self._snap, rates, row, size, kind))
+        first = [k for k in (int(self._wants[row]), self.held(row)) if k >= 0]
+        return dict.fromkeys([*first, *others])
 
-def speeds_on(sizes: Sizes, size: int, rates: F64) -> F64:
-    """``(t,)`` speed of a job in one of its sizes on each type; *rates*: as it is submitted."""
-    if sizes.on_type is None:
-        return np.where(rates > 0, sizes.rate[size], 0.0)
-    found: F64 = np.where(rates > 0, sizes.on_type[size], 0.0)
-    return found
 
+def speed_on(snap: Snapshot, rates: F64 | None, row: int, size: int, kind: int) -> float:
+    """Speed of the job at *row* in a size on a type of GPUs; 0 where it cannot run.
 
-def _types_held(snap: Snapshot) -> I16:
-    return type_held(snap.seen, snap.on_type)
+    Args:
+        rates: See `rates_of`; None: types are not told apart.
+        kind: -1: any type, or one without a name.
+    """
+    sizes = snap.sizes
+    there = 1.0 if rates is None or kind < 0 else float(rates[row, kind])
+    if sizes is None or size == AS_ASKED or not there > 0:
+        return there
+    return float(
+        sizes.rate[size] if sizes.on_type is None or kind < 0 else sizes.on_type[size, kind]
+    )
 
 
 def _bounded(snap: Snapshot, sizes: Sizes, size: I32, may_grow: Bool | None) -> I32:
@@ -255,7 +232,7 @@ def steady(snap: Snapshot, wanted: Chosen, *, steadiness: float, capacity: F64) 
     than the jobs that give lose, and *steadiness* restarts of all of them.
 
     Args:
-        capacity: ``(t,)`` GPUs of each type; ``(1,)`` of the pool where types are not told apart.
+        capacity: ``(t + 1,)`` GPUs of each type, and of any, the kind -1.
     """
     return _Steady(snap, wanted, steadiness, capacity).chosen() if steadiness > 0 else wanted
 
@@ -276,15 +253,13 @@ class _Steady:
     def __init__(self, snap: Snapshot, wanted: Chosen, steadiness: float, capacity: F64) -> None:
         jobs, sizes, rows = snap.jobs, snap.sizes, wanted.rows
         assert sizes is not None  # noqa: S101 - callers ask first
-        self._sizes, self._rows, self._wanted = sizes, rows, wanted
+        self._snap, self._sizes, self._rows, self._wanted = snap, sizes, rows, wanted
         self._holds = jobs.gpus[rows]
-        by_type = bool((wanted.kind >= 0).any())
+        self._to, runs = wanted.kind, jobs.state[rows] != PENDING
+        by_type = bool((self._to >= 0).any())
         self._rates = rates_of(snap) if by_type else None
-        runs = jobs.state[rows] != PENDING
-        # One pool is one type.
-        self._to = wanted.kind.astype(np.int64) if by_type else np.zeros(len(rows), dtype=np.int64)
-        held = _types_held(snap)[rows] if by_type else self._to
-        self._on = np.where(runs & (held >= 0), held, self._to)
+        held = type_held(snap.seen, snap.on_type)[rows] if by_type else self._to
+        self._on = np.where(runs, held, self._to)
         self._now = wanted.size.copy()
         self._left_s = snap.left_s[rows]
         restart_s = np.zeros(len(rows)) if snap.setup_s is None else snap.setup_s[rows]
@@ -311,7 +286,9 @@ class _Steady:
 
     def chosen(self) -> Chosen:
         """The sizes, and the types."""
-        while (short := int(self._free.argmin())) >= 0 and self._free[short] < -SLACK_GPUS:
+        # As -1 is the last.
+        kinds = range(-1, len(self._free) - 1)
+        while self._free[short := min(kinds, key=self._free.__getitem__)] < -SLACK_GPUS:
             given = self._given(-float(self._free[short]), short)
             if not given:
                 break
@@ -322,8 +299,7 @@ class _Steady:
             for size in range(self._end(at), self._least_growth(at), -1):
                 if self._grow(at, size):
                     break
-        kind = self._on.astype(np.int16) if self._rates is not None else self._wanted.kind
-        return Chosen(self._rows, self._now, kind)
+        return Chosen(self._rows, self._now, self._on)
 
     def _end(self, at: int) -> int:
         return int(self._wanted.size[at])
@@ -396,17 +372,14 @@ class _Steady:
         return _Offer(at, size, kind, frees, costs_s)
 
     def _speed(self, at: int, size: int, kind: int) -> float:
-        if self._rates is None:
-            return float(self._sizes.rate[size])
-        rates = self._rates[self._rows[at]]
-        return float((rates if size == AS_ASKED else speeds_on(self._sizes, size, rates))[kind])
+        return speed_on(self._snap, self._rates, int(self._rows[at]), size, kind)
 
     def _saves_s(self, at: int, size: int, kind: int) -> float:
         """Seconds that size and type save the job, below 0 if it loses some."""
         now = self._speed(at, int(self._now[at]), int(self._on[at]))
         then = self._speed(at, size, kind)
-        if not now:
-            return np.inf  # It cannot stay.
+        if not now or not then:
+            return -np.inf if now else np.inf  # It cannot stay as it is, or as it would be.
         part = 1 / now - 1 / then
         # Of endless time, too, equal speeds save nothing.
         return float(self._left_s[at]) * part if part else 0.0

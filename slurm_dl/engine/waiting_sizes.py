@@ -31,7 +31,7 @@ from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import NO_HISTORY, SIZE, SizeHistory, Sizes, size_histories, size_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.step_report import StepTime
-from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
 HOPELESS = frozenset({int(Held.LIMIT), int(Held.UNAVAILABLE)})
@@ -73,6 +73,13 @@ def at_shapes(snap: Snapshot, shapes: Mapping[int, Shape]) -> Snapshot:
         columns["cpus"][row] = shape.nodes * max(1, math.ceil(cpus * shape.gpus_per_node))
         columns["mem_mb"][row] = shape.nodes * math.ceil(mem_mb * shape.gpus_per_node)
     return snap.with_jobs(**columns)
+
+
+def need_in(snap: Snapshot, row: int, size: int) -> ResourceRequest:
+    """Request of the job at *row* in one of its sizes, or as it is."""
+    sizes = snap.sizes
+    shapes = {} if sizes is None or size < 0 else {row: shape_of(sizes, size)}
+    return ResourceRequests(at_shapes(snap, shapes)).of(row)
 
 
 def at_least_sizes(snap: Snapshot) -> Snapshot:
@@ -126,24 +133,19 @@ def waiting_shapes(
     for row in rows.tolist():
         if JobId(int(snap.jobs.job_id[row])) in busy:
             continue
-        if size[row] < 0:
-            need = narrowed(needs.of(row), types(row))
-            nodes = room.place(need, within=open_)
-            stuck |= nodes is None
-            if nodes is not None:
-                room.take(need, nodes)
-            continue
-        found[row] = shape_of(sizes, int(size[row]))
-        for i in range(int(size[row]), sizes.of(row).start - 1, -1):
-            need = ResourceRequests(at_shapes(snap, {row: shape_of(sizes, i)})).of(row)
+        got = int(size[row])
+        for i in sizes.down_from(row, got):
+            need = needs.of(row) if i < 0 else need_in(snap, row, i)
             need = narrowed(need, types(row))
             nodes = room.place(need, within=open_)
             if nodes is not None:
                 room.take(need, nodes)
-                found[row] = shape_of(sizes, i)
+                got = i
                 break
         else:
             stuck = True
+        if got >= 0:
+            found[row] = shape_of(sizes, got)
     return found, stuck
 
 

@@ -91,11 +91,8 @@ def fit(steps: Sequence[StepTime]) -> Throughput:
         for start in (seen.start(gamma) for gamma in _STARTS)
     ]
     best = min(tries, key=lambda tried: float(tried.fun)).x * seen.unit_s
-    if not seen.shown[4]:
-        best[4] = best[2]
-    if not seen.shown[5]:
-        best[5] = best[3]
-    return Throughput(*map(float, best))
+    best[4:6] = np.where(seen.shown[4:6], best[4:6], best[2:4])
+    return Throughput(*best.tolist())
 
 
 class _Seen:
@@ -111,14 +108,12 @@ class _Seen:
         typical, batch = float(np.exp(self.log_step.mean())), float(self.local.mean())
         pass_s = np.where(self.timed, passes, step_s / (1 + self.more))
         self.half = float(pass_s.mean()) / 2 / typical
-        across, more = self.nodes > 1, self.gpus > 2  # noqa: PLR2004 - two make one round
+        across, beyond = self.nodes > 1, np.maximum(self.gpus - 2, 0)
         inside = ~across & (self.gpus > 1)
-        self.shown = (
-            len(np.unique(self.local)) > 1,
-            True,
-            *(bool(rows.any()) for rows in (inside, inside & more, across, across & more)),
-            bool((inside | across).any()),
-        )
+        # What a_r, b_r, a_n and b_n are multiplied by.
+        self.sync = np.array([inside, inside * beyond, across, across * beyond])
+        shown = [bool(row.any()) for row in self.sync]
+        self.shown = (len(np.unique(self.local)) > 1, True, *shown, any(shown))
         rounds = max(1.0, float(self.gpus.max()))
         # b_g is a typical step for a typical batch, b_r and b_n one for the most GPUs.
         self.unit_s = typical / np.array([1, batch, 1, rounds, 1, rounds, typical])
@@ -147,15 +142,12 @@ class _Seen:
         d_x = (x / both) ** (gamma - 1) + self.more
         d_y = np.where(y > 0, y / both, 0.0) ** (gamma - 1)
         d_gamma = both * (p * np.log(np.maximum(p, _TINY)) + q * np.log(np.maximum(q, _TINY)))
-        across, beyond = self.nodes > 1, np.maximum(self.gpus - 2, 0)
-        inside = ~across & (self.gpus > 1)
-        ones = np.ones_like(x)
-        rows = [d_x, d_x * self.local, d_y * inside, d_y * inside * beyond]
-        rows += [d_y * across, d_y * across * beyond, d_gamma / gamma**2]
+        rows = [d_x, d_x * self.local, *(d_y * self.sync), d_gamma / gamma**2]
         off, slope = _mean_square(np.log(step) - self.log_step, np.array(rows) / step)
         if self.timed.any():
-            at, nothing = self.timed, np.zeros((5, int(self.timed.sum())))
-            alone = np.array([ones[at], self.local[at], *nothing]) / x[at]
+            at = self.timed
+            alone = np.zeros((7, int(at.sum())))
+            alone[:2] = 1 / x[at], self.local[at] / x[at]
             more, slope_more = _mean_square(np.log(x[at]) - self.log_pass, alone)
             off, slope = off + more, slope + slope_more
         growth = np.array([0, 0, 0, theta[3], 0, theta[5], 0])

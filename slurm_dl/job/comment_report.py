@@ -123,12 +123,14 @@ class CommentReport:
         value = self._kind.read(self._run_dir, run)
         if value is not None and self._kind.between is not None:
             value = self._of_stretch(value, self._kind.between, now_s)
-        if value is None or not self._is_news(value):
+        is_first = self._told is None
+        if value is None or not (is_first or self._kind.is_news(value, self._told)):
             return
         if self._kind.between is None:
             self._next_s = now_s + self._every_s
         try:
-            if self._told is None and self._kind.only_opted_in and self._is_spared():
+            asks = is_first and self._kind.only_opted_in
+            if asks and lacks_contract(self._controller.standing().comment):
                 self._next_s = math.inf
                 return
             told = self._controller.report(self._kind.key, value)
@@ -141,12 +143,6 @@ class CommentReport:
                 self._next_s = math.inf
             why = "no comment of slurm_dl's, or one that is too long"
             self._log(f"{self._kind.name} is not reported: {why}")
-
-    def _is_news(self, value: Any) -> bool:  # noqa: ANN401 -- what the kind reads
-        return self._told is None or self._kind.is_news(value, self._told)
-
-    def _is_spared(self) -> bool:
-        return lacks_contract(self._controller.standing().comment)
 
     def _of_stretch(
         self, last: Progress, between: Callable[[Progress, Progress], Any], now_s: float
@@ -184,33 +180,29 @@ def last_save_s(run_dir: Path, run: RunId) -> int | None:
 
 def share_done(run_dir: Path, run: RunId) -> float | None:
     """Share of its work, 0 to 1, that the script has reported in *run*; None without a total."""
-    content = _content(run_dir / PROGRESS_FILE)
+    content = _progress(run_dir, run)
     step, total = content.get("step"), content.get("total")
     # The user's script writes the file. The share is below 1 until the last step is done.
     if type(step) is not int or type(total) is not int or step < 0 or total <= 0:
-        return None
-    if content.get("restart") != run.restart:
         return None
     return 1.0 if step >= total else step * _SHARES // total / _SHARES
 
 
 def last_progress(run_dir: Path, run: RunId) -> Progress | None:
     """Last report of the script in *run*."""
-    content = _content(run_dir / PROGRESS_FILE)
+    content = _progress(run_dir, run)
     step, time_s = content.get("step"), content.get("time_s")
     # The user's script writes the file: bounds keep out what no float holds.
     if type(step) is not int or not 0 <= step <= _MOST_STEPS:
         return None
     if not isinstance(time_s, (int, float)) or not 0 <= time_s <= _LATEST_S:
         return None
-    if content.get("restart") != run.restart:
-        return None
     return Progress(run.restart, step, float(time_s))
 
 
 def last_part(run_dir: Path, run: RunId) -> Progress | None:
     """Last report of the script in *run*, if it tells how a step is divided."""
-    last, content = last_progress(run_dir, run), _content(run_dir / PROGRESS_FILE)
+    last, content = last_progress(run_dir, run), _progress(run_dir, run)
     part, numbers = content.get("part"), content.get("numbers")
     if last is None or not isinstance(part, list) or len(part) != len(Split._fields):
         return None
@@ -253,6 +245,12 @@ def _is_other_step(new: list[float], told: list[float]) -> bool:
 
 def _rounded(number: float) -> float:
     return float(f"{number:.{_DIGITS}g}")
+
+
+def _progress(run_dir: Path, run: RunId) -> dict[str, Any]:
+    """Content of the last report of the script in *run*; empty if there is none."""
+    content = _content(run_dir / PROGRESS_FILE)
+    return content if content.get("restart") == run.restart else {}
 
 
 def _content(path: Path) -> dict[str, Any]:

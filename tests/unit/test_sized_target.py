@@ -12,7 +12,7 @@ from elastic_jobs import SEEDS, sizes_of, some_elastic
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.settings import Resizing
-from slurm_dl.engine.sized_target import Chosen, choose_sizes, steady
+from slurm_dl.engine.sized_target import Chosen, Movable, choose_sizes, steady
 from slurm_dl.engine.target import EVERYTHING, NOBODY, PartitionPool, Rows
 from slurm_dl.model.jobs import COMPLETING, I32, JobState
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW, Sizes, are_sizes, wanted_gpus
@@ -248,6 +248,51 @@ def test_nobody_gives_gpus_that_another_has_to_give_anyhow() -> None:
     found = steadied(snap, chosen, 8.0, steadiness=10.0)
 
     assert found.tolist() == [1, 8, AS_ASKED]
+
+
+@pytest.mark.parametrize("pinned", [[0], []])
+@pytest.mark.parametrize("gives", [False, True])
+def test_gpus_without_a_type_name_are_of_no_other_type(pinned: list[int], *, gives: bool) -> None:
+    """Job 1 holds such GPUs; the others need not give theirs back, for nobody wants them."""
+    snap = snapshot(
+        [running(1, 8), running(2, 4, gpu_type=1), running(3, 4, gpu_type=0)],
+        nodes=((8, -1), (4, 0), (4, 1)),
+        types=TYPES[:2],
+        setup_s=np.ones(3),
+        sizes=sizes_of({0: FINE, 1: FINE, 2: FINE}),
+    )
+    wants = np.array([0 if gives else AS_ASKED, 9, 17], dtype=np.int32)
+
+    found = choose_sizes(
+        snap, np.array([1, 2, 0]), np.array(pinned, dtype=np.int64), wants,
+        skips=True, steadiness=1.0, movable=Movable(giving=np.array([0] if gives else NOBODY)),
+        kinds=np.array([-1, 1, 0], dtype=np.int16),
+    )  # fmt: skip
+
+    sizes = {row: (size, kind) for row, size, kind in zip(*found, strict=True)}
+    assert (sizes[1], sizes[2]) == ((11, 1), (19, 0))
+
+
+def test_a_job_shrinks_to_a_size_of_no_speed_if_it_has_no_other() -> None:
+    """Job 1 keeps 2 of 4 GPUs, of the only type, in which nobody knows it to run."""
+    sizes = dataclasses.replace(
+        sizes_of({0: CURVE[1:]}), on_type=np.array([[0.0, 0.0], [1.6, 0.0]])
+    )
+    snap = snapshot(
+        [running(1, 4), waiting(2, 2)],
+        nodes=((4, 0), (0, 1)),
+        types=TYPES[:2],
+        setup_s=np.ones(2),
+        sizes=sizes,
+    )
+
+    found = choose_sizes(
+        snap, np.arange(2), np.array([0]), np.array([0, AS_ASKED], dtype=np.int32),
+        skips=True, steadiness=1.0, movable=Movable(giving=np.array([0])),
+        kinds=np.zeros(2, dtype=np.int16),
+    )  # fmt: skip
+
+    assert list(zip(*found, strict=True)) == [(0, 0, 0), (1, AS_ASKED, 0)]
 
 
 @pytest.mark.parametrize("expand", [False, True])

@@ -6,8 +6,10 @@ as soon as all of them have saved. Which jobs are worth it `engine.sized_target.
 
 from __future__ import annotations
 
+import abc
+import functools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
@@ -19,12 +21,95 @@ from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
 from slurm_dl.engine.preemption.surplus import Surplus, is_growing
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.waiting_sizes import at_shapes, shape_of
-from slurm_dl.model.handover import Handover
+from slurm_dl.engine.waiting_sizes import need_in, shape_of
+from slurm_dl.model.handover import Handover, Victim
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import PENDING, is_in
+from slurm_dl.model.jobs import F64, PENDING, Bool, is_in
 from slurm_dl.model.shape import Shape
-from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequest
+
+
+class ReshapeWalk(abc.ABC):
+    """One walk over jobs that change size or type, which fills up the room as it goes.
+
+    Args:
+        under_way: Hand-overs that are under way or begin; their nodes are spoken for.
+    """
+
+    _room: FreeResources
+    _givers: NodeRows  # Rows of jobs that can make room for others
+    _over: Snapshot  # Snapshot in which these hold what they would give
+
+    def __init__(
+        self, context: DecisionContext, under_way: Collection[Handover], settings: Settings
+    ) -> None:
+        snap, self._limits = context.snap, settings.preemption
+        self._context, self._snap, self._settings = context, snap, settings
+        self._under_way, self._found = under_way, list[Handover]()
+        self._busy = {v.run.job_id for h in under_way for v in h.victims}
+        seats = named(snap.seen.nodes, {name for h in under_way for name in h.seats})
+        self._open = snap.seen.nodes.up & ~(sealed_nodes(snap, under_way) | seats)
+        hourly = self._limits.max_gpus_per_hour
+        self._gpus_left = min(hourly or math.inf, self._limits.most_gpus)
+        self._gpus_left -= snap.preempted_gpus_last_hour if hourly else 0.0
+
+    def handovers(self, rows: Iterable[int]) -> list[Handover]:
+        """Hand-overs of the jobs at *rows* for which there is room, as many as may be under way."""
+        for row in rows:
+            if len(self._under_way) + len(self._found) >= self._limits.max_handovers:
+                break
+            self._visit(row)
+        return self._found
+
+    @abc.abstractmethod
+    def _visit(self, row: int) -> None:
+        """Open the hand-over of the job at *row*, if there is room for it."""
+
+    @functools.cached_property
+    def _reluctance(self) -> F64:
+        nobody = np.zeros(len(self._snap.jobs), dtype=np.bool_)
+        return reluctance(self._snap, self._givers, nobody, self._settings)
+
+    def _free(self, rows: NodeRows) -> NodeRows:
+        """Those of *rows* that are in no hand-over."""
+        free: NodeRows = rows[~is_in(self._snap.jobs.job_id[rows], list(self._busy))]
+        return free
+
+    def _victims(
+        self, room: FreeResources, need: ResourceRequest, givers: NodeRows, within: Bool
+    ) -> tuple[int, ...]:
+        """Those of *givers* that together make room for *need*; none if they cannot."""
+        givers = self._free(givers)
+        if not len(givers):
+            return ()
+        chosen = choose_victims(
+            self._over,
+            room,
+            need,
+            candidates=givers,
+            reluctance_gpu_s=self._reluctance,
+            within=within,
+            at_most=self._limits.max_victims,
+        )
+        return () if isinstance(chosen, str) else chosen
+
+    def _begin(self, victims: Sequence[Victim], nodes: NodeRows, seats: NodeRows) -> None:
+        """Open a hand-over that seals *nodes*: reservations of ours never overlap."""
+        snap, name = self._snap, self._snap.seen.nodes.name
+        self._open[nodes] = False
+        self._busy |= {victim.run.job_id for victim in victims}
+        self._found.append(
+            Handover(
+                handover_id=HandoverId(next_id(snap, self._under_way) + len(self._found)),
+                opened_s=snap.now_s,
+                beneficiaries=(),
+                victims=tuple(victims),
+                nodes=tuple(name[n] for n in sorted(nodes.tolist())),
+                purpose="reshape",
+                seats=tuple(name[n] for n in sorted(seats.tolist())),
+            )
+        )
 
 
 def growths(
@@ -35,25 +120,15 @@ def growths(
     Args:
         under_way: Hand-overs that are under way or begin; their nodes are spoken for.
     """
-    snap, surplus, limits = context.snap, context.surplus, settings.preemption
-    rows = is_growing(snap, context.intent)
+    rows = is_growing(context.snap, context.intent)
     rows = rows[is_in(rows, context.movable)]
-    if surplus is None or not len(rows) or not limits.enabled:
+    if context.surplus is None or not len(rows) or not settings.preemption.enabled:
         return []
-    search = _Growth(context, surplus, under_way, settings)
-    found: list[Handover] = []
-    for row in search.by_saving(rows):
-        if len(under_way) + len(found) >= limits.max_handovers:
-            break
-        handover = search.visit(row, HandoverId(next_id(snap, under_way) + len(found)))
-        if handover is not None:
-            found.append(handover)
-    return found
+    walk = _Growth(context, context.surplus, under_way, settings)
+    return walk.handovers(walk.by_saving(rows))
 
 
-class _Growth:
-    """One walk over the jobs that grow, which fills up the room as it goes."""
-
+class _Growth(ReshapeWalk):
     def __init__(
         self,
         context: DecisionContext,
@@ -61,13 +136,10 @@ class _Growth:
         under_way: Collection[Handover],
         settings: Settings,
     ) -> None:
-        snap, intent, candidates = context.snap, context.intent, context.candidates
-        self._snap, self._intent, self._surplus = snap, intent, surplus
+        super().__init__(context, under_way, settings)
+        snap, intent = context.snap, context.intent
+        self._intent, self._surplus, self._over = intent, surplus, surplus.over
         self._types = context.types if settings.placement.steer else anywhere
-        self._limits = settings.preemption
-        seats = named(snap.seen.nodes, {name for h in under_way for name in h.seats})
-        self._open = snap.seen.nodes.up & ~(sealed_nodes(snap, under_way) | seats)
-        self._busy = {v.run.job_id for h in under_way for v in h.victims}
         self._room = surplus.free(snap)
         # Free GPUs that waiting jobs are about to get are not there for others.
         for row in intent.target[snap.jobs.state[intent.target] == PENDING].tolist():
@@ -76,14 +148,8 @@ class _Growth:
             if nodes is not None:
                 self._room.take(need, nodes)
         givers = surplus.wanted[is_in(surplus.wanted, list(surplus.then))]
-        self._givers = givers[is_in(givers, candidates.may)]
-        nobody = np.zeros(len(snap.jobs), dtype=np.bool_)
-        self._reluctance = reluctance(snap, self._givers, nobody, settings)
+        self._givers = givers[is_in(givers, context.candidates.may)]
         self._gives = surplus.given(snap)
-        most = min(self._limits.max_gpus_per_hour or math.inf, self._limits.most_gpus)
-        self._gpus_left = most - (
-            snap.preempted_gpus_last_hour if self._limits.max_gpus_per_hour else 0.0
-        )
 
     def by_saving(self, rows: NodeRows) -> list[int]:
         """*rows*, the job first that saves most time."""
@@ -96,85 +162,50 @@ class _Growth:
             saves[row] = float(self._snap.left_s[row]) * (before - 1 / float(sizes.rate[size[row]]))
         return sorted(saves, key=lambda row: (-saves[row], int(jobs.job_id[row])))
 
-    def visit(self, row: int, handover_id: HandoverId) -> Handover | None:
-        """The hand-over that makes the job at *row* larger, as far as there is room for it."""
+    def _visit(self, row: int) -> None:
+        """Make the job at *row* larger, as far as there is room for it."""
         sizes, size, jobs = self._snap.sizes, self._intent.size, self._snap.jobs
         assert sizes is not None and size is not None  # noqa: S101, PT018 - callers ask first
         on = self._snap.seen.held.nodes_of(row)
         if JobId(int(jobs.job_id[row])) in self._busy or not self._open[on].all():
-            return None
+            return
         room = self._room.copy()
         room.release(self._snap, row)
-        for i in range(int(size[row]), sizes.of(row).start - 1, -1):
+        for i in sizes.down_from(row, int(size[row])):
             if sizes.gpus[i] <= jobs.gpus[row]:
-                return None
-            shape = shape_of(sizes, i)
-            need = ResourceRequests(at_shapes(self._snap, {row: shape})).of(row)
-            need = narrowed(need, self._types(row))
+                return
+            need = narrowed(need_in(self._snap, row, i), self._types(row))
             givers = self._givers_for(room, need)
             if givers is None:
                 continue
             for giver in givers:
-                room.release(self._surplus.over, giver)
+                room.release(self._over, giver)
             nodes = room.place(need, within=self._open)
-            if nodes is None:
-                return None
-            room.take(need, nodes)
-            self._room = room
-            return self._handover(handover_id, row, shape, nodes, givers)
-        return None
+            if nodes is not None:
+                room.take(need, nodes)
+                self._room = room
+                self._grow(row, shape_of(sizes, i), nodes, givers)
+            return
 
     def _givers_for(self, room: FreeResources, need: ResourceRequest) -> tuple[int, ...] | None:
         """Jobs that give what is missing; None: they cannot."""
         if room.place(need, within=self._open) is not None:
             return ()
-        held, ids = self._snap.seen.held, self._snap.jobs.job_id
-        on_sealed = held.job[~self._open[held.node]]
-        givers = self._givers[~is_in(self._givers, on_sealed)]
-        givers = givers[~is_in(ids[givers], list(self._busy))]
-        if not len(givers):
-            return None
-        chosen = choose_victims(
-            self._surplus.over,
-            room,
-            need,
-            candidates=givers,
-            reluctance_gpu_s=self._reluctance,
-            within=self._open,
-            at_most=self._limits.max_victims,
-        )
-        if isinstance(chosen, str) or self._gives[list(chosen)].sum() > self._gpus_left:
-            return None
-        return chosen
+        held = self._snap.seen.held
+        givers = self._givers[~is_in(self._givers, held.job[~self._open[held.node]])]
+        chosen = self._victims(room, need, givers, self._open)
+        few = self._gives[list(chosen)].sum() <= self._gpus_left
+        return chosen if chosen and few else None
 
-    def _handover(
-        self,
-        handover_id: HandoverId,
-        row: int,
-        shape: Shape,
-        nodes: NodeRows,
-        givers: tuple[int, ...],
-    ) -> Handover:
+    def _grow(self, row: int, shape: Shape, nodes: NodeRows, givers: tuple[int, ...]) -> None:
         snap, surplus = self._snap, self._surplus
         self._gpus_left -= float(self._gives[list(givers)].sum())
         kept = [surplus.seats[giver] for giver in givers]
         seats = np.unique(np.concatenate([nodes, *kept]))
         freed = [snap.seen.held.nodes_of(giver).astype(np.int64) for giver in givers]
-        sealed = np.unique(np.concatenate([seats, *freed]))
-        self._open[sealed] = False
-        names = snap.seen.nodes.name
-        victims = [victim_of(snap, row, shape)]
-        victims += [
+        victims = [
             victim_of(snap, giver, surplus.then[giver], surplus.stays(snap, giver))
             for giver in givers
         ]
-        self._busy |= {victim.run.job_id for victim in victims}
-        return Handover(
-            handover_id=handover_id,
-            opened_s=snap.now_s,
-            beneficiaries=(),
-            victims=tuple(victims),
-            nodes=tuple(names[n] for n in sealed.tolist()),
-            purpose="reshape",
-            seats=tuple(names[n] for n in seats.tolist()),
-        )
+        sealed = np.unique(np.concatenate([seats, *freed]))
+        self._begin([victim_of(snap, row, shape), *victims], sealed, seats)

@@ -201,7 +201,7 @@ def _keeps(snap: Snapshot, sizes: Sizes, row: int, largest: int) -> tuple[Shape,
         return None
     held = snap.seen.held
     lo, hi = np.searchsorted(held.job, [row, row + 1])
-    for i in range(largest, sizes.of(row).start - 1, -1):
+    for i in sizes.down_from(row, largest):
         shape = shape_of(sizes, i)
         if shape.gpus >= snap.jobs.gpus[row]:
             continue

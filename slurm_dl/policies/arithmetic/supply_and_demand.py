@@ -43,11 +43,11 @@ def rates_of(snap: Snapshot) -> F64:
     others = np.arange(kinds) != jobs.gpu_type[asks, None]
     rates[asks] = np.where(others, 0.0, rates[asks])
     if seen.choices and kinds > 1:
-        row_of = jobs.rows
+        row_of, has = jobs.rows, _types_on(seen)
         for job_id, nodes in seen.choices.items():
             row = row_of.get(JobId(job_id))
             if row is not None:
-                rates[row, ~_types_on(seen)[nodes].any(axis=0)] = 0.0
+                rates[row, ~has[nodes].any(axis=0)] = 0.0
     return rates
 
 
