@@ -37,6 +37,7 @@ _SHARES = 1000
 _DIGITS = 4
 _MOST_STEPS = 2**53
 _MOST_SAMPLES = 10**9
+_MOST_NOISE = 1e12  # The scheduler believes no more
 
 
 class Progress(NamedTuple):
@@ -155,7 +156,10 @@ class CommentReport:
         if self._since is not None and last.noise is None:
             last = last._replace(noise=self._since.noise)
         # It begins with the first report: what comes before is start-up, or steps of another size.
-        if self._since is None or last.part != self._since.part:
+        # A script may count its steps anew, and a clock may be set back.
+        since = self._since or last
+        is_back = min(last.step - since.step, last.time_s - since.time_s) < 0
+        if self._since is None or last.part != since.part or is_back:
             self._since = last
         if now_s < self._tell_s:
             return None
@@ -236,7 +240,7 @@ def steps_between(first: Progress, last: Progress) -> list[float] | None:
     part, steps, seconds = last.part, last.step - first.step, last.time_s - first.time_s
     if part is None or rate_between(first, last) is None:
         return None
-    times = _rounded(seconds / steps), _rounded(last.noise or 0.0)
+    times = _rounded(seconds / steps), _rounded(min(last.noise or 0.0, _MOST_NOISE))
     limits = part.first, part.most, part.least_local, part.most_local
     return [last.restart, part.gpus, part.local_batch, part.passes, *times, *limits]
 
