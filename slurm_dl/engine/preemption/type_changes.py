@@ -197,6 +197,8 @@ class _TypeChanges:
     ) -> Handover:
         snap = self._snap
         self._open[nodes] = False  # Two reservations of ours never overlap.
+        for giver in givers:  # What else they free is there only once they have stopped.
+            self._open[snap.seen.held.nodes_of(giver)] = False
         names = tuple(snap.seen.nodes.name[n] for n in sorted(nodes.tolist()))
         victims = (victim_of(snap, row, shape), *(victim_of(snap, giver) for giver in givers))
         self._busy |= {victim.run.job_id for victim in victims}
