@@ -24,15 +24,7 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
-from slurm_dl.model.plan import (
-    Action,
-    Attach,
-    MarkGone,
-    OpenHandover,
-    Requeue,
-    Reserve,
-    Signal,
-)
+from slurm_dl.model.plan import Action, Attach, MarkGone, OpenHandover, Requeue, Reserve, Signal
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import BestFit
@@ -321,9 +313,7 @@ WHATS = ("cancels", "fails", "requeues", "recants", "n1", "n2", "daemon")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "at", [OpenHandover, Signal, Requeue, MarkGone, Attach], ids=lambda at: at.__name__
-)
+@pytest.mark.parametrize("at", [OpenHandover, Signal, Requeue, MarkGone, Attach])
 @pytest.mark.parametrize("what", WHATS)
 @pytest.mark.parametrize("is_giver", [False, True])
 def test_an_exchange_goes_wrong_at_a_step(at: type[Action], what: str, *, is_giver: bool) -> None:
@@ -363,22 +353,17 @@ def test_an_exchange_goes_wrong_at_a_step(at: type[Action], what: str, *, is_giv
 
 def test_nodes_that_come_free_by_one_exchange_are_no_room_for_another() -> None:
     """The giver holds two fast nodes, of which the first job that moves needs one."""
-    rows = [running(1, 2), running(2, 2), running(3, 4, n_nodes=2)]
-    held = {1: {0: 2.0}, 2: {1: 2.0}, 3: {3: 2.0, 4: 2.0}}
-    seen = observed(
-        rows, nodes=(2,) * 5, held=held, opted_in=(1, 2, 3),
-        columns={"gpu_type": (SLOW, SLOW, SLOW, FAST, FAST)},
-    )  # fmt: skip
     sizes = dataclasses.replace(
-        sizes_of({0: ((2.0, 1.0),), 1: ((2.0, 1.0),), 2: ((4.0, 1.0),)}),
+        sizes_of({0: ((4.0, 1.0),), 1: ((4.0, 1.0),), 2: ((8.0, 1.0),)}),
         nodes=np.array([1, 1, 2], dtype=np.int32),
         on_type=np.array([[1.0, 4.0], [1.0, 3.9], [1.0, 1.1]]),
     )
-    snap = dataclasses.replace(
-        snapshot(seen, rates=np.array(sizes.on_type), sizes=sizes),
-        left_s=np.full(3, 50_000.0),
-        setup_s=np.full(3, 10.0),
-    )
+    snap = snapshot_of(
+        [running(1, 4), running(2, 4), running(3, 8, n_nodes=2)],
+        {1: {0: 4.0}, 2: {1: 4.0}, 3: {3: 4.0, 4: 4.0}},
+        kinds=(SLOW, SLOW, SLOW, FAST, FAST), opted_in=(1, 2, 3), left_s=50_000.0,
+        sizes=sizes, setup_s=np.full(3, 10.0),
+    )  # fmt: skip
     opened = [a.handover for a in decide(snap, Sia(), CHANGING).actions if is_opened(a)]
 
     assert [[v.run.job_id for v in h.victims] for h in opened] == [[1, 3]]
