@@ -292,9 +292,10 @@ def _new_steps(
     """Steps that running jobs whose batch adapts report of the size they hold, if they are new.
 
     A fit takes up to 0.1 s, and a report can be changed at any time: `_MOST_FITS` of them count,
-    those of the jobs of which least is known. The others do next time.
+    first those of new configurations, and of the jobs of which least is known. The others do next
+    time.
     """
-    jobs, found = snap.jobs, list[tuple[int, int, StepTime]]()
+    jobs, found = snap.jobs, list[tuple[tuple[bool, int], int, StepTime]]()
     kinds: I16 | None = None
     for row in rows:
         job_id = JobId(int(jobs.job_id[row]))
@@ -316,7 +317,8 @@ def _new_steps(
         )
         known = histories.get(job_id, NO_HISTORY).steps
         if step not in known:
-            found.append((len(known), row, step))
+            again = any(step.configuration == s.configuration for s in known)
+            found.append(((again, len(known)), row, step))
     return {row: step for _, row, step in heapq.nsmallest(_MOST_FITS, found, key=lambda f: f[:2])}
 
 

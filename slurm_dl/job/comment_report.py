@@ -37,6 +37,7 @@ _SHARES = 1000
 _DIGITS = 4
 _MOST_STEPS = 2**53
 _MOST_SAMPLES = 10**9
+_MOST_NOISE = 1e12  # The scheduler believes no more
 
 
 class Progress(NamedTuple):
@@ -152,8 +153,11 @@ class CommentReport:
         if self._since is not None and last.noise is None:
             last = last._replace(noise=self._since.noise)
         # It begins with the first report: what comes before is start-up, or steps of another size.
+        # A script may count its steps anew, and a clock may be set back.
         since = self._since or last
-        if self._since is None or (last.part, last.part_step) != (since.part, since.part_step):
+        is_back = min(last.step - since.step, last.time_s - since.time_s) < 0
+        is_other = (last.part, last.part_step) != (since.part, since.part_step)
+        if self._since is None or is_other or is_back:
             self._since = since = last
         if now_s < self._tell_s:
             return None
@@ -233,7 +237,7 @@ def steps_between(first: Progress, last: Progress) -> list[float] | None:
     part, steps, seconds = last.part, last.step - first.step, last.time_s - first.time_s
     if part is None or rate_between(first, last) is None:
         return None
-    times = _rounded(seconds / steps), _rounded(last.noise or 0.0)
+    times = _rounded(seconds / steps), _rounded(min(last.noise or 0.0, _MOST_NOISE))
     limits = part.first, part.most, part.least_local, part.most_local
     return [last.restart, part.gpus, part.local_batch, part.passes, *times, *limits]
 

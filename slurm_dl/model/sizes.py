@@ -122,7 +122,7 @@ def are_sizes(size: I32, sizes: Sizes | None) -> bool:
 
 
 SIZE: Final = "size"  # Kind of the entries, by job id
-_PARAMETERS: Final = 7  # Of `estimates.goodput.Throughput`
+_PARAMETERS: Final = 7  # Of `estimates.goodput.Throughput`; b_g and gamma are above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ def size_histories(booked: Iterable[Entry]) -> dict[JobId, SizeHistory]:
     for key, body in of_kind(booked, SIZE).items():
         try:
             found[JobId(int(key))] = _history(body)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
     return found
 
@@ -222,7 +222,8 @@ def _history(body: Any) -> SizeHistory:  # noqa: ANN401 - JSON
     asked = body.get("asked")
     steps = tuple(StepTime(*step) for step in body.get("steps", ()))
     throughput = tuple(map(float, body.get("throughput", ())))
-    if len(throughput) != (_PARAMETERS if steps else 0):
+    damaged = not all(0 <= value < np.inf for value in throughput) or 0 in throughput[1::5]
+    if damaged or len(throughput) != (_PARAMETERS if steps else 0):
         msg = f"no parameters of a throughput: {throughput}"
         raise ValueError(msg)
     return SizeHistory(

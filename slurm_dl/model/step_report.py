@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, Self
 
 MOST_PASSES: Final = 1024  # Passes of a step
 MOST_STEPS: Final = 32  # Configurations that are kept of one job
-_LARGEST: Final = 10**9  # GPUs and samples
+_LARGEST: Final = 10**9  # GPUs, samples and seconds
 _STEP_S: Final = (1e-6, 1e6)
 _MOST_NOISE: Final = 1e12
 
@@ -31,11 +30,11 @@ class StepTime:
 
     def __post_init__(self) -> None:
         times = self.local_batch, self.step_s, self.step_s if self.pass_s is None else self.pass_s
-        if not (1 <= self.nodes <= self.gpus and 0 <= self.more < MOST_PASSES):
+        if not (1 <= self.nodes <= self.gpus <= _LARGEST and 0 <= self.more < MOST_PASSES):
             msg = f"no such step: {self.gpus} GPUs, {self.nodes} nodes, {self.more} more passes"
             raise ValueError(msg)
-        if not all(0 < value < math.inf for value in times):
-            msg = f"batch and seconds of a step must be above 0 (got {times})"
+        if not all(1 / _LARGEST <= value <= _LARGEST for value in times):
+            msg = f"batch and seconds of a step must be above 0, and at most 1e9 (got {times})"
             raise ValueError(msg)
 
     @property

@@ -11,6 +11,7 @@ from comment_keeper import RUN, CommentKeeper
 
 from slurm_dl.job.comment_report import STEPS, CommentReport
 from slurm_dl.job.run_files import PROGRESS_FILE
+from slurm_dl.model.step_report import StepReport
 
 PART = [4, 16, 1, 64, 64, 512, 8, 32]
 LIMITS = PART[4:]
@@ -99,6 +100,17 @@ def test_a_command_that_starts_again_begins_a_stretch(tmp_path: Path) -> None:
     assert training.told() is None
     expected = [2, 4, 16, 1, 1.5, 0.0, *LIMITS]
     assert training.goes(450, step_s=1.5, part=PART, noise=None) == expected
+
+
+def test_a_script_that_counts_its_steps_anew_is_heard_again(tmp_path: Path) -> None:
+    """And a noise that is larger than the scheduler believes is the largest that it does."""
+    training = Adapting(tmp_path)
+    training.goes(600, step_s=0.5, part=PART)
+    training.step = 0
+    words = training.goes(900, step_s=1.5, part=PART, noise=1e15)
+
+    assert words == [2, 4, 16, 1, 1.5, 1e12, *LIMITS]
+    assert StepReport.of(words).noise == 1e12
 
 
 HUGE = 10**400

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -182,7 +183,33 @@ def test_so_many_reports_count_at_once_and_the_others_next() -> None:
     assert histories[JobId(1)].steps[-1].step_s == 2.1
 
 
-@pytest.mark.parametrize("change", [{"throughput": []}, {"throughput": [1.0]}, {"steps": [[1]]}])
+def test_a_new_configuration_comes_before_new_times_of_old_ones() -> None:
+    """Twelve jobs of which less is known tell another time at each look."""
+    loud, known = with_step(OLD, SEEN), with_step(KNOWS, replace(SEEN, more=1))
+    claims = {
+        JobId(j): Claim(sizes=SIZES, batch="adapt", steps=replace(REPORT, step_s=j))
+        for j in range(1, 14)
+    }
+    claims[JobId(13)] = replace(claims[JobId(13)], steps=replace(REPORT, passes=3))
+    rows, held = [build.running(j, 2) for j in claims], {j: {j // 4: 2.0} for j in claims}
+    seen = build.observed(rows, claims=claims, nodes=(8,) * 4, held=held)
+    booked = tuple(entry(SIZE, j, (known if j == 13 else loud).body()) for j in claims)
+    (book,) = note_sizes(build.snapshot(seen, booked=booked), [])
+    after = size_histories(updated(booked, book.entries))[JobId(13)]
+
+    assert len(after.steps) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"throughput": []}, {"throughput": [1.0]}, {"steps": [[1]]}, {"since": [10**400, 0]}),
+        *({"throughput": [0.1, 0.1, 0, 0, 0, wrong, 1]} for wrong in (-1, math.nan, math.inf)),
+        *({"throughput": [0.1, 0.1, 0, 0, 0, 0, 0]}, {"throughput": [0.1, 0, 0, 0, 0, 0, 1]}),
+        *({"steps": [[1, 10**400, 32, 0, 0.3]]}, {"steps": [[1, 2, 10**400, 0, 0.3]]}),
+        *({"steps": [[1, 2, 32, 0, 5e-324]]}, {"steps": [[1, 2, 32, 0, 10**400]]}),
+    ],
+)
 def test_damaged_steps_are_a_damaged_entry(change: dict[str, object]) -> None:
     """They are worth as little as the rest."""
     assert list(size_histories([entry(SIZE, 1, KNOWS.body())])) == [1]

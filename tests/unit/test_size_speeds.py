@@ -14,13 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.daemon.enrich import Enricher
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Resizing, Settings
 from slurm_dl.estimates.goodput import Throughput, with_step
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import as_submitted, asked
 from slurm_dl.estimates.size_speeds import elastic_rows, sizes_of
 from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
 from slurm_dl.model.booking import entry
-from slurm_dl.model.contract import Batch, Claim
+from slurm_dl.model.contract import Batch, Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState, Origin
 from slurm_dl.model.nodes import SharedGpu
@@ -29,6 +31,9 @@ from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import SIZE, SizeHistory, Sizes, Spent
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.step_report import BatchLimits, StepReport, StepTime
+from slurm_dl.policies.elastic.afs import Afs
+from slurm_dl.policies.elastic.pollux import Pollux
+from slurm_dl.policies.elastic.sia import Sia
 from slurm_dl.policies.registry import POLICIES
 
 NOW_S = build.NOW_S
@@ -320,7 +325,7 @@ def test_as_many_gpus_as_it_has_had_twice_are_worth_having(
 @given(data=st.data())
 @settings(max_examples=15, deadline=None)
 def test_no_report_makes_a_job_gain_more_than_linear_scaling(data: st.DataObject) -> None:
-    """Whatever it says of its steps, its noise and its batches."""
+    """Whatever it says of its steps, its noise and its batches; and decisions go on."""
     history = SizeHistory(asked=S1, now=S1)
     for shape in data.draw(st.lists(st.sampled_from(LADDER), min_size=1, max_size=4)):
         step_s, local = data.draw(st.floats(1e-6, 1e6)), data.draw(st.integers(1, 10**9))
@@ -330,17 +335,17 @@ def test_no_report_makes_a_job_gain_more_than_linear_scaling(data: st.DataObject
     least, most = sorted(data.draw(st.tuples(st.integers(1, 10**9), st.integers(1, 10**9))))
     limits = BatchLimits(low, high, least, most)
     report = StepReport(0, 1, 1, 1, 1.0, data.draw(st.floats(0, 1e12)), limits)
-    snap = snap_of(
-        build.running(1),
-        Claim(sizes=LADDER, batch="adapt", steps=report),
-        history=history,
-        seen={"nodes": (8, 8)},
-    )
+    claim = Claim(contract=Contract(), sizes=LADDER, batch="adapt", steps=report)
+    seen = {"nodes": (8, 8), "held": {1: {0: 1.0}}, "columns": {"gpu_type": (0, 1)}}
+    snap = snap_of(build.running(1), claim, history=history, seen=seen)
     sizes = sizes_of(snap, {}, SITE)
 
     assert sizes is not None
     assert sizes.fits(n=1, types=2)
     assert (np.diff(sizes.rate / sizes.gpus) <= 1e-9 * sizes.rate[0]).all()
+    limits = Settings(partitions=frozenset({"gpu"}), resizing=Resizing(steadiness=1.0))
+    for policy in (Pollux(search=True), Sia(), Sia(fairness=10.0), Afs()):
+        decide(replace(snap, sizes=sizes), policy, limits)
 
 
 def test_who_gains_by_a_larger_batch_gets_the_gpus_under_pollux() -> None:

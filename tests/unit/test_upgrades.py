@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import build
@@ -22,7 +24,7 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
-from slurm_dl.model.plan import Attach, OpenHandover, Reserve
+from slurm_dl.model.plan import Action, Attach, MarkGone, OpenHandover, Requeue, Reserve, Signal
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.best_fit import BestFit
@@ -213,11 +215,14 @@ class Pairs(Site):
         super().__init__(hold_s=hold_s)
         self.cluster = FakeCluster(nodes=2, gpus=2, hold_s=hold_s, gpu_types=("k80", "v100"))
         self.policy = policy
+        self.before: Callable[[Action], None] = lambda _: None
         self.speeds: dict[JobId, tuple[float, float]] = {}
 
     def look(self) -> Cycle:
         """One cycle, and the time until the next."""
-        cycle = build.cycle(self.cluster, self.ledger, self.policy, CHANGING, enrich=self.enrich)
+        cycle = build.cycle(
+            self.cluster, self.ledger, self.policy, CHANGING, enrich=self.enrich, before=self.before
+        )
         done = [d.action for d in cycle.done if not d.error]
         self.opened += [a.handover for a in done if isinstance(a, OpenHandover)]
         self.cluster.advance(LOOK_S)
@@ -302,3 +307,63 @@ def test_an_exchange_that_slurm_undoes_is_not_tried_at_each_look() -> None:
     first, second, *_ = (h.opened_s for h in site.opened)
     assert site.cluster.jobs[scales].nodes == (0,)
     assert second - first >= LIMITS.handover_timeout_s
+
+
+WHATS = ("cancels", "fails", "requeues", "recants", "n1", "n2", "daemon")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("at", [OpenHandover, Signal, Requeue, MarkGone, Attach])
+@pytest.mark.parametrize("what", WHATS)
+@pytest.mark.parametrize("is_giver", [False, True])
+def test_an_exchange_goes_wrong_at_a_step(at: type[Action], what: str, *, is_giver: bool) -> None:
+    """It ends, leaves nothing behind, and each job that is left runs on the type that is its."""
+    site = Pairs(Sia())
+    jobs = [site.training(FLAT, node="n2"), site.training(SCALES, node="n1")]
+    job, cluster, struck = site.cluster.jobs[jobs[not is_giver]], site.cluster, list[Action]()
+
+    def strike(action: Action) -> None:
+        if struck or not isinstance(action, at):
+            return
+        struck.append(action)
+        if what == "cancels":
+            cluster.cancel(job.job_id)
+        elif what == "recants":
+            job.contract = None
+        elif what in ("n1", "n2"):
+            cluster.lose_node(what)
+        elif what == "daemon":
+            raise KeyboardInterrupt
+        elif job.state is JobState.RUNNING:
+            (cluster.crash if what == "fails" else cluster.requeue)(job.job_id)
+
+    site.before = strike
+    for turn in range(100):
+        with contextlib.suppress(KeyboardInterrupt):
+            site.look()
+        if turn == 50:
+            cluster.down_nodes.clear()
+    assert struck
+    assert not cluster.reservations
+    assert not site.ledger.handovers
+    alive = [cluster.jobs[j] for j in jobs if cluster.jobs[j].state is not JobState.FAILED]
+    assert max(j.restarts for j in alive) <= 2
+    assert len(alive) < 2 or [j.nodes for j in alive] == [(0,), (1,)]
+
+
+def test_nodes_that_come_free_by_one_exchange_are_no_room_for_another() -> None:
+    """The giver holds two fast nodes, of which the first job that moves needs one."""
+    sizes = dataclasses.replace(
+        sizes_of({0: ((4.0, 1.0),), 1: ((4.0, 1.0),), 2: ((8.0, 1.0),)}),
+        nodes=np.array([1, 1, 2], dtype=np.int32),
+        on_type=np.array([[1.0, 4.0], [1.0, 3.9], [1.0, 1.1]]),
+    )
+    snap = snapshot_of(
+        [running(1, 4), running(2, 4), running(3, 8, n_nodes=2)],
+        {1: {0: 4.0}, 2: {1: 4.0}, 3: {3: 4.0, 4: 4.0}},
+        kinds=(SLOW, SLOW, SLOW, FAST, FAST), opted_in=(1, 2, 3), left_s=50_000.0,
+        sizes=sizes, setup_s=np.full(3, 10.0),
+    )  # fmt: skip
+    opened = [a.handover for a in decide(snap, Sia(), CHANGING).actions if is_opened(a)]
+
+    assert [[v.run.job_id for v in h.victims] for h in opened] == [[1, 3]]

@@ -116,6 +116,8 @@ class _TypeChanges(ReshapeWalk):
                 shape = None if snap.sizes is None or i < 0 else shape_of(snap.sizes, i)
                 victims = [victim_of(snap, row, shape), *(victim_of(snap, g) for g in givers)]
                 self._begin(victims, nodes, nodes)
+                for giver in givers:  # What else they free is there only once they have stopped.
+                    self._open[snap.seen.held.nodes_of(giver)] = False
                 return
 
     def _down(self, row: int) -> range:
