@@ -20,10 +20,12 @@ MIXED: Final = SandboxSpec(
     nodes_per_leaf=0,
 )
 STEPS_PER_S: Final = {
-    "scales": {"v100": (2.0, 1.9), "k80": (1.0, 0.95)},
+    "scales": {"v100": (20.0, 19.0), "k80": (1.0, 0.95)},
     "flat": {"v100": (1.1, 0.58), "k80": (1.0, 0.525)},
 }
-"""On one and on two GPUs, each GPU with one sample in a step: 3.8 against 1, 1.16 against 1."""
+"""On one and on two GPUs, each GPU with one sample in a step: 38 against 1, 1.16 against 1.
+
+The first restart is taken to cost two minutes, so it is made for a large gain or a long run."""
 
 SETTINGS: Final = {
     "resizing": {"steadiness": 0.1, "cooldown_s": 3, "expand": False},
@@ -88,7 +90,7 @@ def test_the_job_that_scales_moves_to_the_fast_pair(place: Schedd, policy: str) 
     finally:
         place.box.run([*node, "State=RESUME"])
 
-    place.until("the fast pair", lambda: held(place, scales) == ("v100", 2), 120)
+    place.until("the fast pair", lambda: held(place, scales) == ("v100", 2), 240)
     place.until("a slow one", lambda: held(place, flat)[0] == "k80", 90)
     looked = place.cycles()
     place.until("some more looks", lambda: place.cycles() > looked + 5, 60)
