@@ -211,10 +211,10 @@ SCALES, FLAT = (1.0, 4.0), (1.0, 1.1)
 class Pairs(Site):
     """Two slow and two fast GPUs, and two jobs that may have one or two of either."""
 
-    def __init__(self, policy: Policy, *, hold_s: float = 20) -> None:
+    def __init__(self, policy: Policy, *, hold_s: float = 20, setup_s: float = 10) -> None:
         super().__init__(hold_s=hold_s)
         self.cluster = FakeCluster(nodes=2, gpus=2, hold_s=hold_s, gpu_types=("k80", "v100"))
-        self.policy = policy
+        self.policy, self.setup_s = policy, setup_s
         self.before: Callable[[Action], None] = lambda _: None
         self.speeds: dict[JobId, tuple[float, float]] = {}
 
@@ -239,7 +239,7 @@ class Pairs(Site):
             rates=np.array([self.speeds[JobId(j)] for j in ids]),
             sizes=dataclasses.replace(sizes, on_type=on_type),
             left_s=np.full(n, 50_000.0),
-            setup_s=np.full(n, 10.0),
+            setup_s=np.full(n, self.setup_s),
         )
 
     def training(self, speeds: tuple[float, float], *, node: str, opted_in: bool = True) -> JobId:
@@ -260,13 +260,18 @@ CHANGING = dataclasses.replace(
 )
 
 
-@pytest.mark.parametrize("policy", [Sia(), Pollux()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    ("policy", "speeds", "setup_s"),
+    # With the last one the other job is to hold no GPUs while it is young.
+    [(Sia(), SCALES, 10), (Pollux(), SCALES, 10), (Sia(), (1.0, 20.0), 122)],
+    ids=["sia", "pollux", "sia, dear restarts"],
+)
 def test_running_jobs_exchange_types_if_that_is_worth_both_restarts(
-    policy: Policy,
+    policy: Policy, speeds: tuple[float, float], setup_s: float
 ) -> None:
     """Nobody waits and nothing is free: the job that scales gets the fast pair, for good."""
-    site = Pairs(policy)
-    flat, scales = site.training(FLAT, node="n2"), site.training(SCALES, node="n1")
+    site = Pairs(policy, setup_s=setup_s)
+    flat, scales = site.training(FLAT, node="n2"), site.training(speeds, node="n1")
     for _ in range(80):
         site.look()
 

@@ -6,7 +6,8 @@ can be moved under all limits of a preemption, if what is left of its work is do
 than the restart takes.
 
 *In exchange*: elastic jobs that should be on another type make room for it, and start again on the
-type that is theirs, where there must be room for them once all have stopped.
+type that is theirs, where there must be room for them once all have stopped. Jobs that should hold
+no GPUs now make room, too, and wait.
 
 Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
 Workloads" (Gavel), OSDI 2020, section 5: each round places jobs anew, whether or not others wait.
@@ -67,11 +68,14 @@ class _TypeChanges(ReshapeWalk):
         snap, limits, size = context.snap, settings.preemption, context.intent.size
         self._over, self._kind, self._rates = snap, kind, rates_of(snap)
         self._held = type_held(snap.seen, snap.on_type)
-        rows = self._free(context.candidates.may)
-        rows = rows[(self._held[rows] >= 0) & (kind[rows] >= 0) & (self._held[rows] != kind[rows])]
+        every = self._free(context.candidates.may)
+        every = every[self._held[every] >= 0]
+        rows = every[(kind[every] >= 0) & (self._held[every] != kind[every])]
         self._size: I32 = np.full(len(snap.jobs), AS_ASKED, np.int32) if size is None else size
-        # They make room for others and start again in a size of theirs.
-        self._givers = rows[self._size[rows] >= 0]
+        # They start again in a size of theirs, or wait if they are to hold no GPUs now.
+        wants = context.intent.order.size
+        waits = every[:0] if wants is None else every[wants[every] == NOT_NOW]
+        self._givers = np.union1d(rows[self._size[rows] >= 0], waits)
         self._room = FreeResources.free_in(snap)
         self._weighted = snap.seen.weighted_gpus()
         rows = rows[snap.now_s >= _not_before_s(snap, rows, limits.handover_timeout_s)]
@@ -127,7 +131,7 @@ class _TypeChanges(ReshapeWalk):
 
     def _givers_for(self, row: int, need: ResourceRequest, right: Bool) -> tuple[int, ...]:
         """Jobs that hold the right type, should be on another, and together make room."""
-        if row not in self._givers:
+        if self._size[row] < 0:
             return ()
         givers = self._givers[self._held[self._givers] == self._kind[row]]
         return self._victims(self._room, need, givers, right & self._open)
@@ -137,6 +141,8 @@ class _TypeChanges(ReshapeWalk):
         if givers:
             room.release(self._snap, row)
         for giver in givers:
+            if self._kind[giver] < 0:
+                continue
             types = self._context.types(giver)
             need = narrowed(need_in(self._snap, giver, self._down(giver)[0]), types)
             nodes = room.place(narrowed(need, self._context.within(giver)), within=self._open)
