@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.job.checkpoint import recorded
@@ -35,7 +36,9 @@ class _Said(JobController):
     def standing(self) -> JobStatus:
         return JobStatus("RUNNING", 10.0, '{"slurm_dl":{"v":1}}')
 
-    def report(self, key: str, value: float | None, *, asked: bool = False) -> bool:
+    def report(
+        self, key: str, value: float | Sequence[float] | None, *, asked: bool = False
+    ) -> bool:
         del asked
         return with_key(self.standing().comment, key, value) is not None
 
