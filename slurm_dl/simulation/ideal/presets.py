@@ -59,7 +59,7 @@ class Preset:
     cluster: str = ""  # The cluster it was published for; empty: none
     steadiness: float = 10.0  # See `engine.sized_target.steady`
     measured: bool = False
-    adapts: frozenset[str] = frozenset()
+    adapts: tuple[str, ...] = ()
     from_zero: bool = False
 
     def costs(self, trace: Trace) -> Costs:
@@ -126,7 +126,7 @@ _POLLUX: Final = Preset(
     cluster="16x4",
     steadiness=0.0,
     measured=True,
-    adapts=frozenset({"pollux", "sia"}),
+    adapts=("pollux", "sia"),
     from_zero=True,
 )
 
@@ -191,7 +191,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             _POLLUX,
             about="as pollux-artifact, and batches adapt under optimus, afs and sidecar as well",
             readings={},
-            adapts=_ELASTIC,
+            adapts=tuple(sorted(_ELASTIC)),
         ),
         "lucid": Preset(
             about="rules of Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, by "
