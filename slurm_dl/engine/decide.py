@@ -160,7 +160,8 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
     soon = with_settling(snap, settings.placement, holds=holds)
     soon = with_terms(soon, policy, settings, admitted.victims)
     if "sizes" in policy.about.needs:
-        soon = with_fixed(soon, admitted.victims, admitted.lending)
+        enabled = settings.preemption.enabled
+        soon = with_fixed(soon, admitted.victims, admitted.lending, preempts=enabled)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
     guaranteed = guarantee(snap, order, displaces(policy), settings)
     return Wish(

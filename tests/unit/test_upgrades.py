@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import build
 import numpy as np
@@ -20,15 +20,15 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Overdue, Placement, Preemption, Resizing, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Action, Attach, MarkGone, OpenHandover, Requeue, Reserve, Signal
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import Fixed, Snapshot
 from slurm_dl.placement.best_fit import BestFit
-from slurm_dl.policies.base import Policy
+from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.elastic.pollux import Pollux
 from slurm_dl.policies.elastic.sia import Sia
 from slurm_dl.policies.gavel.queues import GavelFifo
@@ -372,3 +372,40 @@ def test_nodes_that_come_free_by_one_exchange_are_no_room_for_another() -> None:
     opened = [a.handover for a in decide(snap, Sia(), CHANGING).actions if is_opened(a)]
 
     assert [[v.run.job_id for v in h.victims] for h in opened] == [[1, 3]]
+
+
+class Asked(Sia):
+    """Sia, which remembers the last snapshot that it was asked about."""
+
+    last: ClassVar[list[Snapshot]] = []
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Remember *snap*."""
+        self.last[:] = [snap]
+        return super().order(snap)
+
+
+@pytest.mark.parametrize(
+    ("enabled", "fixed"),
+    [
+        (True, {1: Fixed.NO, 2: Fixed.ALL, 3: Fixed.GROWTH, 4: Fixed.NO}),
+        (False, {1: Fixed.ALL, 2: Fixed.ALL, 3: Fixed.ALL, 4: Fixed.NO}),
+    ],
+)
+def test_policies_that_choose_sizes_know_what_jobs_keep(
+    *, enabled: bool, fixed: dict[int, Fixed]
+) -> None:
+    """An old run, one without a contract, one in its minimum quantum, and a job that waits."""
+    ages_s = {1: 1000.0, 2: 1000.0, 3: 10.0}
+    rows = [running(j, 2, ran_s=age_s) for j, age_s in ages_s.items()]
+    seen = observed([*rows, pending(4, 2)], held={j: {j - 1: 2.0} for j in ages_s})
+    claims = {JobId(j): Claim(contract=None if j == 2 else Contract()) for j in fixed}
+    sizes = sizes_of(dict.fromkeys(range(4), ((1.0, 1.0), (2.0, 1.9))))
+    snap = snapshot(dataclasses.replace(seen, claims=claims), sizes=sizes)
+    preemption = dataclasses.replace(LIMITS, min_quantum_s=100, enabled=enabled)
+    policy = Asked()
+    decide(snap, policy, dataclasses.replace(CHANGING, preemption=preemption))
+
+    (asked,) = policy.last
+    assert asked.fixed is not None
+    assert dict(zip(asked.jobs.job_id.tolist(), asked.fixed.tolist(), strict=True)) == fixed

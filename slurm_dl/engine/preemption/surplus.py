@@ -67,15 +67,18 @@ def _giving(elastic: NodeRows, candidates: Victims, lending: Victims | None) -> 
     return giving[~is_in(giving, lending.staying)]
 
 
-def with_fixed(snap: Snapshot, candidates: Victims, lending: Victims | None) -> Snapshot:
+def with_fixed(
+    snap: Snapshot, candidates: Victims, lending: Victims | None, *, preempts: bool
+) -> Snapshot:
     """*snap* with `Snapshot.fixed`.
 
     Args:
         candidates: The managed running jobs, and which of them may be preempted.
         lending: Likewise, which of them may become smaller; None: none may.
+        preempts: Whether any job may be preempted now.
     """
     fixed = np.full(len(snap.jobs), Fixed.NO, dtype=np.int8)
-    fixed[candidates.staying] = Fixed.ALL
+    fixed[candidates.staying if preempts else candidates.rows] = Fixed.ALL
     fixed[_giving(live_elastic(snap), candidates, lending)] = Fixed.GROWTH
     return snap.derived(fixed=fixed)
 
