@@ -195,6 +195,7 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	@$(BIN)/python tools/benchmarks/bench_plan.py
 	$(BIN)/python tools/benchmarks/bench_place.py
 	$(BIN)/python tools/benchmarks/bench_policies.py
+	$(BIN)/python tools/benchmarks/bench_sizes.py
 	$(BIN)/python tools/benchmarks/bench_when.py
 	$(BIN)/python tools/benchmarks/bench_ledger.py
 	$(BIN)/python tools/benchmarks/bench_sim.py
