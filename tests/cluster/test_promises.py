@@ -201,7 +201,8 @@ def test_windows_outlive_the_daemon(place: Schedd) -> None:
 
 def test_nodes_that_are_drained_or_reserved_are_not_promised(place: Schedd) -> None:
     """Windows end before the maintenance; what is too long for that is refused until it is over."""
-    configure(place, "fifo", daemon={"nodes_every_s": 1})
+    # A job that Slurm starts before it is looked at has its run for a window.
+    configure(place, "fifo", daemon={"nodes_every_s": 1}, placement={"settle_s": 6})
     place.box.run(["scontrol", "update", "NodeName=n4", "State=DRAIN", "Reason=test"])
     starts_s = int(time.time()) + 240
     place.box.run(
