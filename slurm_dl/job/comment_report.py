@@ -194,7 +194,10 @@ def share_done(run_dir: Path, run: RunId) -> float | None:
 
 def last_progress(run_dir: Path, run: RunId) -> Progress | None:
     """Last report of the script in *run*."""
-    content = _progress(run_dir, run)
+    return _in_order(_progress(run_dir, run), run)
+
+
+def _in_order(content: dict[str, Any], run: RunId) -> Progress | None:
     step, time_s = content.get("step"), content.get("time_s")
     # The user's script writes the file: bounds keep out what no float holds.
     if type(step) is not int or not 0 <= step <= _MOST_STEPS:
@@ -206,7 +209,8 @@ def last_progress(run_dir: Path, run: RunId) -> Progress | None:
 
 def last_part(run_dir: Path, run: RunId) -> Progress | None:
     """Last report of the script in *run*, if it tells how a step is divided."""
-    last, content = last_progress(run_dir, run), _progress(run_dir, run)
+    content = _progress(run_dir, run)
+    last = _in_order(content, run)
     part, numbers = content.get("part"), content.get("numbers")
     if last is None or not isinstance(part, list) or len(part) != len(Split._fields):
         return None

@@ -16,7 +16,7 @@ Workloads" (Gavel), OSDI 2020, section 5: each round places jobs anew, whether o
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class _TypeChanges(ReshapeWalk):
             return
         for i in self._down(row):
             need = narrowed(need_in(snap, row, i), self._context.within(row))
-            for givers in ((), self._givers_for(row, need, right)):
+            for givers in self._ways(row, need, right):
                 room = self._room.copy()
                 for giver in givers:
                     room.release(snap, giver)
@@ -129,12 +129,14 @@ class _TypeChanges(ReshapeWalk):
         size, sizes = int(self._size[row]), self._snap.sizes
         return range(AS_ASKED, NOT_NOW, -1) if sizes is None else sizes.down_from(row, size)
 
-    def _givers_for(self, row: int, need: ResourceRequest, right: Bool) -> tuple[int, ...]:
-        """Jobs that hold the right type, should be on another, and together make room."""
-        if self._size[row] < 0:
-            return ()
+    def _ways(self, row: int, need: ResourceRequest, right: Bool) -> Iterator[tuple[int, ...]]:
+        """Nobody, and jobs that hold the right type, should not, and together make room."""
+        yield ()
         givers = self._givers[self._held[self._givers] == self._kind[row]]
-        return self._victims(self._room, need, givers, right & self._open)
+        if self._size[row] >= 0 and (
+            chosen := self._victims(self._room, need, givers, right & self._open)
+        ):
+            yield chosen
 
     def _all_go_on(self, row: int, givers: tuple[int, ...], room: FreeResources) -> bool:
         """True if each of *givers* has room on its type once the job at *row* has left."""
