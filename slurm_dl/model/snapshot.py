@@ -30,6 +30,7 @@ from slurm_dl.model.nodes import Allocations, Nodes, OtherGres, SharedGpu
 from slurm_dl.model.promise import PromiseTerms
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.value_curve import ValueCurve
 
 DEFAULT_HOLD_S: Final = 121.0
 """A requeued job may not start for this long with Slurm's default cred_expire (22.05.8)."""
@@ -238,6 +239,7 @@ class Snapshot:
             known. None: of no job.
         due_s: ``(n,)`` when each job is to be done, epoch seconds; inf for those that are not due.
             None: none is.
+        curves: Values of jobs with several deadlines, by job id; *due_s* is that of the highest.
         rates: ``(n, t)`` speed of each job on GPUs of each of the `Observed.gpu_types`, as many as
             it asks for; 0 where it cannot run. None: every type is as fast as any other.
         rates_from: ``(n,)`` int8, an `Origin`: where *rates* are from; None: nobody measured them.
@@ -275,6 +277,7 @@ class Snapshot:
     left_from: I8 | None = field(default=None, metadata={NEW_JOB: Origin.DECLARED})
     progress: F64 | None = field(default=None, metadata={NEW_JOB: np.nan})
     due_s: F64 | None = field(default=None, metadata={NEW_JOB: np.inf})
+    curves: Mapping[JobId, ValueCurve] = field(default_factory=dict)
     rates: F64 | None = field(default=None, metadata={NEW_JOB: 1.0})
     rates_from: I8 | None = field(default=None, metadata={NEW_JOB: Origin.PRIOR})
     on_type: I16 | None = field(default=None, metadata={NEW_JOB: -1})
