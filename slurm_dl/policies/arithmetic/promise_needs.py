@@ -96,12 +96,16 @@ class PromiseNeeds:
         return whole_s(self._snap.now_s + self.left_s(row))
 
     def gpus(self, row: int) -> float:
-        """GPUs of a job as they are counted: a power of two on a node, or whole nodes.
+        """GPUs of a job as they are counted; see `counted`."""
+        return self.counted(row, float(self._snap.jobs.gpus[row]))
+
+    def counted(self, row: int, gpus: float) -> float:
+        """So many GPUs of a job as they are counted: a power of two on a node, or whole nodes.
 
         Counted are GPUs, not nodes, and what lies askew would fit nowhere.
         """
         jobs, group = self._snap.jobs, int(self._terms.group[row])
-        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
+        n_nodes = int(jobs.n_nodes[row])
         if group < 0:
             return gpus
         home = self._terms.groups[group]
@@ -123,10 +127,21 @@ class PromiseNeeds:
         return self._known[row, promised]
 
     def _need_of(self, row: int, *, promised: bool) -> Need:
+        waits = self._snap.jobs.state[row] == PENDING
+        return self._need(row, self.gpus(row), nodes=bool(waits), promised=promised)
+
+    def at_size(self, row: int, gpus: float) -> Need:
+        """All that a job holds while it runs under a promise with so many GPUs, on any nodes."""
+        asked = float(self._snap.jobs.gpus[row])
+        need = self._need(row, self.counted(row, gpus), nodes=True, promised=True)
+        more = max(1.0, gpus / asked) if asked else 1.0
+        units = {r: u * more if r[0] == "quota" else u for r, u in need.units.items()}
+        return Need(units, need.courteous, need.relies)
+
+    def _need(self, row: int, gpus: float, *, nodes: bool, promised: bool) -> Need:
         terms, home = self._terms, int(self._terms.group[row])
-        gpus = self.gpus(row)
         units: dict[Resource, float] = {}
-        if self._snap.jobs.state[row] == PENDING:
+        if nodes:
             units = {
                 ("nodes", g): min(gpus, self._capacity[g])
                 for g in terms.meets[row].nonzero()[0].tolist()
