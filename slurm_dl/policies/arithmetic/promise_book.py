@@ -21,7 +21,7 @@ from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
 from slurm_dl.model.promise import KIND, Cause, Promise, PromiseTerms, promises_in, totals_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
-from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, whole_s
+from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, Choice, PromiseNeeds, whole_s
 
 
 @dataclass(slots=True)
@@ -76,13 +76,20 @@ class PromiseBook:
 
     def _is_as_asked(self, row: int, promise: Promise) -> bool:
         """The deadline is the one that was answered, and the job needs no more than it did then."""
-        due_s = self.needs.due_s(row)
-        if promise.due_s != due_s:
-            return promise.missed and due_s is None
+        dues_s = self.needs.dues_s(row)
+        if promise.due_s not in dues_s:
+            return promise.missed and not dues_s
         if promise.missed or promise.says == "no" or self.snap.jobs.state[row] > PENDING:
             return True
-        longer = promise.rests_on == "limit" and self.needs.needs_s(row) > promise.needs_s
-        return self.snap.jobs.gpus[row] <= promise.gpus and not longer
+        needs_s = self.needs.needs_s(row, self.choice(row, promise).rate)
+        longer = promise.rests_on == "limit" and needs_s > promise.needs_s
+        return bool(promise.plan or self.snap.jobs.gpus[row] <= promise.gpus) and not longer
+
+    def choice(self, row: int, promise: Promise) -> Choice:
+        """The size that was promised to a job that waits; that of one that runs is as it is."""
+        choices = self.needs.choices(row)
+        gpus = promise.plan[0][2] if promise.plan else 0.0
+        return next((one for one in choices if one.gpus == gpus), choices[0])
 
     def _ending(self, job_id: JobId, row: int | None, promise: Promise) -> str:
         """``kept`` or ``withdrawn``, or why the promise to a job that is over was broken."""

@@ -7,6 +7,7 @@ which is free for all of it; `calendar` has the exact times.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -62,6 +63,22 @@ class SlotTable:
                 enough |= self._relied[resource] <= SLACK
             fits &= enough
         return fits
+
+    def largest(self, needs: Sequence[Need], slots: int) -> I64:
+        """``(slots,)`` index of the last of *needs* that fits in each slot, -1: none does.
+
+        Args:
+            needs: Of one job, each of no fewer units than the one before.
+            slots: The first so many; at most all of them.
+        """
+        found = np.full(min(slots, len(self)), len(needs) - 1, dtype=np.int64)
+        for resource in needs[-1].units.keys() & self._free.keys():
+            units = [need.units.get(resource, 0.0) - SLACK for need in needs]
+            fit = np.searchsorted(units, self._free[resource][: len(found)], side="right") - 1
+            if resource in needs[-1].courteous:
+                fit[self._relied[resource][: len(found)] <= SLACK] = len(needs) - 1
+            np.minimum(found, fit, out=found)
+        return found
 
     def take(self, need: Need, slots: I64, times: int = 1) -> None:
         """Hold what is needed in *slots*; with *times* -1 give it back.
