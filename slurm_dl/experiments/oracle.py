@@ -7,10 +7,12 @@ where a file has the speeds of its model on the first type there.
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -271,7 +273,8 @@ def drawn(
 ) -> tuple[JobSizes | None, ...]:
     """The sizes of each job of *trace*; None for those that keep their size.
 
-    A job that asks for g GPUs runs on half, one, one and a half or two times as many, where these
+    A job of a model that was measured has the sizes in which it was; see `measured_speeds`. Another
+    one that asks for g GPUs runs on half, one, one and a half or two times as many, where these
     are whole and the cluster has them. A job that asks for more than the cluster has stays as it
     is. The speed on g GPUs is ``1 / (s + (1 - s) / g)``, with a serial part s of 0 to 0.1 that is
     drawn for each job: at most 10, and 4.7 on 8 GPUs.
@@ -282,19 +285,24 @@ def drawn(
     Args:
         share: Part of the jobs that is elastic, 0 to 1, drawn job by job.
     """
+    measured = measured_speeds()
     random = np.random.default_rng([seed, 3])
     elastic = random.random(len(trace)) < share
     serial = random.uniform(0.0, LARGEST_SERIAL, len(trace))
     nodes = shape.nodes()
     all_gpus, node_gpus = float(nodes.gpus.sum()), float(nodes.gpus.max(initial=1.0))
     found: list[JobSizes | None] = []
-    for asked, s, is_elastic in zip(trace.gpus.tolist(), serial, elastic, strict=True):
-        gpus = np.array([n * asked for n in TIMES])
+    each = zip(trace.gpus.tolist(), serial, elastic, trace.model.tolist(), strict=True)
+    for asked, s, is_elastic, model in each:
+        speeds = measured.get(trace.models[model] if model >= 0 else "", {})
+        gpus = np.array([*speeds] if asked in speeds else [n * asked for n in TIMES])
         gpus = gpus[(gpus == np.round(gpus)) & (gpus >= 1) & (gpus <= all_gpus)]
         if not is_elastic or len(gpus) == 1 or asked not in gpus:
             found.append(None)
             continue
         rate = speed(gpus, s) / speed(np.array([asked]), s)
+        if asked in speeds:
+            rate = np.array([speeds[n] / speeds[asked] for n in gpus.tolist()])
         found.append(
             JobSizes(
                 gpus=gpus,
@@ -304,6 +312,17 @@ def drawn(
             )
         )
     return tuple(found)
+
+
+SPEEDS: Final = Path(str(files("slurm_dl.traces.formats"))) / "elasticflow_steps_per_s.json"
+"""Measurements of ElasticFlow's authors on A100 GPUs; see `measured_speeds`."""
+
+
+@functools.cache
+def measured_speeds() -> Mapping[str, Mapping[float, float]]:
+    """Iterations a second by model with its batch size and, increasing, number of GPUs."""
+    told = json.loads(SPEEDS.read_text(encoding="utf-8"))["steps_per_s"]
+    return {name: {float(n): speed for n, speed in of.items()} for name, of in told.items()}
 
 
 def speed(gpus: F64, serial: float) -> F64:

@@ -90,16 +90,17 @@ MURI: Final = TableFormat(
 # Microsoft ITP clusters (elasticflow-traces, ASPLOS'23): raw, or enriched with a model.
 #
 # The deadline, batch size and iterations of enriched files were drawn at random by their authors.
-# The deadline is taken, as there is no other; duration is the one of the real job.
+# The deadline is taken, as there is no other; duration is the one of the real job. The speed of a
+# model in other sizes depends on its batch size, which is therefore part of its name.
 def _itp_job(_nth: int, fields: Sequence[str]) -> JobLine:
-    given_id, submit_s, duration_s, gpus, model, due_s = fields
+    given_id, submit_s, duration_s, gpus, model, due_s, batch = fields
     return JobLine(
         job_id=job_id(given_id),
         due_s=number(due_s, "deadline") if due_s.strip() else math.inf,
         submit_s=amount(submit_s, "submission_time"),
         duration_s=number(duration_s, "duration"),
         gpus=whole_gpus(gpus, "num_gpu"),
-        model=name(model, "model_name"),
+        model=name(f"{model} (batch size {batch})" if batch.strip() else model, "model_name"),
     )
 
 
@@ -107,7 +108,7 @@ ITP: Final = TableFormat(
     name="itp",
     about="microsoft/elasticflow-traces, raw or enriched: job_id,submission_time,duration,num_gpu",
     columns=(("job_id",), ("submission_time", "submit_time"), ("duration",), ("num_gpu",)),
-    optional=(("model_name",), ("deadline", "ddl")),
+    optional=(("model_name",), ("deadline", "ddl"), ("batch_size",)),
     only=frozenset({"submission_time", "ddl", "deadline"}),
     job=_itp_job,
 )
