@@ -110,7 +110,10 @@ def gpu_request(value: str) -> tuple[int, str | None]:
     """``N`` or sbatch's own ``TYPE:N``; at least one GPU."""
     match = _GPUS.fullmatch(value)
     if not match or int(match[2]) < 1:
-        msg = f"--gpus: {shown(value)} is not a count of 1 or more (8, or a100:8)"
+        msg = (
+            f"--gpus: {shown(value)} is not a count of 1 or more (8, or a100:8; several, of"
+            " one type, only with --by)"
+        )
         raise ConfigError(msg)
     return int(match[2]), match[1]
 
