@@ -193,6 +193,9 @@ def test_the_smallest_size_with_a_promise_is_submitted(place: Schedd) -> None:
         assert (promise.says, promise.gpus) == ("yes", 4)
         assert place.job(job, "TimeLimit") == ["00:02:00"]
         place.until_state(job, "RUNNING")
+    # Its window ends with its deadline until it is seen to run.
+    looks = place.cycles() + 2
+    place.until("more looks", lambda: place.cycles() >= looks)
     job, promise = asks_for_a_size()
     assert (promise.says, promise.gpus) == ("yes", 8)
     assert place.job(job, "TimeLimit") == ["00:01:00"]
