@@ -408,6 +408,37 @@ def test_a_batch_script_gets_a_verdict(
     assert asked[0]["limit_s"] == 3600
 
 
+@pytest.mark.parametrize("rest", [["--gpus=4", "--time=60", "--", "true"], ["job.sh"]])
+def test_several_deadlines_are_written_down_and_asked_about_by_the_first(
+    place: Path, rest: list[str]
+) -> None:
+    """As options or in a file of defaults, of a command or a batch script; again ones replace."""
+    (place / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=4 --time=60\ntrue\n")
+    typed = ["--by=+4h=5", "--by=+2h=10"]
+    with daemon(place / "s", YES) as asked:
+        assert script(place, "--quote", *typed, *rest).returncode == 0
+    assert script(place, *typed, *rest).returncode == 0
+    said = [script(place, "--dry-run", *typed, *rest)]
+    said.append(script(place, "--dry-run", "--again=123"))
+    said.append(script(place, "--dry-run", "--again=123", "--by=+1h"))
+    (place / ".slurm_dl.yaml").write_text("by: +4h=5; +2h=10\n")
+    said.append(script(place, "--dry-run", *rest))
+    said.append(script(place, "--dry-run", "--by=+1h", *rest))
+    texts = [one.stdout.replace("\\", "") for one in said]
+    for text in (texts[0], texts[1], texts[3]):
+        due, first, last = re.findall(r'(?:due":|\[)(\d{10})\b', text)[:3]
+        assert f'"values":[[{first},10],[{last},5]]' in text
+        assert due == first
+        assert int(last) - int(first) == 7200
+        assert abs(int(due) - asked[0]["due_s"]) < 60 * PATIENCE
+    for text in (texts[2], texts[4]):
+        assert '"due":' in text
+        assert '"values"' not in text
+    wrong = script(place, "--by=+1h", "--by=+2h=5", *rest)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "TIME=VALUE" in wrong.stderr
+
+
 # Several sizes
 
 

@@ -65,7 +65,8 @@ class _DividedCommand(click.Command):
         found = command_job.find(own)
         ctx.meta[_LINE] = line
         ctx.meta[command_job.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
-        ctx.default_map = defaults.own
+        by = defaults.own.get("by")
+        ctx.default_map = defaults.own if by is None else {**defaults.own, "by": (by,)}
         return super().parse_args(ctx, list(line.own))
 
 
@@ -153,9 +154,11 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 )
 @click.option(
     "--by",
-    metavar="TIME",
+    metavar="TIME[=VALUE]",
+    multiple=True,
+    callback=lambda _ctx, _param, typed: "; ".join(typed) if typed else None,
     help="Deadline, such as 'Fri 18:00' or +3h. A site whose policy promises says yes or no to it; "
-    "others may go by it or not.",
+    "others may go by it or not. Several times: each with a value, as 'Fri 18:00=10'.",
 )
 @click.option(
     "--or-else",

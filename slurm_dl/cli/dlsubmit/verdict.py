@@ -20,7 +20,7 @@ from slurm_dl.submit import slurm_calls
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, qos_of
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
-from slurm_dl.submit.option_values import deadline_s, time_limit_s
+from slurm_dl.submit.option_values import due_by, time_limit_s
 from slurm_dl.submit.script_job import ScriptJob
 from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest
 from slurm_dl.text import ago, safe
@@ -155,7 +155,7 @@ def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
     return _question(
         fields,
         is_array=request.said("array") is not None,
-        due_s=deadline_s(request.text("by", ""), time.time()),
+        due_s=due_by(request.text("by", ""), time.time())[0],
         account=said("account"),
         qos=said("qos") or request.site.qos or "",
         no_preempt=False,
