@@ -408,172 +408,67 @@ def test_a_batch_script_gets_a_verdict(
     assert asked[0]["limit_s"] == 3600
 
 
+SCRIPT = "#!/bin/sh\n#SBATCH --gpus=4 --time=60\ntrue\n"
+
+
 @pytest.mark.parametrize("rest", [["--gpus=4", "--time=60", "--", "true"], ["job.sh"]])
 def test_several_deadlines_are_written_down_and_asked_about_by_the_first(
     place: Path, rest: list[str]
 ) -> None:
-    """As options or in a file of defaults, of a command or a batch script; again ones replace."""
-    (place / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=4 --time=60\ntrue\n")
+    """As options or in a file of defaults; one of a later line replaces them all."""
+    (place / "job.sh").write_text(SCRIPT)
     typed = ["--by=+4h=5", "--by=+2h=10"]
     with daemon(place / "s", YES) as asked:
-        assert script(place, "--quote", *typed, *rest).returncode == 0
-    assert script(place, *typed, *rest).returncode == 0
-    said = [script(place, "--dry-run", *typed, *rest)]
-    said.append(script(place, "--dry-run", "--again=123"))
-    said.append(script(place, "--dry-run", "--again=123", "--by=+1h"))
-    (place / ".slurm_dl.yaml").write_text("by: +4h=5; +2h=10\n")
-    said.append(script(place, "--dry-run", *rest))
-    said.append(script(place, "--dry-run", "--by=+1h", *rest))
-    texts = [one.stdout.replace("\\", "") for one in said]
-    for text in (texts[0], texts[1], texts[3]):
-        due, first, last = re.findall(r'(?:due":|\[)(\d{10})\b', text)[:3]
+        for more in (["--quote"], []):
+            assert script(place, *more, *typed, *rest).returncode == 0
+    texts = []
+    for line in ([*typed, *rest], ["--again=123"], ["--again=123", "--by=+1h"], rest):
+        if line is rest:
+            (place / ".slurm_dl.yaml").write_text("by: +4h=5; +2h=10\n")
+        texts.append(script(place, "--dry-run", *line).stdout.replace("\\", ""))
+    assert '"values"' not in texts.pop(2)
+    for text in texts:
+        due, first, last = (int(s) for s in re.findall(r'(?:due":|\[)(\d{10})\b', text)[:3])
         assert f'"values":[[{first},10],[{last},5]]' in text
-        assert due == first
-        assert int(last) - int(first) == 7200
-        assert abs(int(due) - asked[0]["due_s"]) < 60 * PATIENCE
-    for text in (texts[2], texts[4]):
-        assert '"due":' in text
-        assert '"values"' not in text
-    wrong = script(place, "--by=+1h", "--by=+2h=5", *rest)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    assert "TIME=VALUE" in wrong.stderr
+        assert (due, last - first) == (first, 7200)
+        assert abs(due - asked[0]["due_s"]) < 60 * PATIENCE
 
 
-# Several sizes
-
-
-def promising(*gpus: int, doing: str = "acting") -> Answers:
-    """A daemon that promises jobs of so many GPUs their deadline."""
+def three(*says: str) -> Answers:
+    """A daemon with these verdicts on three sizes."""
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         assert isinstance(parse(request), QuoteRequest)
-        if "job" in request:
-            return YES(request)
-        whole = YES({**request, "shapes": []})
-        rows = []
-        for shape in request["shapes"]:
-            nodes, _, each = shape.rpartition("x")
-            says = "yes" if int(nodes or 1) * int(each) in gpus else "no"
-            rows += verdict(says)(request)["result"]["shapes"]
-        whole["result"] |= {"shapes": rows, "doing": doing}
+        assert request["limits_s"] == [2400, 1800, 1200]
+        whole = YES(request)
+        whole["result"]["shapes"] = [verdict(w)(request)["result"]["shapes"][0] for w in says]
         return whole
 
     return answer
 
 
-SIZES = ["--gpus=2,4,8", "--time=3:00:00,2:00:00,1:00:00"]
-OLDER = refusing("bad_request")
-
-
+@pytest.mark.parametrize("rest", [["--", "true"], ["job.sh"]], ids=["command", "script"])
 @pytest.mark.parametrize(
-    ("answers", "args", "size", "words"),
+    ("answers", "size", "words"),
     [
-        (promising(2, 4, 8), SIZES, 2, rf"smallest of --gpus 2,4,8 .* 2: {PROMISED}\n"),
-        (promising(4, 8), SIZES, 4, rf"4: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
-        (promising(8), SIZES, 8, rf"8: {PROMISED} \| 4 GPUs: {BEST_EFFORT}\n"),
-        (promising(8), [*SIZES, CANCEL], 8, ""),
-        (promising(2, 4), ["--gpus=8,4,2", SIZES[1]], 2, "2: promised"),
-        (
-            promising(),
-            ["--gpus=8,4,2", "--time=1:00:00"],
-            8,
-            f"the first is taken, 8: {BEST_EFFORT}",
-        ),
-        (promising(4), ["--gpus=a100:2,a100:4", "--time=3:00:00"], 4, "4: promised"),
-        (promising(), [*SIZES, "--or-else=run"], 2, "none is promised"),
-        (promising(2, doing="shadow mode"), SIZES, 2, "would be promised if dlschedd acted"),
-        (OLDER, SIZES, 2, "no verdict, so the first size is taken, 2: no"),
-        (None, SIZES, 2, "no verdict, so the first size is taken, 2: "),
-        (promising(4), [*SIZES, "--quiet"], 4, "^$"),
-        (promising(), [*SIZES, CANCEL], None, "not submitted .*: --gpus 2,4,8: not promised"),
-        (OLDER, [*SIZES, CANCEL], None, "not submitted .*no verdict: no"),
+        (three("yes", "yes", "yes"), 2, rf"smallest of --gpus 2,4,8 .* 2: {PROMISED}\n"),
+        (three("no", "yes", "yes"), 4, rf"4: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
+        (refusing("bad_request"), 2, "no verdict, so the first size is taken, 2: no"),
     ],
 )
-@pytest.mark.parametrize("rest", [["--", "true"], ["job.sh"]], ids=["command", "script"])
-def test_the_smallest_size_that_is_promised_is_submitted(  # noqa: PLR0917 - a table
-    place: Path,
-    answers: Answers | None,
-    args: list[str],
-    size: int | None,
-    words: str,
-    rest: list[str],
+def test_the_smallest_size_that_is_promised_is_submitted(
+    place: Path, answers: Answers, size: int, words: str, rest: list[str]
 ) -> None:
-    """With the time limit of that size; else the first, or nothing. All are asked at once."""
+    """With the time limit of that size; else the first. All are asked at once."""
     seen = place / "sent"
     (place / "bin" / "sbatch").write_text(f'#!/bin/sh\n(echo "$@"; cat) > {seen}\necho 123\n')
-    (place / "job.sh").write_text("#!/bin/sh\n#SBATCH --gpus=1 --time=9\ntrue\n")
-    asked: list[dict[str, Any]] = []
-    if answers is None:
-        done = script(place, "--by=+4h", *args, *rest)
-    else:
-        with daemon(place / "s", answers) as asked:
-            done = script(place, "--by=+4h", *args, *rest)
-        assert len([one for one in asked if "job" not in one]) == 1
+    (place / "job.sh").write_text(SCRIPT)
+    line = ["--by=+4h", "--gpus=2,4,8", "--time=40,30,20", *rest]
+    with daemon(place / "s", answers) as asked:
+        done = script(place, *line)
 
-    assert done.returncode == (3 if size is None else 0), done.stderr
+    assert len(asked) == 1
+    assert done.returncode == 0, done.stderr
     assert re.search(words, done.stderr), done.stderr
-    assert seen.exists() is (size is not None)
-    if size is None:
-        return
-    gpus, limits = (word.partition("=")[2].split(",") for word in args[:2])
-    at = [int(word.rpartition(":")[2]) for word in gpus].index(size)
-    assert all(("limits_s" in one) is (len(limits) > 1) for one in asked[:1])
-    sent = seen.read_text()
-    assert f"--time={limits[at % len(limits)]}" in sent
-    nodes, each = (
-        (re.search(rf"{name}[=:](?:a100:)?(\d+)", sent) or [0, "1"])[1]
-        for name in ("nodes", "gpus-per-node" if rest[0] == "--" else "gpus")
-    )
-    assert int(nodes) * int(each) == size
-
-
-@pytest.mark.parametrize(("answers", "status"), [(promising(4), 0), (promising(), 3), (None, 1)])
-def test_a_quote_of_several_sizes_has_a_line_for_each(
-    place: Path, answers: Answers | None, status: int
-) -> None:
-    """Exit status 0 if one of them is promised."""
-    line = ["--by=+4h", "--quote", *SIZES, "--", "true"]
-    if answers is None:
-        assert script(place, *line).returncode == 1
-        return
-    with daemon(place / "s", answers):
-        done, plain = script(place, *line), script(place, "--json", *line)
-
-    yes = "promised" if status == 0 else "not promised"
-    told = [" ".join(one.split(":")[:2]) for one in done.stdout.splitlines()]
-    assert told == ["2 GPUs  not promised", f"4 GPUs  {yes}", "8 GPUs  not promised"]
-    assert len(json.loads(plain.stdout)["shapes"]) == 3
-    assert (done.returncode, plain.returncode) == (status, status)
-
-
-@pytest.mark.parametrize(
-    ("args", "word"),
-    [
-        (SIZES, "give --by TIME"),
-        (["--gpus=2,4", "--by=+4h", "--sizes=1,2"], "--sizes"),
-        (["--gpus=2,4", "--by=+4h", "--array=0-3"], "arrays are never promised"),
-        (["--gpus=2,4", "--by=+4h", "--sweep=a=1,2", "--", "echo", "{a}"], "arrays are never"),
-        (["--gpus=2,4", "--by=+4h", "--nodes=1-2"], "give one size"),
-        (["--gpus=2,4", "--by=+4h", "--begin=now+1hour"], "jobs with --begin; give one size"),
-        (["--gpus=2,4", "--by=+4h", "--share"], "--share"),
-        (["--gpus=2,4", "--by=+4h", "--time=1,2,3"], "--time has 3 limits for 2 sizes"),
-        (["--gpus=2,4", "--by=+4h", "--time=1:00:00,"], "--time"),
-        (["--gpus=2,4,2", "--by=+4h"], "each of them once"),
-        (["--gpus=2,0", "--by=+4h"], "1 or more"),
-        (["--gpus=2,", "--by=+4h"], "1 or more"),
-        (["--gpus=a100:2,v100:4", "--by=+4h"], "one type"),
-        (["--gpus=2,7", "--by=+4h"], "7 GPUs"),
-        ([f"--gpus={','.join(map(str, range(1, 10)))}", "--by=+4h"], "at most 8"),
-        (["--gpus=2", "--by=+4h", "--time=1:00:00,2:00:00"], "--time"),
-    ],
-)  # fmt: skip
-def test_sizes_of_which_none_can_be_chosen_are_refused(
-    place: Path, args: list[str], word: str
-) -> None:
-    """Nothing is asked or submitted."""
-    with daemon(place / "s", YES) as asked:
-        done = script(place, *args, *([] if "--" in args else ["--", "true"]))
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert word in done.stderr
-    assert not asked
+    assert re.search(rf"--gpus(?:-per-node)?={size}\b", seen.read_text())
+    assert f"--time={50 - 5 * size}" in seen.read_text()

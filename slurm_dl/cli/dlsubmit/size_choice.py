@@ -67,7 +67,7 @@ def sizes_of(typed: Mapping[str, Any], by: object) -> tuple[OneSize, ...]:
 
 
 def in_size(typed: SubmitOptions, size: OneSize) -> SubmitOptions:
-    """What was typed, for this size alone."""
+    """The options typed, for this size alone."""
     return replace(typed, gpus=size.get("gpus", typed.gpus), time=size.get("time", typed.time))
 
 
