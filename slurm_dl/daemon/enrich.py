@@ -181,11 +181,14 @@ class Enricher:
         snap = dataclasses.replace(snap, progress=progress_of(snap), past=past)
         left = left_of(snap, expected_s(snap))
         rates = rates_of_jobs(snap, self._profiles, self._site)
+        shared = not promises(self._policy)
+        counted = counted_deadlines(snap, self._deadlines, shared=shared)
         return dataclasses.replace(
             snap,
             left_s=left.seconds,
             left_from=left.origin,
-            due_s=counted_deadlines(snap, self._deadlines, shared=not promises(self._policy)).due_s,
+            due_s=counted.due_s,
+            curves=counted.curves,
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
             setup_s=self._setup_s(snap),

@@ -113,7 +113,7 @@ def of_shapes(
         uid=peer.uid,
         user=peer.name,
         name=request.name,
-        limit_s=request.limit_s or math.inf,
+        limit_s=math.inf,
         contract=None if request.no_preempt else when.usual_contract(now),
         due_s=float(request.due_s or math.inf),
         account=request.account.lower() or usual.account,
@@ -122,9 +122,11 @@ def of_shapes(
     found = when.shaped(
         now, request.shapes, job, partition=request.partition, gpu_type=request.gpu_type
     )
+    limits = request.limits_s or [request.limit_s] * len(found)
     rows: list[Json] = []
     unsure: list[tuple[JsonObject, HypotheticalJob]] = []
-    for row, one in found:
+    for (row, asked), limit_s in zip(found, limits, strict=True):
+        one = asked and replace(asked, limit_s=limit_s or math.inf)
         never = row.pop("why_not")
         with _ONE:
             said = None if one is None else quoted(cycle.snapshot, policy, settings, one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING, RUNNING, Bool, Held, is_in
 from slurm_dl.model.promise import NodeGroup, PromiseTerms, SharePlace, promises_in
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.placement.reservations import eligible
 from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import Policy
@@ -35,10 +36,13 @@ class CountedDeadlines:
     Attributes:
         due_s: ``(n,)`` epoch seconds, inf for jobs without one that counts; None if no job has one.
         refused: For each job with a deadline that does not count, the reason as a clause.
+        curves: Values of the jobs with several deadlines of which one counts, without those that
+            have passed or are too far ahead.
     """
 
     due_s: F64 | None
     refused: Mapping[JobId, str]
+    curves: Mapping[JobId, ValueCurve] = field(default_factory=dict)
 
 
 def counted_deadlines(
@@ -53,6 +57,9 @@ def counted_deadlines(
     A job counts with the GPUs of all its tasks, in each pool in which it may start, and there among
     the jobs that ask for its GPU type. One that is held has no share: it would cost its owner
     nothing to keep others from theirs.
+
+    Of several deadlines of a job the one counts that was answered, else the next; a job's values
+    choose among its own deadlines and say nothing beside those of others.
 
     Args:
         rules: The site's bounds; None: no deadline counts.
@@ -71,17 +78,25 @@ def counted_deadlines(
     shares = _Shares(snap, rules, shared=shared)
     answered = {} if shared else promises_in(snap.booked)
     due_s, refused = np.full(len(jobs), np.inf), dict[JobId, str]()
+    curves, last_s = dict[JobId, ValueCurve](), snap.now_s + rules.longest_ahead_s
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         text = snap.seen.texts.get(job_id) or JobText(label=str(job_id))
         promise = answered.get(job_id)
-        if promise is not None and promise.due_s == asked[job_id] and shares.may_start(row):
-            due_s[row] = asked[job_id]  # Rules are for new deadlines.
-        elif why := shares.refusal(row, text, asked[job_id] - snap.now_s):
-            refused[job_id] = why
+        curve = whole = claims[job_id].curve
+        own: tuple[float, ...] = (asked[job_id],) if whole is None else whole.due_s
+        if promise is not None and promise.due_s in own and shares.may_start(row):
+            due_s[row] = promise.due_s  # Rules are for new deadlines.
         else:
-            due_s[row] = asked[job_id]
-    return CountedDeadlines(due_s if np.isfinite(due_s).any() else None, refused)
+            curve = whole and whole.between(snap.now_s, last_s)
+            at_s = asked[job_id] if curve is None else curve.due_s[0]
+            if why := shares.refusal(row, text, at_s - snap.now_s):
+                refused[job_id] = why
+                continue
+            due_s[row] = at_s
+        if curve is not None:
+            curves[job_id] = curve
+    return CountedDeadlines(due_s if np.isfinite(due_s).any() else None, refused, curves)
 
 
 class _Shares:

@@ -189,7 +189,7 @@ class _Variant:
         if any(math.isfinite(job.due_s) for job in wanted):
             shared = not promises(policy)
             counted = counted_deadlines(begun, settings.deadlines, shared=shared)
-            begun = replace(begun, due_s=counted.due_s)
+            begun = replace(begun, due_s=counted.due_s, curves=counted.curves)
         row_of, last = begun.jobs.rows, len(begun.jobs) - 1
         rows = [last] if wanted else [row_of[job] for job in jobs]
         return cls(begun, RuntimeDistribution(begun), np.array(rows, dtype=np.int64))

@@ -11,6 +11,7 @@ from typing import Literal, Self, get_args
 
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.step_report import StepReport
+from slurm_dl.model.value_curve import ValueCurve
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals a contract may name. KILL and STOP would defeat the checkpoint."""
@@ -106,6 +107,8 @@ class Claim:
             none was reported. It may lie anywhere: whoever reads it puts it into the present run.
         due_s: Its deadline, epoch seconds; None if it has none. It may lie anywhere, and counts as
             far as `engine.promise_terms` lets it.
+        curve: Its value by each of several deadlines, of which *due_s* is the first; None if it has
+            one deadline. It may only change which of them policies go by.
         or_else: Its fate if the deadline cannot be promised; None if it says none. No effect yet.
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
@@ -133,6 +136,7 @@ class Claim:
     until: float | None = None
     saved_s: int | None = None
     due_s: int | None = None
+    curve: ValueCurve | None = None
     or_else: OrElse | None = None
     bid: int | None = None
     sizes: tuple[Shape, ...] = ()

@@ -61,6 +61,11 @@ class ValueCurve:
         """Deadlines and values, the highest value first."""
         return iter(zip(self.due_s, self.value, strict=True))
 
+    def between(self, now_s: float, last_s: float) -> Self | None:
+        """The curve of the deadlines after *now_s* and up to *last_s*; None if there are none."""
+        steps = [(due_s, value) for due_s, value in self if now_s < due_s <= last_s]
+        return type(self).of(steps) if steps else None
+
     def at(self, end_s: float) -> float:
         """Value of the job if it is done at *end_s*."""
         return next((value for due_s, value in self if end_s <= due_s), 0.0)

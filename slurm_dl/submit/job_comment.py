@@ -13,6 +13,7 @@ from typing import NoReturn
 from slurm_dl.model.contract import Batch, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.submit.option_values import clean_text
 
 KEY = "slurm_dl"
@@ -27,6 +28,7 @@ def comment(
     model: str | None,
     most_nodes: int | None = None,
     due_s: int | None = None,
+    curve: ValueCurve | None = None,
 ) -> str:
     """The value of ``--comment``: compact ASCII JSON, less than 512 bytes.
 
@@ -37,6 +39,7 @@ def comment(
         model: Name of the model's profile.
         most_nodes: The job may lie on so many nodes; None if on as many as it asks for.
         due_s: Its deadline, epoch seconds; None if it has none.
+        curve: Its values by several deadlines, of which *due_s* is the first; None: it has none.
 
     Raises:
         ConfigError: The user's comment has our key, or all of it is too long.
@@ -56,6 +59,8 @@ def comment(
         ours["nodes"] = most_nodes
     if due_s is not None:
         ours["due"] = due_s
+    if curve is not None:
+        ours["values"] = [[int(at), int(v) if v == int(v) else v] for at, v in curve]
     try:
         theirs = {} if user_comment is None else _read(clean_text(user_comment, "--comment"))
         text = json.dumps({KEY: ours, **theirs}, separators=(",", ":"))

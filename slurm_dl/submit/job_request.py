@@ -174,7 +174,7 @@ def check(
         starts_in = _path(chdir[-1].removeprefix("--chdir="), "--chdir", cwd) if chdir else cwd
         setup = in_container(setup, typed.container, (starts_in, run_base), cwd, environ)
     template = launcher if typed.template is None else _template(typed.template)
-    due_s = None if typed.by is None else option_values.deadline_s(typed.by, time.time())
+    due_s, curve = (None, None) if typed.by is None else option_values.due_by(typed.by, time.time())
     return JobRequest(
         gpus=gpus,
         gpu_type=_gpu_type(gpu_type, typed.gpu_type),
@@ -196,6 +196,7 @@ def check(
             model=model,
             most_nodes=most_nodes,
             due_s=due_s,
+            curve=curve,
         ),
         due_s=due_s,
         sizes=sizes,

@@ -16,6 +16,7 @@ from typing import Literal
 from slurm_dl.model.contract import MOST_SIZES
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
 
@@ -110,7 +111,10 @@ def gpu_request(value: str) -> tuple[int, str | None]:
     """``N`` or sbatch's own ``TYPE:N``; at least one GPU."""
     match = _GPUS.fullmatch(value)
     if not match or int(match[2]) < 1:
-        msg = f"--gpus: {shown(value)} is not a count of 1 or more (8, or a100:8)"
+        msg = (
+            f"--gpus: {shown(value)} is not a count of 1 or more (8, or a100:8; several, of"
+            " one type, only with --by)"
+        )
         raise ConfigError(msg)
     return int(match[2]), match[1]
 
@@ -227,6 +231,37 @@ def deadline_s(value: str, now_s: float) -> int:
         msg = f"--by: {shown(value)} {passed}"
         raise ConfigError(msg)
     return math.ceil(at_s)
+
+
+def due_by(value: str, now_s: float) -> tuple[int, ValueCurve | None]:
+    """``TIME``, or ``TIME=VALUE`` for each of several deadlines, with ``;`` between.
+
+    Returns:
+        The deadline, epoch seconds, of several that of the highest value; the values, if there are
+        any.
+
+    Raises:
+        ConfigError: One of them is wrong, or they do not fit each other.
+    """
+    words = value.split(";")
+    if len(words) == 1 and "=" not in value:
+        return deadline_s(value, now_s), None
+    steps = list[tuple[float, float]]()
+    for word in words:
+        at, _, worth = word.strip().rpartition("=")
+        if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", worth, re.ASCII):
+            msg = (
+                f"--by: {shown(word)} is not TIME=VALUE, such as 'Fri 18:00=10'; each of several"
+                " deadlines needs a value, a number above 0"
+            )
+            raise ConfigError(msg)
+        steps.append((deadline_s(at, now_s), float(worth)))
+    times, values = zip(*sorted(steps), strict=True)
+    try:
+        return int(times[0]), ValueCurve(times, values)
+    except ValueError as err:
+        msg = f"--by: {shown(value)}: {err}"
+        raise ConfigError(msg) from None
 
 
 def _moment_s(value: str, now_s: float) -> float:

@@ -197,11 +197,13 @@ def _comment(request: ScriptRequest, contract: Contract) -> str:
     typed = request.given("comment")
     theirs = typed if isinstance(typed, str) else said[1] if said else None
     model, due = request.given("model"), request.given("by")
+    due_s, curve = option_values.due_by(due, time.time()) if isinstance(due, str) else (None, None)
     return job_comment.comment(
         theirs,
         contract=contract,
         model=option_values.model_name(model) if isinstance(model, str) else None,
-        due_s=option_values.deadline_s(due, time.time()) if isinstance(due, str) else None,
+        due_s=due_s,
+        curve=curve,
     )
 
 

@@ -170,8 +170,10 @@ def again(line: CommandLine, own: Mapping[str, Option]) -> tuple[CommandLine, li
         msg = f"--again: {where}, from where it was submitted: {err.strerror}"
         raise ConfigError(msg) from None
     mine = [word for word in line.own if not word.startswith("--again=")]
-    anew = any(word.startswith("--sweep=") for word in mine)
-    theirs = [word for word in old["own"] if not (anew and word.startswith("--sweep="))]
+    # Of other options the last word holds.
+    several = ("--sweep=", "--by=")
+    anew = tuple(name for name in several if any(word.startswith(name) for word in mine))
+    theirs = [word for word in old["own"] if not word.startswith(anew)]
     rest = line.script or (("--", *line.command) if line.command else old["rest"])
     note = f"as job {asked[-1]}, in {where}; it begins anew, in a run directory of its own"
     return divide([*old["sbatch"], *line.sbatch, *theirs, *mine, *rest], own), [note]

@@ -406,3 +406,69 @@ def test_a_batch_script_gets_a_verdict(
     assert asked[0]["shapes"] == [shape]
     assert (asked[0]["partition"], asked[0]["account"]) == ("gpu", "vision")
     assert asked[0]["limit_s"] == 3600
+
+
+SCRIPT = "#!/bin/sh\n#SBATCH --gpus=4 --time=60\ntrue\n"
+
+
+@pytest.mark.parametrize("rest", [["--gpus=4", "--time=60", "--", "true"], ["job.sh"]])
+def test_several_deadlines_are_written_down_and_asked_about_by_the_first(
+    place: Path, rest: list[str]
+) -> None:
+    """As options or in a file of defaults; one of a later line replaces them all."""
+    (place / "job.sh").write_text(SCRIPT)
+    typed = ["--by=+4h=5", "--by=+2h=10"]
+    with daemon(place / "s", YES) as asked:
+        for more in (["--quote"], []):
+            assert script(place, *more, *typed, *rest).returncode == 0
+    texts = []
+    for line in ([*typed, *rest], ["--again=123"], ["--again=123", "--by=+1h"], rest):
+        if line is rest:
+            (place / ".slurm_dl.yaml").write_text("by: +4h=5; +2h=10\n")
+        texts.append(script(place, "--dry-run", *line).stdout.replace("\\", ""))
+    assert '"values"' not in texts.pop(2)
+    for text in texts:
+        due, first, last = (int(s) for s in re.findall(r'(?:due":|\[)(\d{10})\b', text)[:3])
+        assert f'"values":[[{first},10],[{last},5]]' in text
+        assert (due, last - first) == (first, 7200)
+        assert abs(due - asked[0]["due_s"]) < 60 * PATIENCE
+
+
+def three(*says: str) -> Answers:
+    """A daemon with these verdicts on three sizes."""
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(parse(request), QuoteRequest)
+        assert request["limits_s"] == [2400, 1800, 1200]
+        whole = YES(request)
+        whole["result"]["shapes"] = [verdict(w)(request)["result"]["shapes"][0] for w in says]
+        return whole
+
+    return answer
+
+
+@pytest.mark.parametrize("rest", [["--", "true"], ["job.sh"]], ids=["command", "script"])
+@pytest.mark.parametrize(
+    ("answers", "size", "words"),
+    [
+        (three("yes", "yes", "yes"), 2, rf"smallest of --gpus 2,4,8 .* 2: {PROMISED}\n"),
+        (three("no", "yes", "yes"), 4, rf"4: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
+        (refusing("bad_request"), 2, "no verdict, so the first size is taken, 2: no"),
+    ],
+)
+def test_the_smallest_size_that_is_promised_is_submitted(
+    place: Path, answers: Answers, size: int, words: str, rest: list[str]
+) -> None:
+    """With the time limit of that size; else the first. All are asked at once."""
+    seen = place / "sent"
+    (place / "bin" / "sbatch").write_text(f'#!/bin/sh\n(echo "$@"; cat) > {seen}\necho 123\n')
+    (place / "job.sh").write_text(SCRIPT)
+    line = ["--by=+4h", "--gpus=2,4,8", "--time=40,30,20", *rest]
+    with daemon(place / "s", answers) as asked:
+        done = script(place, *line)
+
+    assert len(asked) == 1
+    assert done.returncode == 0, done.stderr
+    assert re.search(words, done.stderr), done.stderr
+    assert re.search(rf"--gpus(?:-per-node)?={size}\b", seen.read_text())
+    assert f"--time={50 - 5 * size}" in seen.read_text()

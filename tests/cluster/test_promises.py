@@ -174,6 +174,39 @@ def test_no_promise_is_made_on_gpus_that_do_not_come_back(place: Schedd) -> None
     assert answer(place, due) == no
 
 
+def test_the_smallest_size_with_a_promise_is_submitted(place: Schedd) -> None:
+    """Two GPUs are too slow; once eight are in use for a while, four are, too, and then all are."""
+    configure(place, "fifo")
+    place.start()
+    holds(place, 8)
+    due_s = int(time.time()) + 240
+    by = time.strftime("--by=%Y-%m-%dT%H:%M:%S", time.localtime(due_s))
+    sizes = ["--gpus=2,4,8", "--time=10,2,1", by, "--no-preempt", LAST]
+
+    def asks_for_a_size() -> tuple[str, Promise]:
+        done = place.ask("dlsubmit", "--parsable", *sizes, "--", "sleep", "900")
+        job = done.stdout.strip()
+        return job, answer(place, job)
+
+    for _ in range(2):
+        job, promise = asks_for_a_size()
+        assert (promise.says, promise.gpus) == ("yes", 4)
+        assert place.job(job, "TimeLimit") == ["00:02:00"]
+        place.until_state(job, "RUNNING")
+    # Its window ends with its deadline until it is seen to run.
+    looks = place.cycles() + 2
+    place.until("more looks", lambda: place.cycles() >= looks)
+    job, promise = asks_for_a_size()
+    assert (promise.says, promise.gpus) == ("yes", 8)
+    assert place.job(job, "TimeLimit") == ["00:01:00"]
+    assert promise.begin_s == due_s - LIMIT_S - LEAD_S
+    refused = ["--or-else=cancel", *sizes, "--", "sleep", "900"]
+    done = place.ask("dlsubmit", *refused, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    job, promise = asks_for_a_size()
+    assert (promise.says, promise.gpus) == ("no", 2)
+
+
 def test_windows_outlive_the_daemon(place: Schedd) -> None:
     """It is killed at five instants, and each time asked for one more promise."""
     configure(place, "fifo")

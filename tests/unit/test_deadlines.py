@@ -25,8 +25,11 @@ from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.promise import Promise
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.edf import Edf
 from slurm_dl.policies.gavel.objectives import GavelCost, GavelCostSlo
 from slurm_dl.policies.karuna import Karuna
 
@@ -216,6 +219,55 @@ def test_what_counts_is_the_first_set_that_fits(
     assert numbers(snapshot(*asked, parts=parts), rules) == [
         i for i, yes in enumerate(best, 1) if yes
     ]
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "answered_s", "due_s", "kept_s"),
+    [
+        ((100, 200, 300), None, 100, (100, 200, 300)),
+        ((-100, 200, 300), None, 200, (200, 300)),
+        ((0, 200), None, 200, (200,)),
+        ((100, 999, 1001), None, 100, (100, 999)),
+        ((-300, -200), None, None, None),
+        ((1001, 1002), None, None, None),
+        ((100, 200, 300), 200, 200, (100, 200, 300)),
+        ((-100, 200, 2000), 2000, 2000, (-100, 200, 2000)),
+        ((-100, 200), -100, -100, (-100, 200)),
+        ((100, 200), 150, 100, (100, 200)),
+    ],
+)
+def test_of_several_deadlines_the_next_or_the_promised_one_counts(
+    ahead_s: tuple[int, ...],
+    answered_s: int | None,
+    due_s: int | None,
+    kept_s: tuple[int, ...] | None,
+) -> None:
+    """Within the bounds of the site, which are for those that are not answered."""
+    curve = ValueCurve(
+        tuple(float(NOW_S + s) for s in ahead_s), tuple(9.0 - i for i in range(len(ahead_s)))
+    )
+    snap = snapshot(("a", 2, NOW_S + ahead_s[0]), ("b", 2, SOON_S))
+    claims = {**snap.seen.claims, JobId(1): Claim(due_s=NOW_S + ahead_s[0], curve=curve)}
+    snap = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, claims=claims))
+    if answered_s is not None:
+        answer = Promise(
+            says="yes", due_s=NOW_S + answered_s, at_s=NOW_S, gpus=2.0, needs_s=9, rests_on="limit"
+        )
+        snap = dataclasses.replace(snap, booked=(answer.entry(JobId(1)),))
+    rules = Deadlines(share=1.0, account_share=1.0, longest_ahead_s=1000)
+    enricher = Enricher(profiles={}, site=SitePriors(), deadlines=rules, policy=Edf())
+
+    found, seen = counted_deadlines(snap, rules, shared=False), enricher(snap)
+
+    assert (JobId(1) in found.refused) is (due_s is None)
+    assert seen.curves == found.curves
+    assert JobId(2) not in found.curves
+    if due_s is None or kept_s is None:
+        assert JobId(1) not in found.curves
+        return
+    assert seen.due_s is not None
+    assert seen.due_s[0] - NOW_S == due_s
+    assert tuple(at_s - NOW_S for at_s in found.curves[JobId(1)].due_s) == kept_s
 
 
 def test_jobs_that_are_over_or_elsewhere_hold_no_share() -> None:

@@ -30,6 +30,7 @@ from slurm_dl.model.plan import OpenHandover, Plan, Requeue
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.model.step_report import BatchLimits, StepReport
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.registry import POLICIES
 from slurm_dl.profiles import shipped_profiles
@@ -65,6 +66,11 @@ STEPS = st.builds(
     noise=st.floats(0, 1e12),
     limits=st.just(BatchLimits(128, 4096, 8, 64)),
 )
+CURVES = st.sets(st.integers(-9, 9000), min_size=1, max_size=8).map(
+    lambda ahead: ValueCurve(
+        tuple(build.NOW_S + s for s in sorted(ahead)), tuple(9.0 - i for i in range(len(ahead)))
+    )
+)
 CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "contract": st.none() | st.builds(Contract),
     "model": st.none() | st.sampled_from(MODELS),
@@ -83,6 +89,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "until": st.none() | st.floats(LEAST_UNTIL, 1),
     "saved_s": st.none() | st.integers(1, 10**12),
     "due_s": st.none() | st.integers(int(build.NOW_S) - 10, int(build.NOW_S) + 9000),
+    "curve": st.none() | CURVES,
     "or_else": st.sampled_from([None, "run", "cancel"]),
     "bid": st.none() | st.integers(0, 10**12),
     "sizes": st.lists(SHAPES, max_size=4, unique=True).map(tuple),
@@ -214,10 +221,10 @@ TRUSTING = {
     "carbyne": {"progress"},
     "elas": {"progress"},
     "gavel_finish_time": {"progress"},
-    "mlfs": {"progress", "due_s"},
-    "karuna": {"due_s"},
-    "edf": {"due_s"},
-    "gavel_cost_slo": {"due_s"},
+    "mlfs": {"progress", "due_s", "curve"},
+    "karuna": {"due_s", "curve"},
+    "edf": {"due_s", "curve"},
+    "gavel_cost_slo": {"due_s", "curve"},
     "themis": {"progress"},
     "themis_convex": {"progress"},
     "qssf": {"name"},
@@ -231,7 +238,7 @@ TRUSTING = {
 Each says so in `About.trusts`, which ``dlctl policies`` and docs/evaluate/policies.md show.
 """
 
-IN_WORDS = {"due_s": "deadline"}
+IN_WORDS = {"due_s": "deadline", "curve": "deadline"}
 
 BY_SPEED = {
     name
@@ -532,6 +539,28 @@ def test_no_policy_goes_by_claims_that_it_does_not_name(
         a, b = getattr(one, column), getattr(other, column)
         assert (a is None) == (b is None), column
         assert a is None or np.array_equal(a, b), column
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, fields in TRUSTING.items() if "due_s" in fields)
+)
+@settings(max_examples=10, deadline=None)
+@given(case=snapshots(), curve=CURVES, more=st.floats(1e-6, 1e6))
+def test_only_the_order_of_its_own_values_counts(
+    name: str, case: tuple[Snapshot, JobId], curve: ValueCurve, more: float
+) -> None:
+    """Values of any size change nothing, and one deadline with a value is as one without."""
+    snap, job_id = case
+    policy, due_s = POLICIES[name](), int(curve.due_s[0])
+    other = ValueCurve(curve.due_s, tuple(value * more for value in curve.value))
+    first = ValueCurve(curve.due_s[:1], curve.value[:1])
+
+    def order(said: ValueCurve | None) -> list[list[float]]:
+        found = policy.order(KNOW(claiming(snap, job_id, due_s=due_s, curve=said)))
+        return [found.tier.tolist(), found.key.tolist()]
+
+    assert order(curve) == order(other)
+    assert order(first) == order(None)
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - BY_SIZE))

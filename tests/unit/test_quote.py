@@ -270,6 +270,21 @@ def test_what_is_told_of_a_deadline(
             assert one["spare_s"] == one["begin_s"] - NOW_S
 
 
+def test_shapes_with_limits_of_their_own_are_answered_as_if_each_were_asked_alone() -> None:
+    """A shape that no nodes hold keeps its limit from the others."""
+    now = published(looked_at([(4, BOB, 9000, False, 3600)]), Edf())
+    shapes, limits = ["99", "1", "2", "4", "2x4"], [60, 9500, 7000, 3600, None]
+
+    together = ask(now, shapes=shapes, limit_s=None, limits_s=limits)
+
+    alone = [
+        ask(now, shapes=[one], limit_s=s)["shapes"][0]
+        for one, s in zip(shapes, limits, strict=True)
+    ]
+    assert together["shapes"] == alone
+    assert [one["says"] for one in alone] == ["no", "no", "yes", "yes", "no"]
+
+
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
@@ -279,6 +294,10 @@ def test_what_is_told_of_a_deadline(
         ({"shapes": ["2;"], "due_s": NOW_S}, "shapes"),
         ({"shapes": ["2"], "due_s": -1}, "due_s"),
         ({"shapes": ["2"], "due_s": NOW_S, "uid": 0}, "uid"),
+        ({"shapes": ["2"], "due_s": NOW_S, "limits_s": [60, 60]}, "limits_s for each"),
+        ({"shapes": ["2"], "due_s": NOW_S, "limits_s": [60], "limit_s": 60}, "limits_s for each"),
+        ({"shapes": ["2"], "due_s": NOW_S, "limits_s": [0]}, "limits_s"),
+        ({"job": "1", "limits_s": [60]}, "limits_s for each"),
     ],
 )
 def test_what_is_no_question_is_refused(fields: JsonObject, word: str) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.step_report import BatchLimits, StepReport
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.slurm.read.comment_claims import LONGEST_COMMENT, ClaimReader, with_wckey
 
 MAX_GRACE_S = 600.0
@@ -47,6 +48,7 @@ def test_whole_claim_is_read() -> None:
         preempted=[3, 1],
         saved=1_790_000_000,
         due=1_790_090_000,
+        values=[[1_790_090_000, 10], [1_790_150_000, 2.5]],
         or_else="cancel",
         bid=0,
         sizes="2x2,1x2,4x1,1x1,1x2",
@@ -69,6 +71,7 @@ def test_whole_claim_is_read() -> None:
         preempted_run=1,
         saved_s=1_790_000_000,
         due_s=1_790_090_000,
+        curve=ValueCurve((1_790_090_000.0, 1_790_150_000.0), (10.0, 2.5)),
         or_else="cancel",
         bid=0,
         sizes=(Shape(1, 1), Shape(1, 2), Shape(2, 2), Shape(4, 1)),
@@ -146,6 +149,33 @@ def test_submitits_jobs_are_known_by_their_wckey(
 )
 def test_a_wrong_deadline_or_bid_is_none_and_loses_nothing_else(key: str, wrong: object) -> None:
     assert read(ours(model="m", **{key: wrong})) == Claim(contract=Contract(), model="m")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *(None, 5, True, "", {}, [], [[]], [100, 10], "[[100, 10]]", [{"100": 10}], [[100]]),
+        *([[100, 10, 1]], [[100, 10], None], [["100", 10]], [[100.0, 10]], [[True, 10]]),
+        *([[100, worth]] for worth in ("10", None, True, 0, -1, [1], math.nan, math.inf, 10**400)),
+        *([[at_s, 10]] for at_s in (0, -100, 10**13, 10**400, 101, math.inf)),
+        *([[100, 10], step] for step in ([200, 10], [200, 11], [100, 5], [50, 5], [200, 0])),
+        [[50, 20], [100, 10]],
+        [[100 + i, 10 - i] for i in range(9)],
+    ],
+)
+def test_unclear_values_leave_the_deadline_alone(wrong: object) -> None:
+    """Also such as are not in order, or do not begin with the deadline."""
+    assert read(ours(due=100, values=wrong)) == Claim(contract=Contract(), due_s=100)
+
+
+@pytest.mark.parametrize("due", [None, 99, True, 200, "100"])
+def test_values_count_only_beside_their_first_deadline(due: object) -> None:
+    """Earlier releases go by the deadline alone."""
+    good = [[100, 10], [200, 5]]
+
+    assert read(ours(due=100, values=good)).curve == ValueCurve((100.0, 200.0), (10.0, 5.0))
+    assert read(ours(due=due, values=good)).curve is None
+    assert read(ours(values=[[1, 10]], due=True)) == Claim(contract=Contract())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from user_scripts import arguments, submitted, written
 
 from slurm_dl.client_config import ClientConfig
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
 from slurm_dl.submit.user_script import read_script
 
@@ -40,12 +41,31 @@ def test_defaults() -> None:
     assert request.due_s is None
     due = checked(replace(TYPED, by="+1h"))
     assert json.loads(due.comment)["slurm_dl"]["due"] == due.due_s
+    soft = checked(replace(TYPED, by="+2d=5;+1d=10.5; +3d=1"))
+    claim = ClaimReader(max_grace_s=1e9).read(soft.comment)
+    assert claim.due_s == soft.due_s
+    assert claim.curve is not None
+    assert claim.curve.value == (10.5, 5.0, 1.0)
+    assert [at_s - claim.curve.due_s[0] for at_s in claim.curve.due_s] == [0, 86_400, 172_800]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"gpus": None}, "give --gpus=N"),
+        ({"by": "+1h; +2h"}, "--by: '\\+1h' is not TIME=VALUE"),
+        ({"by": "+1h=10;+2h"}, "each of several deadlines needs a value"),
+        ({"by": "+1h=10;"}, "TIME=VALUE"),
+        ({"by": "+1h="}, "TIME=VALUE"),
+        ({"by": "=10"}, "--by: '' is not a time"),
+        ({"by": "+1h=-1"}, "TIME=VALUE"),
+        ({"by": "+1h=1e9"}, "TIME=VALUE"),
+        ({"by": "+1h=\uff11"}, "TIME=VALUE"),
+        ({"by": "+1h=0"}, "above 0"),
+        ({"by": "+1h=10;+2h=10"}, "of less value"),
+        ({"by": "+1h=10;+1h=5"}, "must be later"),
+        ({"by": ";".join(f"+{i}h={20 - i}" for i in range(1, 10))}, "1 to 8 deadlines"),
+        ({"by": "2001-01-01T00:00=10;+1h=5"}, "has passed"),
         ({"gpus": "a100:4", "gpu_type": "h100"}, "--gpus asks for a100 and --gpu-type for h100"),
         ({"gpu_type": "a b"}, "--gpu-type"),
         ({"nodes": "2-1"}, "--nodes: '2-1' is not N or MIN-MAX"),

@@ -199,6 +199,7 @@ TARGETS = (
                 b'{"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, '
                 b'"by": "daemon", "model": "resnet50", '
                 b'"ack": 3, "nodes": 4, "rate": 7.5, "progress": 0.25, '
+                b'"due": 100, "values": [[100, 10], [200, 2.5]], '
                 b'"cpus": 8, "mem_mb": 32000, "cpus_per_gpu": 2, "mem_mb_per_gpu": 10}, "x": [1]}'
             ),
             b'{"slurm_dl":{"sig":"TERM","to":"full","by":"job","grace_s":1e300}}',

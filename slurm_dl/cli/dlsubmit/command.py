@@ -43,6 +43,7 @@ Examples:
   dlsubmit --gpus 1 --sweep lr=1e-3,1e-4 --sweep seed=0..4 -- python train.py {lr} {seed}
   dlsubmit --share --model resnet18 -- python train.py
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
+  dlsubmit --gpus 2,4,8 --time 9:00:00,5:00:00,3:00:00 --by 'Fri 18:00' -- python train.py
   dlsubmit --gpus 8 --dry-run -- python train.py
   dlsubmit --when --gpus 8,16,2x8 --time 1-0
   dlsubmit train.sbatch
@@ -64,7 +65,8 @@ class _DividedCommand(click.Command):
         found = command_job.find(own)
         ctx.meta[_LINE] = line
         ctx.meta[command_job.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
-        ctx.default_map = defaults.own
+        by = defaults.own.get("by")
+        ctx.default_map = defaults.own if by is None else {**defaults.own, "by": (by,)}
         return super().parse_args(ctx, list(line.own))
 
 
@@ -87,7 +89,12 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     options_metavar="[OPTIONS] [SBATCH OPTIONS] {SCRIPT [ARGS...] | --gpus N -- COMMAND...}",
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
 )
-@click.option("--gpus", "-G", metavar="[TYPE:]N", help="GPUs of the whole job.")
+@click.option(
+    "--gpus",
+    "-G",
+    metavar="[TYPE:]N,...",
+    help="GPUs of the whole job. Several with --by: the smallest that is promised, else the first.",
+)
 @click.option("--gpu-type", metavar="T", help="Only GPUs of this type.")
 @click.option(
     "--nodes",
@@ -139,12 +146,19 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     shell_complete=completion.partitions,
     help="Partition; else the default one.",
 )
-@click.option("--time", "-t", metavar="T", help="Time limit, in sbatch's words.")
+@click.option(
+    "--time",
+    "-t",
+    metavar="T,...",
+    help="Time limit, in sbatch's words; beside several --gpus one for each, or one for all.",
+)
 @click.option(
     "--by",
-    metavar="TIME",
+    metavar="TIME[=VALUE]",
+    multiple=True,
+    callback=lambda _ctx, _param, typed: "; ".join(typed) if typed else None,
     help="Deadline, such as 'Fri 18:00' or +3h. A site whose policy promises says yes or no to it; "
-    "others may go by it or not.",
+    "others may go by it or not. Several times: each with a value, as 'Fri 18:00=10'.",
 )
 @click.option(
     "--or-else",

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from slurm_dl.cli.dlsubmit import verdict
+from slurm_dl.cli.dlsubmit import size_choice, verdict
 from slurm_dl.cli.dlsubmit.verdict import preview
 from slurm_dl.client_config import read_client_config
 from slurm_dl.json_types import JsonObject
@@ -229,28 +229,39 @@ def submit_script(
         raise ConfigError(msg)
     script, site = read_script(Path(line.script[0])), read_client_config()
     slurm = Slurm(environ=dict(os.environ), timeout_s=SLURM_S)
-    request = ScriptRequest(
-        script=script,
-        script_args=line.script[1:],
-        typed=given,
-        usual=usual.own,
-        usual_sbatch=usual.sbatch_beside(line.sbatch),
-        sbatch=line.sbatch,
-        environ=job_environment.of_a_script(os.environ),
-        site=site,
-        dlrun=dlrun,
-        cwd=str(Path.cwd()),
-        sweep=sweep_of(params["sweep"], slurm, line.script[1:], script.text),
-    )
-    by = request.given("by")
+    by = given.get("by", usual.own.get("by"))
     verdict.check(params, by)
-    job = script_job.compose(request, where)
+    sizes = size_choice.sizes_of(given, by)
+    requests = [
+        ScriptRequest(
+            script=script,
+            script_args=line.script[1:],
+            typed={**given, **size},
+            usual=usual.own,
+            usual_sbatch=usual.sbatch_beside(line.sbatch),
+            sbatch=line.sbatch,
+            environ=job_environment.of_a_script(os.environ),
+            site=site,
+            dlrun=dlrun,
+            cwd=str(Path.cwd()),
+            sweep=sweep_of(params["sweep"], slurm, line.script[1:], script.text),
+        )
+        for size in sizes
+    ]
+    jobs = [script_job.compose(request, where) for request in requests]
+    at, status = 0, None
+    if len(sizes) > 1:
+        asked = [verdict.of_script(*one, slurm) for one in zip(requests, jobs, strict=True)]
+        at, status = size_choice.choose(params, sizes, asked)
+        if status is not None:
+            return status
+    request, job = requests[at], jobs[at]
     tell((*usual.notes, site.trouble, *job.notes), quiet=params["quiet"])
     if params["diff"]:
         argv = quote((slurm.path("sbatch"), *job.args))
         click.echo(f"# {argv}\n{job.diff()}".encode("utf-8", "surrogateescape"), nl=False)
         return 0
-    if by is not None:
+    if by is not None and len(sizes) == 1:
         status = verdict.before(params, verdict.of_script(request, job, slurm))
         if status is not None:
             return status
@@ -311,20 +322,34 @@ def submit_command(
         typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
     at_site = read_client_config(environ)
     slurm = Slurm(environ=environ, timeout_s=SLURM_S)
-    request = check(
-        typed,
-        sbatch=_with_kept_qos(line.sbatch, cleaned),
-        command=line.command,
-        cwd=str(Path.cwd()),
-        dlrun=dlrun,
-        qos=at_site.qos or None,
-        max_grace_s=at_site.max_grace_s,
-        native=at_site.native,
-        sweep=sweep_of(options["sweep"], slurm, line.command),
-        environ=environ,
-    )
-    partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
-    chosen = choose_shape(request, partitions)
+    sizes = size_choice.sizes_of(options, typed.by)
+    all_typed = [size_choice.in_size(typed, size) for size in sizes]
+    requests = [
+        check(
+            one,
+            sbatch=_with_kept_qos(line.sbatch, cleaned),
+            command=line.command,
+            cwd=str(Path.cwd()),
+            dlrun=dlrun,
+            qos=at_site.qos or None,
+            max_grace_s=at_site.max_grace_s,
+            native=at_site.native,
+            sweep=sweep_of(options["sweep"], slurm, line.command),
+            environ=environ,
+        )
+        for one in all_typed
+    ]
+    partitions = slurm_calls.read_partitions(slurm).select(requests[0].partitions)
+    shapes = [choose_shape(one, partitions) for one in requests]
+    questions = [
+        verdict.of_command(one, shape, partitions, no_preempt=typed.no_preempt)
+        for one, shape in zip(requests, shapes, strict=True)
+        if typed.by is not None
+    ]
+    at, status = size_choice.choose(options, sizes, questions) if len(sizes) > 1 else (0, None)
+    if status is not None:
+        return status
+    typed, request, chosen = all_typed[at], requests[at], shapes[at]
     request = job_extras.lay_out(request, chosen, partitions, cleaned.environ)
     profile, model_note = None, ""
     if request.model is not None:
@@ -357,11 +382,10 @@ def submit_command(
         of_script = script_notes(line.command, Path.cwd())
         told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
         tell((*told, of_script), quiet=quiet)
-    if typed.by is not None:
-        question = verdict.of_command(request, chosen, partitions, no_preempt=typed.no_preempt)
-        if (status := verdict.before(options, question)) is not None:
+    if len(sizes) == 1 and questions:
+        if (status := verdict.before(options, questions[0])) is not None:
             return status
-    elif not quiet:
+    elif not (quiet or questions):
         previews = options["previews"]
         asks = sys.stderr.isatty() if previews is None else previews
         asks = asks and not (options["parsable"] or options["as_json"])

@@ -20,7 +20,7 @@ from slurm_dl.submit import slurm_calls
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, qos_of
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
-from slurm_dl.submit.option_values import deadline_s, time_limit_s
+from slurm_dl.submit.option_values import due_by, time_limit_s
 from slurm_dl.submit.script_job import ScriptJob
 from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest
 from slurm_dl.text import ago, safe
@@ -155,7 +155,7 @@ def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
     return _question(
         fields,
         is_array=request.said("array") is not None,
-        due_s=deadline_s(request.text("by", ""), time.time()),
+        due_s=due_by(request.text("by", ""), time.time())[0],
         account=said("account"),
         qos=said("qos") or request.site.qos or "",
         no_preempt=False,
@@ -197,14 +197,14 @@ def before(params: Mapping[str, Any], question: Question) -> int | None:
     if not (quote or cancels or asks):
         return None
     try:
-        answer = _answer(question, within_s=ODDS_S if quote else RUN_S)
+        answer = ask(question, within_s=ODDS_S if quote else RUN_S)
     except (DaemonError, ConfigError, ElsewhereError) as err:
         if quote:
             raise
         if cancels:
-            _say(f"not submitted (--or-else cancel), as there is no verdict: {err}")
+            say(f"not submitted (--or-else cancel), as there is no verdict: {err}")
         return NOT_PROMISED if cancels else None
-    line, promised = verdict_line(answer), _is_promised(answer)
+    line, promised = verdict_line(answer), is_promised(answer)
     if quote:
         if params["as_json"]:
             print_json(answer)
@@ -212,10 +212,10 @@ def before(params: Mapping[str, Any], question: Question) -> int | None:
             click.echo(safe(line, 500))
         return 0 if promised else NOT_PROMISED
     if cancels and not promised:
-        _say(f"not submitted (--or-else cancel): {line}")
+        say(f"not submitted (--or-else cancel): {line}")
         return NOT_PROMISED
     if asks:
-        _say(f"note: {line}")
+        say(f"note: {line}")
     return None
 
 
@@ -235,21 +235,31 @@ def after(slurm: Slurm, job_id: int) -> int:
             return 0
         if answer.get("says") == "no":
             slurm.run("scancel", str(job_id))
-            _say(f"job {job_id} is cancelled (--or-else cancel): {verdict_line(answer)}")
+            say(f"job {job_id} is cancelled (--or-else cancel): {verdict_line(answer)}")
             return NOT_PROMISED
         time.sleep(1.0)
-    _say(f"note: no verdict on the deadline of job {job_id} within {WAIT_S:.0f} s; it stays")
+    say(f"note: no verdict on the deadline of job {job_id} within {WAIT_S:.0f} s; it stays")
     return 0
 
 
-def _answer(question: Question, *, within_s: float) -> JsonObject:
+def ask(question: Question, *, within_s: float) -> JsonObject:
+    """The daemon's answer, with the odds of what is not promised.
+
+    Args:
+        within_s: So long the daemon may run forward for them, seconds.
+
+    Raises:
+        DaemonError: There is no answer, or no question.
+    """
     if isinstance(question, str):
         raise DaemonError(question)
-    client = Client(daemon_at(), TIMEOUT_S + 2 * (within_s - RUN_S))
+    more = len(as_list(question["shapes"])) - 1  # Each verdict takes as long as a decision.
+    client = Client(daemon_at(), TIMEOUT_S + more + 2 * (within_s - RUN_S))
     return client.ask("quote", **question, odds=True, within_s=within_s)
 
 
-def _is_promised(answer: JsonObject) -> bool:
+def is_promised(answer: JsonObject) -> bool:
+    """A yes to the first shape, by a daemon that acts."""
     acts = str(answer.get("doing", "")).startswith("acting")
     return acts and _one(answer).get("says") == "yes"
 
@@ -264,7 +274,7 @@ def verdict_line(answer: JsonObject) -> str:
     one, now_s = _one(answer), number(answer["now_s"])
     due = local_time(number(answer["due_s"]), now_s)
     if one["says"] == "yes":
-        promised = "promised" if _is_promised(answer) else "would be promised if dlschedd acted"
+        promised = "promised" if is_promised(answer) else "would be promised if dlschedd acted"
         line = (
             f"{promised}: done by {due}; starts by {local_time(number(one['begin_s']), now_s)} at "
             f"the latest, {ago(number(one['spare_s']))} to spare"
@@ -293,5 +303,6 @@ def local_time(at_s: float, now_s: float) -> str:
     return time.strftime("%a %H:%M" if soon else "%a %Y-%m-%d %H:%M", at)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Print *text* as a line on the standard error."""
     click.echo(f"dlsubmit: {safe(text, 500)}", err=True)

@@ -17,6 +17,7 @@ from slurm_dl.text import safe
 
 _Name = Annotated[str, Field(max_length=256)]
 _MOST_S = 20.0
+_Limit = Annotated[float, Field(gt=0, le=1e9)]
 _Shape = Annotated[str, Field(pattern=r"\A[0-9]{1,6}(?:x[0-9]{1,4})?\z")]
 
 
@@ -44,7 +45,7 @@ class _OfJobs(_Request):
     shapes: list[_Shape] = Field(default_factory=list, max_length=8)
     partition: _Name = ""
     gpu_type: _Name = ""
-    limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    limit_s: _Limit | None = None
     name: _Name = ""
     within_s: Annotated[float, Field(gt=0, le=_MOST_S)] | None = None
 
@@ -81,11 +82,15 @@ class QuoteRequest(_OfJobs):
     qos: _Name = ""
     no_preempt: bool = False
     odds: bool = False
+    limits_s: list[_Limit | None] = Field(default_factory=list, max_length=8)
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
         if bool(self.job) == bool(self.shapes and self.due_s):
             msg = "give a job, or shapes and due_s"
+            raise ValueError(msg)
+        if self.limits_s and (self.limit_s or len(self.limits_s) != len(self.shapes)):
+            msg = "give limits_s for each shape, or limit_s"
             raise ValueError(msg)
         return self
 

@@ -253,9 +253,12 @@ def _due(cycle: Cycle, policy: Policy, row: int, job_id: JobId) -> list[str]:
         return [f"{due}, but policy {policy.name} does not go by deadlines."]
     rules = Deadlines() if cycle.settings is None else cycle.settings.deadlines
     shared = not promises(policy)
-    refused = counted_deadlines(snap, rules, shared=shared).refused.get(job_id)
-    if refused:
+    counted = counted_deadlines(snap, rules, shared=shared)
+    if refused := counted.refused.get(job_id):
         return [f"{due}; its deadline is not counted: {refused}."]
+    if job_id in counted.curves and counted.due_s is not None:  # Of several another may count now.
+        at_s = int(counted.due_s[row])
+        due = f"Due {moment(at_s)}"
     spare_s = at_s - snap.now_s - float(snap.left_s[row])
     if not math.isfinite(spare_s):
         return [f"{due}."]

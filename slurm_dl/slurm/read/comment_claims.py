@@ -7,7 +7,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
                   "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": [3, 2], "until": 0.8,
                   "preempted": [3, 2], "saved": 1790000000, "final": 2,
-                  "due": 1790090000, "or_else": "run", "bid": 5,
+                  "due": 1790090000, "values": [[1790090000, 10], [1790150000, 5]],
+                  "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
                   "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64]}}
 
@@ -37,6 +38,7 @@ from slurm_dl.model.contract import (
 )
 from slurm_dl.model.shape import Shape, by_gpus
 from slurm_dl.model.step_report import StepReport
+from slurm_dl.model.value_curve import MOST_STEPS, ValueCurve
 
 LONGEST_COMMENT = 1024  # Characters; Slurm itself takes no longer comment (measured on 22.05.8)
 DEEPEST = 8  # Levels of nesting; others' metadata may lie beside ours, but Python's parser recurses
@@ -113,6 +115,7 @@ class ClaimReader:
             until=_until(ours),
             saved_s=_count(ours, "saved"),
             due_s=_count(ours, "due"),
+            curve=_curve(ours),
             or_else=_or_else(ours),
             bid=_count(ours, "bid", least=0),
             sizes=() if elastic is None else elastic[0],
@@ -210,6 +213,25 @@ def _most_nodes(ours: dict[object, object]) -> int | None:
 def _count(ours: dict[object, object], key: str, *, least: int = 1) -> int | None:
     value = ours.get(key)
     return value if type(value) is int and least <= value <= _HUGE else None
+
+
+def _curve(ours: dict[object, object]) -> ValueCurve | None:
+    """Values by several deadlines; None if any of it is unclear, or if `due` is not the first."""
+    steps = ours.get("values")
+    if not isinstance(steps, list) or len(steps) > MOST_STEPS:
+        return None
+    times, values = list[float](), list[float]()
+    for step in steps:
+        at_s, value = step if isinstance(step, list) and len(step) == 2 else (None, None)  # noqa: PLR2004 - a pair
+        if type(at_s) is not int or not _is_number(at_s) or not _is_number(value):
+            return None
+        times.append(float(at_s))
+        values.append(float(value))
+    try:
+        curve = ValueCurve(tuple(times), tuple(values))
+    except ValueError:
+        return None
+    return curve if curve.due_s[0] == _count(ours, "due") else None
 
 
 def _or_else(ours: dict[object, object]) -> OrElse | None:

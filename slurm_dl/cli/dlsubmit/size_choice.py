@@ -1,0 +1,150 @@
+"""The size of a job with a deadline, chosen once from ``--gpus 2,4,8`` before it is submitted.
+
+Source: Gu et al., "ElasticFlow: An Elastic Serverless Training Platform for Distributed Deep
+Learning", ASPLOS 2023 (the minimum satisfactory share; on Slurm a size is kept once it is chosen).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.dlsubmit import verdict
+from slurm_dl.daemon.control.client import DaemonError
+from slurm_dl.json_types import JsonObject, as_list
+from slurm_dl.model.errors import ConfigError, ElsewhereError
+from slurm_dl.submit.job_request import SubmitOptions
+from slurm_dl.text import safe
+
+MOST_SIZES: Final = 8  # As many shapes as one request may have
+
+_LIST = re.compile(r"(?P<type>(?:[\w.-]{1,64}:)?)\d{1,6}(?:,(?P=type)\d{1,6})+", re.ASCII)
+
+OneSize = Mapping[str, str]
+"""Options of dlsubmit that are other than typed in this size, by the names of its parameters."""
+
+
+def sizes_of(typed: Mapping[str, Any], by: object) -> tuple[OneSize, ...]:
+    """The sizes of a list in ``--gpus``, in the order typed; one without changes if it is no list.
+
+    Args:
+        typed: dlsubmit's options.
+        by: The deadline; None if there is none.
+
+    Raises:
+        ConfigError: Sizes or time limits are wrong, or an option has no meaning beside a list.
+    """
+    gpus, time = typed.get("gpus") or "", typed.get("time")
+    # Other lists, such as volta:3,kepler:5 of a script, are left to whoever reads --gpus.
+    if not _LIST.fullmatch(gpus):
+        return ({},)
+    words, what = gpus.split(","), f"--gpus={safe(gpus, 80)}"
+    counts = [_count(word) for word in words]
+    limits = [] if time is None else time.split(",")
+    wrong = {
+        "one of several sizes is chosen by a deadline; give --by TIME, or one size": by is None,
+        "with --sizes the job has no single size to promise; leave one of them out": typed.get(
+            "sizes"
+        ),
+        f"at most {MOST_SIZES} sizes; leave some out": len(words) > MOST_SIZES,
+        "sizes are numbers of 1 or more, each of them once": len({*counts, 0}) <= len(counts),
+        f"--time has {len(limits)} limits for {len(words)} sizes; give one for each, or one for"
+        " all": len(limits) not in {0, 1, len(words)},
+    }
+    for why, is_so in wrong.items():
+        if is_so:
+            msg = f"{what}: {why}"
+            raise ConfigError(msg)
+    if len(limits) <= 1:
+        return tuple({"gpus": word} for word in words)
+    pairs = zip(words, limits, strict=True)
+    return tuple({"gpus": word, "time": limit} for word, limit in pairs)
+
+
+def in_size(typed: SubmitOptions, size: OneSize) -> SubmitOptions:
+    """The options typed, for this size alone."""
+    return replace(typed, gpus=size.get("gpus", typed.gpus), time=size.get("time", typed.time))
+
+
+def choose(
+    params: Mapping[str, Any], sizes: Sequence[OneSize], questions: Sequence[verdict.Question]
+) -> tuple[int, int | None]:
+    """The smallest of *sizes* that is promised, else the first one; and says which and why.
+
+    Args:
+        params: dlsubmit's options.
+        questions: What is to be asked about each size.
+
+    Returns:
+        The number of the size, and the exit status if nothing is to be submitted, else None.
+
+    Raises:
+        ConfigError: There can be no verdict on such jobs.
+        DaemonError: ``--quote``, and there is no verdict.
+    """
+    question = _in_one(questions)
+    counts = [_count(size["gpus"]) for size in sizes]
+    what = f"--gpus {','.join(map(str, counts))}"
+    quote = params["quote"]
+    cancels = params["or_else"] == "cancel" and not (params["dry_run"] or params["diff"])
+    try:
+        answer = verdict.ask(question, within_s=verdict.ODDS_S if quote else verdict.RUN_S)
+    except (DaemonError, ConfigError, ElsewhereError) as err:
+        if quote:
+            raise
+        if cancels:
+            verdict.say(f"not submitted (--or-else cancel), as there is no verdict: {err}")
+            return 0, verdict.NOT_PROMISED
+        _note(params, f"{what}: no verdict, so the first size is taken, {counts[0]}: {err}")
+        return 0, None
+    ones: list[JsonObject] = [{**answer, "shapes": [one]} for one in as_list(answer["shapes"])]
+    lines = [verdict.verdict_line(one) for one in ones]
+    by_size = sorted(range(len(sizes)), key=counts.__getitem__)
+    best = next((i for i in by_size if verdict.is_promised(ones[i])), None)
+    no = None if best is not None else verdict.NOT_PROMISED
+    if quote:
+        if params["as_json"]:
+            print_json(answer)
+        elif not params["quiet"]:
+            for count, line in zip(counts, lines, strict=True):
+                click.echo(safe(f"{count} GPUs: {line}", 500))
+        return best or 0, no or 0
+    if best is not None:
+        smaller = by_size[: by_size.index(best)]
+        told = [f"the smallest of {what} is taken that is promised, {counts[best]}: {lines[best]}"]
+        told += [f"{counts[i]} GPUs: {lines[i]}" for i in smaller[-1:]]
+        _note(params, " | ".join(told))
+        return best, None
+    if cancels:
+        verdict.say(f"not submitted (--or-else cancel): {what}: {lines[0]}")
+        return 0, no
+    _note(params, f"{what}: none is promised, so the first is taken, {counts[0]}: {lines[0]}")
+    return 0, None
+
+
+def _count(word: str) -> int:
+    return int(word.rpartition(":")[2])
+
+
+def _in_one(questions: Sequence[verdict.Question]) -> JsonObject:
+    """One request for all shapes; `limits_s`, which is newer, only where the limits differ."""
+    asked: list[JsonObject] = []
+    for one in questions:
+        if isinstance(one, str):
+            msg = f"--gpus: one of several sizes is chosen by a verdict, and {one}; give one size"
+            raise ConfigError(msg)
+        asked.append(one)
+    limits = [one["limit_s"] for one in asked]
+    whole = {**asked[0], "shapes": [shape for one in asked for shape in as_list(one["shapes"])]}
+    same = all(limit == limits[0] for limit in limits)
+    return whole if same else {**whole, "limit_s": None, "limits_s": limits}
+
+
+def _note(params: Mapping[str, Any], text: str) -> None:
+    if not params["quiet"]:
+        verdict.say(f"note: {text}")
