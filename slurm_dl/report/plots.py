@@ -97,9 +97,9 @@ def finish_distribution(
             axes.axvline(at_s, color=style.GREY, lw=1.2, ls="solid" if is_due else (0, (2, 2)))
             words = ["deadline"] * is_due + [f"value {steps[at_s]:g}"] * (at_s in steps)
             axes.annotate(
-                ", ".join(words), (at_s, 1.0), (-3, -2), rotation=90, ha="right", va="top",
+                ", ".join(words), (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
                 xycoords=axes.get_xaxis_transform(), textcoords="offset points",
-                fontsize=7.5, color=style.GREY,
+                fontsize=7.5, color=style.GREY, path_effects=[style.HALO],
             )  # fmt: skip
         lines = []
         for i, (name, values_s) in enumerate(finish_s.items()):

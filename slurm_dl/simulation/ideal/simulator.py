@@ -239,7 +239,7 @@ class IdealCluster:
             events=self._events,
             now_s=self._now_s + self._zero_s,
             lay=self._where.lay(),
-            answers={**self._answers},
+            answers={int(job): one for job, one in self._answers.items()},
         )
 
     def _losses(self) -> dict[str, F64]:
