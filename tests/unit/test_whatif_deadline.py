@@ -140,6 +140,7 @@ class Seeing(Edf):
     """Writes down what it says."""
 
     def order(self, snap: Snapshot, /) -> Order:
+        """The order of EDF."""
         order = super().order(snap)
         news = promises_in(order.book)
         for job in snap.jobs.job_id.tolist():
