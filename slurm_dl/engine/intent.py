@@ -243,7 +243,7 @@ def _serve(
             chosen = choose_sizes(
                 snap, rows, fixed, order.size,
                 skips=skips, barred=barred, pool=pool, steadiness=resizing.steadiness,
-                movable=movable, kinds=order.gpu_type if by_type else None,
+                movable=movable, kinds=order.gpu_type if by_type else None, at_least=order.least,
             )  # fmt: skip
             served = chosen.rows
             size[served], kind[served] = chosen.size, chosen.kind
@@ -293,8 +293,8 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
         ValueError: The policy returned nonsense; nothing may be done by it.
     """
     columns = (
-        order.tie, order.barred, order.start_s, order.gpu_type, order.size, order.shielded,
-        order.pressing,
+        order.tie, order.barred, order.start_s, order.gpu_type, order.size, order.least,
+        order.shielded, order.pressing,
     )  # fmt: skip
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     shapes += [column.shape for column in columns if column is not None]
@@ -317,7 +317,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if order.share is not None and not _are_shares(order.share):
         msg = f"policy {policy.name}: shares that are no fractions of the time"
         raise ValueError(msg)
-    if order.size is not None and not are_sizes(order.size, sizes):
+    if not all(size is None or are_sizes(size, sizes) for size in (order.size, order.least)):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
     if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE}:

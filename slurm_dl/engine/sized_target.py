@@ -57,6 +57,7 @@ def choose_sizes(
     steadiness: float = 0.0,
     movable: Movable = AS_RANKED,
     kinds: I16 | None = None,
+    at_least: I32 | None = None,
 ) -> Chosen:
     """The jobs of one pool that would hold GPUs, and their sizes.
 
@@ -74,6 +75,7 @@ def choose_sizes(
         steadiness: See `steady`.
         movable: Pinned jobs that become smaller, and those that do not grow.
         kinds: ``(n,)`` see `Order.gpu_type`; None: GPUs of all types count as one pool.
+        at_least: ``(n,)`` see `Order.least`.
     """
     jobs, sizes = snap.jobs, snap.sizes
     assert sizes is not None  # noqa: S101 - callers ask first
@@ -95,7 +97,8 @@ def choose_sizes(
             free.take(row, -float(sizes.gpus[kept[row]]), free.held(row))
         elif asked == NOT_NOW:
             continue
-        got, on = free.largest(sizes, row, asked)
+        bound = NOT_NOW if at_least is None else int(at_least[row])
+        got, on = free.largest(sizes, row, asked, bound)
         if got == NOT_NOW and row not in kept:
             if not skips:
                 break
@@ -144,15 +147,18 @@ class _FreeGpus:
         for one in {kind, int(self._asks[row])}:
             self.left[one] -= gpus
 
-    def largest(self, sizes: Sizes, row: int, asked: int) -> tuple[int, int]:
+    def largest(self, sizes: Sizes, row: int, asked: int, bound: int) -> tuple[int, int]:
         """The largest size of the job up to *asked* that fits, and its type; `NOT_NOW`: none.
 
         On the type that is asked, else the one it holds, else others.
+
+        Args:
+            bound: Smaller ones do not count.
         """
         down, asks = sizes.down_from(row, asked), int(self._asks[row])
         for kind in self._kinds(row, down[0]):
             most = min(self.left[kind], self.left[asks]) + SLACK_GPUS
-            for i in down:
+            for i in (i for i in down if i >= bound):
                 gpus = self._snap.jobs.gpus[row] if i == AS_ASKED else sizes.gpus[i]
                 if gpus <= most and speed_on(self._snap, self._rates, row, i, kind) > 0:
                     return i, kind

@@ -34,6 +34,10 @@ Estimate = Literal["limit", "history"]
 """The run time that promises rest on: the time limit, or the best that is known."""
 
 
+Piece = tuple[int, int, float]
+"""Part of a plan: begin and end, epoch seconds, and the GPUs of the job meanwhile."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """The answer to one deadline."""
@@ -46,6 +50,7 @@ class Promise:
     rests_on: Estimate  # What *needs_s* is from
     begin_s: int | None = None  # The window: it needs its GPUs from here, epoch seconds
     end_s: int | None = None  # To here; not after the deadline
+    plan: tuple[Piece, ...] = ()  # Of one that is no single window: its parts, in their order
     nearest_s: int | None = None  # Of a no: the earliest end that could be promised then
     why: str = ""  # Of a no: the reason, a clause without other jobs or users
     broken: Cause | Literal[""] = ""  # Why a yes does not hold any more
@@ -58,7 +63,8 @@ class Promise:
 
     def entry(self, job_id: int) -> Entry:
         """It as an entry of the book."""
-        return booking.entry(KIND, job_id, dataclasses.asdict(self))
+        body = {name: getattr(self, name) for name in _FIELDS if name != "plan" or self.plan}
+        return booking.entry(KIND, job_id, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +164,8 @@ def totals_in(booked: Iterable[Entry]) -> Totals:
 
 def _promise(body: Any) -> Promise:  # noqa: ANN401 - of the ledger, which nobody else writes
     # A later release may have written more.
-    return Promise(**{key: value for key, value in body.items() if key in _FIELDS})
+    known = {key: value for key, value in body.items() if key in _FIELDS}
+    return Promise(**known | {"plan": tuple(map(tuple, body.get("plan", ())))})
 
 
 _FIELDS: Final = frozenset(one.name for one in dataclasses.fields(Promise))

@@ -1,4 +1,4 @@
-"""Values of a job by the time it is done: a step for each of its deadlines, lower from one to the next.
+"""Values of a job by the time it is done: a step for each deadline, each lower than the one before.
 
 A job with one hard deadline has none of these. Soft deadlines are told apart by their values alone:
 those of other jobs are never held against them.
@@ -57,7 +57,7 @@ class ValueCurve:
             kept.append((due_s, value))
         return cls(tuple(due for due, _ in kept), tuple(value for _, value in kept))
 
-    def __iter__(self) -> Iterator[tuple[float, float]]:  # type: ignore[override]
+    def __iter__(self) -> Iterator[tuple[float, float]]:
         """Deadlines and values, the highest value first."""
         return iter(zip(self.due_s, self.value, strict=True))
 

@@ -94,6 +94,8 @@ class Order:
         size: ``(n,)`` int32, the size that each job should have, an index into `Snapshot.sizes`;
             `AS_ASKED`: the one it has, or asks for; `NOT_NOW`: none, it is to hold no GPUs. None:
             `AS_ASKED` for all.
+        least: ``(n,)`` int32, the smallest size with which each waiting job is to start, likewise;
+            `AS_ASKED`: any. None: any for all.
         book: Entries that are to stand from now on, or to be struck out; see `booking`. An entry
             that is not named stays as it is.
         shielded: ``(n,)`` bool, running jobs that are not to be preempted. None: no job.
@@ -111,6 +113,7 @@ class Order:
     gpu_type: I16 | None = None
     share: F64 | None = None
     size: I32 | None = None
+    least: I32 | None = None
     book: tuple[Entry, ...] = ()
     shielded: Bool | None = None
     pressing: Bool | None = None

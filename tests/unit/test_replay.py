@@ -55,6 +55,7 @@ from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.model.step_report import BatchLimits
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.policies import registry
 from slurm_dl.policies.fifo import Fifo
@@ -123,6 +124,8 @@ def fields_of(kind: type[Any], rows: int, of: Scalars) -> st.SearchStrategy[Any]
     if kind is BatchLimits:
         drawn |= dict.fromkeys(("first", "least_local"), st.integers(1, 9))
         drawn |= dict.fromkeys(("most", "most_local"), st.integers(9, 99))
+    if kind is ValueCurve:
+        drawn = {"due_s": st.just((1.5, 4e9)), "value": st.sampled_from([(7.0, 0.1), (2.0, 1.0)])}
     if kind is Handover:
         for name in ("beneficiaries", "victims"):
             drawn[name] = st.lists(

@@ -13,6 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
+from slurm_dl.model.jobs import F64
+
 Resource = tuple[str | int, ...]  # Name of a resource
 
 SLACK: Final = 1e-9  # Ten tenths of a GPU are one, whatever the rounding of their sum
@@ -85,6 +89,32 @@ class Calendar:
         """*units* of *resource* are there at all times."""
         self._free[resource] = _Steps([self.now_s], [units])
         self._relied[resource] = _Steps([self.now_s], [0.0])
+
+    def resources(self) -> Iterable[Resource]:
+        """All that were opened."""
+        return self._free.keys()
+
+    def extremes(self, resource: Resource, bounds_s: F64) -> tuple[F64, F64]:
+        """The fewest free units, and the most that its users hold, between each two of *bounds_s*.
+
+        Args:
+            bounds_s: ``(k + 1,)`` epoch seconds, increasing; what is before now does not count.
+
+        Returns:
+            Two times ``(k,)``.
+        """
+        found = []
+        for steps, least in (
+            (self._free[resource], np.minimum),
+            (self._relied[resource], np.maximum),
+        ):
+            at_s, value = np.array(steps.at_s), np.array(steps.value)
+            at_begin = value[np.maximum(at_s.searchsorted(bounds_s[:-1], side="right") - 1, 0)]
+            inside = (at_s > bounds_s[0]) & (at_s < bounds_s[-1])
+            slot = bounds_s.searchsorted(at_s[inside], side="right") - 1
+            least.at(at_begin, slot, value[inside])
+            found.append(at_begin)
+        return found[0], found[1]
 
     def take(self, need: Need, begin_s: float, end_s: float, times: int = 1) -> None:
         """Hold what is needed from *begin_s* to *end_s*; with *times* -1 give it back."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING, Bool, Origin
 from slurm_dl.model.promise import Estimate, PromiseTerms
+from slurm_dl.model.sizes import AS_ASKED
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need, Resource
 from slurm_dl.policies.arithmetic.supply_and_demand import rates_of
@@ -26,6 +27,14 @@ def whole_s(at_s: float) -> int:
 def part_of(gpus: float, each: float) -> float:
     """GPUs of a node that count if only *each* together do."""
     return math.floor(gpus / each + 1e-9) * each
+
+
+class Choice(NamedTuple):
+    """A size that a job may be promised."""
+
+    size: int  # Index into `Snapshot.sizes`, or `AS_ASKED`
+    gpus: float
+    rate: float  # Its speed; 1 is that of the size asked for
 
 
 class PromiseNeeds:
@@ -56,10 +65,14 @@ class PromiseNeeds:
             for one, there in zip(terms.groups, self._there, strict=True)
         ]
 
-    def due_s(self, row: int) -> int | None:
-        """The deadline of a job that counts, in whole epoch seconds; None if it has none."""
-        due_s = math.inf if self._snap.due_s is None else float(self._snap.due_s[row])
-        return math.floor(due_s) if math.isfinite(due_s) else None
+    def dues_s(self, row: int) -> tuple[int, ...]:
+        """Deadlines of a job that count, that of the highest value first, whole epoch seconds."""
+        snap = self._snap
+        due_s = math.inf if snap.due_s is None else float(snap.due_s[row])
+        if not math.isfinite(due_s):
+            return ()
+        curve = snap.curves.get(JobId(int(snap.jobs.job_id[row])))
+        return (math.floor(due_s),) if curve is None else tuple(map(math.floor, curve.due_s))
 
     def rests_on(self, row: int) -> Estimate:
         """Origin of the run time of a job."""
@@ -69,12 +82,43 @@ class PromiseNeeds:
         guessed = origin in (Origin.HISTORY, Origin.REPORTED) and self._terms.estimate == "history"
         return "history" if sure or guessed else "limit"
 
-    def needs_s(self, row: int) -> int:
-        """Seconds that a job is still going to run, with the margin."""
-        return whole_s(self.left_s(row))
+    def choices(self, row: int) -> list[Choice]:
+        """The sizes that a job may be promised, fewest GPUs first; each is faster than the last.
 
-    def left_s(self, row: int) -> float:
-        """Likewise, not rounded."""
+        One that runs, or is not elastic, has the one that it holds or asks for.
+        """
+        sizes, jobs = self._snap.sizes, self._snap.jobs
+        gpus, found = float(jobs.gpus[row]), list[Choice]()
+        if jobs.state[row] == PENDING and sizes is not None:
+            found = self.sizes_of(row)
+        return found or [Choice(AS_ASKED, gpus, self._rate(row))]
+
+    def sizes_of(self, row: int) -> list[Choice]:
+        """The sizes of an elastic job, likewise; none of another."""
+        sizes, found = self._snap.sizes, list[Choice]()
+        if sizes is not None:
+            for i in sizes.of(row):
+                if not found or sizes.rate[i] > found[-1].rate:
+                    found.append(Choice(i, float(sizes.gpus[i]), float(sizes.rate[i])))
+        return found
+
+    def _rate(self, row: int) -> float:
+        """Speed of a job in the size that it holds or asks for."""
+        sizes = self._snap.sizes
+        at = AS_ASKED if sizes is None else sizes.held(row, float(self._snap.jobs.gpus[row]))
+        return 1.0 if sizes is None or at == AS_ASKED else float(sizes.rate[at])
+
+    def needs_s(self, row: int, rate: float | None = None) -> int:
+        """Seconds that a job is still going to run, with the margin.
+
+        Args:
+            rate: Its speed; None: that of the size it holds or asks for.
+        """
+        return whole_s(self.left_s(row, rate))
+
+    def left_s(self, row: int, rate: float | None = None) -> float:
+        """Likewise, not rounded; `FOREVER_S` if its time limit would end it before."""
+        rate = self._rate(row) if rate is None else rate
         jobs, left_s = self._snap.jobs, float(self._snap.left_s[row])
         limit_s = float(jobs.limit_s[row])
         if jobs.state[row] > PENDING:
@@ -89,19 +133,24 @@ class PromiseNeeds:
                 self._snap.left_from[row] == Origin.DECLARED and math.isfinite(left_s)
             )
             needs_s = min(left_s, limit_s) if declared else limit_s
-        return min(needs_s, FOREVER_S)
+        needs_s /= rate
+        return FOREVER_S if rate < 1 and needs_s > limit_s + 1 else min(needs_s, FOREVER_S)
 
-    def end_s(self, row: int) -> int:
+    def end_s(self, row: int, rate: float | None = None) -> int:
         """End of the job if it runs from now on; the same at each look at an exact run time."""
-        return whole_s(self._snap.now_s + self.left_s(row))
+        return whole_s(self._snap.now_s + self.left_s(row, rate))
 
     def gpus(self, row: int) -> float:
-        """GPUs of a job as they are counted: a power of two on a node, or whole nodes.
+        """GPUs of a job as they are counted; see `counted`."""
+        return self.counted(row, float(self._snap.jobs.gpus[row]))
+
+    def counted(self, row: int, gpus: float) -> float:
+        """So many GPUs of a job as they are counted: a power of two on a node, or whole nodes.
 
         Counted are GPUs, not nodes, and what lies askew would fit nowhere.
         """
         jobs, group = self._snap.jobs, int(self._terms.group[row])
-        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
+        n_nodes = int(jobs.n_nodes[row])
         if group < 0:
             return gpus
         home = self._terms.groups[group]
@@ -123,10 +172,27 @@ class PromiseNeeds:
         return self._known[row, promised]
 
     def _need_of(self, row: int, *, promised: bool) -> Need:
+        waits = bool(self._snap.jobs.state[row] == PENDING)
+        return self._need(row, self.gpus(row), nodes=waits, promised=promised)
+
+    def of_size(self, row: int, one: Choice, *, promised: bool = True) -> Need:
+        """All that a job holds while it runs in a size; of one that runs as `of`."""
+        if one.size == AS_ASKED:
+            return self.of(row, promised=promised)
+        return self.at_size(row, one.gpus, promised=promised)
+
+    def at_size(self, row: int, gpus: float, *, promised: bool = True) -> Need:
+        """All that a job holds while it runs with so many GPUs, on any nodes."""
+        asked = float(self._snap.jobs.gpus[row])
+        need = self._need(row, self.counted(row, gpus), nodes=True, promised=promised)
+        more = max(1.0, gpus / asked) if asked else 1.0
+        units = {r: u * more if r[0] == "quota" else u for r, u in need.units.items()}
+        return Need(units, need.courteous, need.relies)
+
+    def _need(self, row: int, gpus: float, *, nodes: bool, promised: bool) -> Need:
         terms, home = self._terms, int(self._terms.group[row])
-        gpus = self.gpus(row)
         units: dict[Resource, float] = {}
-        if self._snap.jobs.state[row] == PENDING:
+        if nodes:
             units = {
                 ("nodes", g): min(gpus, self._capacity[g])
                 for g in terms.meets[row].nonzero()[0].tolist()

@@ -12,31 +12,24 @@ fitted again in the order of their deadlines.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
-from slurm_dl.model import booking
 from slurm_dl.model.booking import Entry
-from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, I64, NOT_HELD, PENDING, Bool
-from slurm_dl.model.promise import (
-    KIND,
-    Cause,
-    Promise,
-    PromiseTerms,
-    promises_in,
-    totals_in,
-)
+from slurm_dl.model.jobs import COMPLETING, F64, I32, I64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.promise import Promise, PromiseTerms
+from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
-from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, whole_s
+from slurm_dl.policies.arithmetic.calendar import Need
+from slurm_dl.policies.arithmetic.promise_book import PromiseBook
+from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, Choice, PromiseNeeds
 
 _HOUR_S: Final = 3600.0
+MOST_GPU_TIME: Final = 1.5  # Of a larger size, as a multiple
 MOST_HELD_BACK: Final = 1000  # Waiting jobs, best first, that are looked at whether they may start
 
 
@@ -51,6 +44,9 @@ class Promised:
         begin_s: ``(n,)`` begin of the window of each waiting job, epoch seconds; inf: it has none.
         due_s: ``(n,)`` deadline of each job with a promise, epoch seconds; inf for the others.
         book: What has changed.
+        size: ``(n,)`` see `Order.size`; None: no job is elastic.
+        least: ``(n,)`` see `Order.least`.
+        later: ``(n,)`` bool, jobs whose plan has no GPUs for them now; None: no job.
     """
 
     running: Bool
@@ -59,16 +55,22 @@ class Promised:
     begin_s: F64
     due_s: F64
     book: tuple[Entry, ...]
+    size: I32 | None = None
+    least: I32 | None = None
+    later: Bool | None = None
 
 
-def promised(snap: Snapshot, terms: PromiseTerms, ranked: I64, margin: float) -> Promised:
+def promised(
+    snap: Snapshot, terms: PromiseTerms, ranked: I64, margin: float, slot_s: int = 1
+) -> Promised:
     """Keep the promises of the book, and answer new deadlines.
 
     Args:
         ranked: Rows of the jobs in the order in which they are served without promises, best first.
         margin: Share of a run time that is added where it is no time limit, 0 or more.
+        slot_s: Windows begin and end at whole multiples of it, seconds.
     """
-    look = _Look(snap, terms, PromiseNeeds(snap, terms, margin))
+    look = _Look(snap, terms, PromiseNeeds(snap, terms, margin), slot_s=slot_s)
     look.settle()
     look.keep()
     look.answer()
@@ -77,106 +79,22 @@ def promised(snap: Snapshot, terms: PromiseTerms, ranked: I64, margin: float) ->
 
 
 @dataclass(slots=True)
-class _Look:
+class _Look(PromiseBook):
     """One look at the promises; its steps are called in the order of `promised`."""
 
-    snap: Snapshot
-    terms: PromiseTerms
-    needs: PromiseNeeds
-    now_s: int = 0
-    calendar: Calendar = field(default_factory=lambda: Calendar(0.0))
-    promises: dict[int, Promise] = field(default_factory=dict)  # Of live jobs, by row
+    slot_s: int = 1
     windows: dict[int, tuple[int, int]] = field(default_factory=dict)  # That are kept, by row
-    book: list[Entry] = field(default_factory=list)
-    _started: Bool = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
-
-    def __post_init__(self) -> None:
-        jobs = self.snap.jobs
-        self.now_s = math.ceil(self.snap.now_s)
-        self.calendar = Calendar(self.now_s)
-        taking = [b for h in self.snap.handovers for b in h.beneficiaries]
-        # Who gets the GPUs of a hand-over has them as good as already.
-        self._started = (jobs.state > PENDING) | np.isin(jobs.job_id, taking)
-
-    # The book.
-
-    def settle(self) -> None:
-        """Strike out what is over, count it, and let go of what its user has withdrawn."""
-        snap, jobs = self.snap, self.snap.jobs
-        row_of, ended = jobs.rows, Counter[str]()
-        for job_id, promise in promises_in(snap.booked).items():
-            row = row_of.get(job_id)
-            if row is None or jobs.state[row] >= COMPLETING:
-                if promise.says == "yes" and not promise.missed:
-                    ended[self._ending(job_id, row, promise)] += 1
-            elif promise.says == "yes" and not promise.missed and snap.now_s > promise.due_s + 1:
-                because = promise.broken or self._late_because(row)
-                ended[because] += 1
-                self._say(row, dataclasses.replace(promise, missed=True, broken=because))
-                continue
-            elif self._is_as_asked(row, promise):
-                self.promises[row] = promise
-                continue
-            elif promise.says == "yes" and not promise.missed:
-                ended[promise.broken or "withdrawn"] += 1
-            self.book.append(booking.entry(KIND, job_id, None))
-        if any(ended.values()):
-            self.book.append(totals_in(snap.booked).with_more(ended).entry())
-
-    def _is_as_asked(self, row: int, promise: Promise) -> bool:
-        """The deadline is the one that was answered, and the job needs no more than it did then."""
-        due_s = self.needs.due_s(row)
-        if promise.due_s != due_s:
-            return promise.missed and due_s is None
-        if promise.missed or promise.says == "no" or self.snap.jobs.state[row] > PENDING:
-            return True
-        longer = promise.rests_on == "limit" and self.needs.needs_s(row) > promise.needs_s
-        return self.snap.jobs.gpus[row] <= promise.gpus and not longer
-
-    def _ending(self, job_id: JobId, row: int | None, promise: Promise) -> str:
-        """``kept`` or ``withdrawn``, or why the promise to a job that is over was broken."""
-        text = self.snap.seen.texts.get(job_id)
-        end_s = self.snap.now_s
-        if row is not None:
-            end_s = float(self.snap.jobs.end_s[row]) or end_s
-        if text is not None and text.ending in ("NODE_FAIL", "BOOT_FAIL"):
-            return "node"
-        if end_s > promise.due_s + 1:
-            return promise.broken or ("estimate" if row is None else self._late_because(row))
-        cancelled = text is not None and text.ending.startswith("CANCELLED")
-        return promise.broken or "withdrawn" if cancelled else "kept"
-
-    def _late_because(self, row: int) -> Cause:
-        jobs = self.snap.jobs
-        if jobs.restarts[row] > self.snap.memory.preemptions[row]:
-            return "node"  # Its run was lost: nobody but Slurm requeues a promised job.
-        return "estimate" if jobs.state[row] > PENDING else self._cause(row)
-
-    def _cause(self, row: int) -> Cause:
-        """The reason why no window is left for the job at *row*, which had one."""
-        group = int(self.terms.group[row])
-        if group < 0 or self.terms.groups[group].is_short:
-            return "node"
-        return "room" if self.terms.is_preempting else "preemption_off"
+    size: dict[int, int] = field(default_factory=dict)  # Of waiting jobs that may start, by row
 
     def keep(self) -> None:
         """Find the windows that are promised already; those that do not fit any more anew."""
-        live = [row for row, p in self.promises.items() if p.says == "yes" and not p.missed]
-        by_due = sorted(live, key=lambda r: (self.promises[r].due_s, self.snap.jobs.job_id[r]))
-        self._open_calendar()
-        running = [r for r in by_due if self._started[r]]
-        held = self.snap.jobs.state > PENDING
-        held &= (self.snap.jobs.state < COMPLETING) & (self.snap.jobs.gpus > 0)
-        until_s = {row: self._hold(row) for row in held.nonzero()[0].tolist()}
+        by_due = self.standing()
+        until_s = self.open_calendar()
+        running = [r for r in by_due if self.started[r]]
         for row in running:
             until_s[row] = self._keep_running(row, until_s.get(row, self.now_s))
-        for need, end_s in self.needs.holds(until_s):
-            self.calendar.take(need, self.now_s, end_s)
-        for row in (self._started & ~held).nonzero()[0].tolist():
-            if row not in running and self.snap.jobs.state[row] == PENDING:
-                end = self.now_s + self.terms.lead_s + float(self.terms.holds_s[row])
-                self.calendar.take(self.needs.of(row, promised=False), self.now_s, end)
-        waiting = [r for r in by_due if not self._started[r]]
+        self.occupy(until_s, running)
+        waiting = [r for r in by_due if not self.started[r]]
         # Who has lost its window gets another only in what the others leave.
         for row in sorted(waiting, key=lambda r: bool(self.promises[r].broken)):
             self._keep_waiting(row)
@@ -187,26 +105,29 @@ class _Look:
         since_s = max(float(jobs.start_s[row]), promise.at_s)
         lasts = jobs.state[row] > PENDING and self.now_s > since_s + promise.needs_s + 1
         if lasts and promise.rests_on != "limit":
-            self._break(row, "estimate")
+            self.note(row, "estimate")
             return back_s
         end_s = max(self.now_s + 1, self.needs.end_s(row))
-        self._break(row, "" if end_s <= promise.due_s else self._late_because(row))
+        self.note(row, "" if end_s <= promise.due_s else self.late_because(row))
+        end_s = self._whole(end_s)
         self._take(row, self.now_s, end_s)
         return end_s
 
     def _keep_waiting(self, row: int) -> None:
         promise, group = self.promises[row], int(self.terms.group[row])
-        if group < 0 or self.needs.capacity(group) < self.needs.gpus(row):
-            self._break(row, self._cause(row))
+        if group < 0 or self.needs.capacity(group) < promise.gpus:
+            self.note(row, self.cause(row))
             return
         begin_s, end_s = promise.begin_s or 0, promise.end_s or 0
-        needs_s, need = self.needs.needs_s(row), self.needs.of(row).without_shares()
-        lasts_s = needs_s + math.ceil(self.terms.lead_s)
+        needs_s = self.needs.needs_s(row, self.choice(row, promise).rate)
+        need = self._need(row).without_shares()
+        lasts_s = self._whole(needs_s + math.ceil(self.terms.lead_s))
+        due_s = promise.due_s // self.slot_s * self.slot_s
         found_s = None
         if begin_s <= self.now_s:
             # A job that ran and is back in the queue need not begin at once.
             if self.snap.memory.ran_s[row] > 0 and self.now_s + lasts_s < promise.due_s:
-                found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+                found_s = self.calendar.latest_s(need, lasts_s, due_s)
             if found_s is None or found_s <= self.now_s:
                 self._keep_pressing(row, need, needs_s)
                 return
@@ -214,13 +135,12 @@ class _Look:
             self._take(row, begin_s, end_s)
             return
         else:
-            found_s = self.calendar.latest_s(need, lasts_s, promise.due_s)
+            found_s = self.calendar.latest_s(need, lasts_s, due_s)
         if found_s is None:
-            self._break(row, self._cause(row))
+            self.note(row, self.cause(row))
             return
         begin = math.floor(found_s)
-        moved = dataclasses.replace(promise, begin_s=begin, end_s=begin + lasts_s, broken="")
-        self._say(row, moved)
+        self.say(row, dataclasses.replace(_window(promise, begin, begin + lasts_s), broken=""))
         self._take(row, begin, begin + lasts_s)
 
     def _keep_pressing(self, row: int, need: Need, needs_s: int) -> None:
@@ -232,66 +152,62 @@ class _Look:
         if self.calendar.fits(need, self.now_s, until_s):
             self._take(row, begin_s, until_s)
         late = self.now_s + needs_s > promise.due_s
-        self._break(row, self._cause(row) if late else "")
-
-    def _break(self, row: int, cause: Cause | Literal[""]) -> None:
-        """Write down why the promise is broken, the first cause; with none, that it stands."""
-        promise = self.promises[row]
-        broken = (promise.broken or cause) if cause else ""
-        if broken != promise.broken:
-            self._say(row, dataclasses.replace(promise, broken=broken))
+        self.note(row, self.cause(row) if late else "")
 
     def answer(self) -> None:
         """Promise new jobs a window, or say no, by their first submission."""
-        snap, jobs = self.snap, self.snap.jobs
-        if snap.due_s is None:
-            return
-        live = np.isfinite(snap.due_s) & (jobs.state < COMPLETING) & (jobs.gpus > 0)
-        rows = [row for row in live.nonzero()[0].tolist() if row not in self.promises]
-        first_s = snap.memory.first_submit_s
-        for row in sorted(rows, key=lambda r: (first_s[r], jobs.job_id[r])):
+        for row in self.new_rows():
             self._answer(row)
 
     def _answer(self, row: int) -> None:
-        due_s = self.needs.due_s(row) or 0
-        needs_s = self.needs.needs_s(row)
-        lead_s = 0 if self._started[row] else math.ceil(self.terms.lead_s)
-        promise = Promise(
+        dues_s, choices = self.needs.dues_s(row), self.needs.choices(row)
+        lead_s = 0 if self.started[row] else math.ceil(self.terms.lead_s)
+        no = Promise(
             says="no",
-            due_s=due_s,
+            due_s=dues_s[0],
             at_s=self.now_s,
-            gpus=self.needs.gpus(row),
-            needs_s=min(needs_s + lead_s, FOREVER_S),
+            gpus=self.needs.counted(row, choices[0].gpus),
+            needs_s=min(self.needs.needs_s(row, choices[0].rate) + lead_s, FOREVER_S),
             rests_on=self.needs.rests_on(row),
         )
-        if why := self._refusal(row):
-            self._say(row, dataclasses.replace(promise, why=why))
+        if why := self.refusal(row):
+            self.say(row, dataclasses.replace(no, why=why))
             return
-        need, lasts_s = self.needs.of(row), needs_s + lead_s
-        begin_s: float | None = None
-        if not self._started[row]:
-            begin_s = self.calendar.latest_s(need, lasts_s, due_s)
-        elif self.now_s + lasts_s <= due_s and self._may_go_on(row, need, self.now_s + lasts_s):
-            begin_s = self.now_s
-        if begin_s is None or self._is_over_budget(row, begin_s):
-            early_s = self.calendar.earliest_s(need, lasts_s)
-            nearest_s = None if early_s is None else math.ceil(early_s) + lasts_s
-            why = "its GPUs would be in use or promised, or its share be spent"
-            if self.now_s + lasts_s > due_s:
-                why = "its run time, with what it takes to free GPUs, ends later"
-            self._say(row, dataclasses.replace(promise, nearest_s=nearest_s, why=why))
-            return
-        begin = math.floor(begin_s)
-        self._say(
-            row, dataclasses.replace(promise, says="yes", begin_s=begin, end_s=begin + lasts_s)
-        )
-        self._take(row, begin, begin + lasts_s)
+        for due_s, one in itertools.product(dues_s, choices):
+            lasts_s = self._whole(self.needs.needs_s(row, one.rate) + lead_s)
+            need = self.needs.of_size(row, one)
+            begin_s: float | None = None
+            if not self.started[row]:
+                whole_s = due_s // self.slot_s * self.slot_s
+                begin_s = self.calendar.latest_s(need, lasts_s, whole_s)
+            elif self.now_s + lasts_s <= due_s and self._may_go_on(row, need, self.now_s + lasts_s):
+                begin_s = self.now_s
+            gpus = self.needs.counted(row, one.gpus)
+            if begin_s is not None and not self._is_over_budget(row, gpus, begin_s):
+                begin = math.floor(begin_s)
+                plan = () if one.size == AS_ASKED else ((begin, begin + lasts_s, one.gpus),)
+                yes = dataclasses.replace(no, says="yes", due_s=due_s, gpus=gpus, needs_s=lasts_s)
+                self.say(row, _window(dataclasses.replace(yes, plan=plan), begin, begin + lasts_s))
+                self._take(row, begin, begin + lasts_s)
+                return
+        self._say_no(row, no, lead_s)
+
+    def _say_no(self, row: int, no: Promise, lead_s: int) -> None:
+        ends_s, lasts_s = list[int](), list[int]()
+        for one in self.needs.choices(row):
+            lasts_s.append(self.needs.needs_s(row, one.rate) + lead_s)
+            early_s = self.calendar.earliest_s(self.needs.of_size(row, one), lasts_s[-1])
+            ends_s += [] if early_s is None else [math.ceil(early_s) + lasts_s[-1]]
+        why = "its GPUs would be in use or promised, or its share be spent"
+        if self.now_s + min(lasts_s) > self.needs.dues_s(row)[-1]:
+            why = "its run time, with what it takes to free GPUs, ends later"
+        self.say(row, dataclasses.replace(no, nearest_s=min(ends_s, default=None), why=why))
 
     def _may_go_on(self, row: int, need: Need, end_s: int) -> bool:
         """True if nobody has to take back the GPUs of a job that runs, or is about to."""
         if self.snap.jobs.state[row] == PENDING:
             return self.calendar.fits(need, self.now_s, end_s)
-        nodes, back_s = self.needs.on_nodes(row), self._back_s(row)
+        nodes, back_s = self.needs.on_nodes(row), self.back_s(row)
         if not (
             self.calendar.fits(need, self.now_s, end_s)
             and self.calendar.fits(nodes, min(back_s, end_s), end_s)
@@ -300,59 +216,77 @@ class _Look:
         self.calendar.take(nodes, back_s, end_s)
         return True
 
-    def _is_over_budget(self, row: int, begin_s: float) -> bool:
+    def _is_over_budget(self, row: int, mine: float, begin_s: float) -> bool:
         """True if more GPUs would have to be taken back within an hour than may be."""
         near = [r for r, (first_s, _) in self.windows.items() if abs(first_s - begin_s) < _HOUR_S]
-        gpus = sum(self.promises[r].gpus for r in near if not self._started[r])
-        return not self._started[row] and gpus + self.needs.gpus(row) > self.terms.most_per_hour
-
-    def _refusal(self, row: int) -> str:
-        """The reason why the job is promised nothing, whatever its deadline; empty if none is."""
-        if why := self.terms.refused.get(row):
-            return why
-        if self.needs.needs_s(row) >= FOREVER_S:
-            return "it has no time limit"
-        group = int(self.terms.group[row])
-        if group < 0 or self.needs.capacity(group) < self.needs.gpus(row):
-            return "there are too few nodes on which it would come first"
-        return ""
+        gpus = sum(self.promises[r].gpus for r in near if not self.started[r])
+        return not self.started[row] and gpus + mine > self.terms.most_per_hour
 
     # Early starts.
 
     def early(self, ranked: I64) -> Bool:
-        """``(n,)`` bool, waiting jobs that may not start now: they would take a window."""
+        """``(n,)`` bool, waiting jobs that may not start now: they would take a window.
+
+        The size of the others is chosen: the largest that takes no window and costs no more than
+        `MOST_GPU_TIME` times the GPU time of the smallest, or of the one that is promised.
+        """
         jobs = self.snap.jobs
         barred = np.zeros(len(jobs), dtype=np.bool_)
-        if not self.windows:
+        if not self.windows and self.snap.sizes is None:
             return barred
         waits = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.gpus > 0)
-        rows = ranked[(waits & ~self._started)[ranked]][:MOST_HELD_BACK]
+        rows = ranked[(waits & ~self.started)[ranked]][:MOST_HELD_BACK]
         nodes, holding = self.snap.seen.nodes, (jobs.state > PENDING) & (jobs.state < COMPLETING)
         free = float(nodes.gpus[nodes.up].sum() - jobs.gpus[holding].sum())
         for row in rows.tolist():
             window = self.windows.get(row)
             if window is not None and window[0] <= self.now_s:
+                self.size[row] = self.choice(row, self.promises[row]).size
                 continue
-            need = self.needs.of(row, promised=window is not None)
-            end_s = self.needs.end_s(row) if window else self.now_s + float(self.terms.holds_s[row])
             if window is not None:
-                self.calendar.take(need, *window, times=-1)
-            barred[row] = not self.calendar.fits(need, self.now_s, end_s)
+                self.calendar.take(self._need(row), *window, times=-1)
+            one, need, end_s = self._early_choice(row)
             if window is not None:
-                self.calendar.take(need, *window)
+                self.calendar.take(self._need(row), *window)
+            barred[row] = need is None
+            if need is None:
+                continue
+            self.size[row] = one.size
             displaces = window is not None or self.terms.holds_s[row] < jobs.limit_s[row]
-            starts = displaces or jobs.gpus[row] <= free
-            if not barred[row] and starts:
-                free -= jobs.gpus[row] if window is None else 0
+            if displaces or one.gpus <= free:
+                free -= one.gpus if window is None else 0
                 until_s = end_s if window is None else min(end_s, window[0])
                 self.calendar.take(need, self.now_s, until_s)
         return barred
+
+    def _early_choice(self, row: int) -> tuple[Choice, Need | None, float]:
+        """Size, need and end of a job that starts now; no need: it would take a window."""
+        choices, promised = self.needs.choices(row), row in self.windows
+        least = self.choice(row, self.promises[row]) if promised else choices[0]
+        most = MOST_GPU_TIME * least.gpus / least.rate
+        for one in reversed(choices):
+            if one.gpus < least.gpus or (one.gpus / one.rate > most and one != least):
+                continue
+            end_s = self.now_s + float(self.terms.holds_s[row])
+            if promised:
+                end_s = self._whole(self.needs.end_s(row, one.rate))
+            need = self.needs.of_size(row, one, promised=promised)
+            if self.calendar.fits(need, self.now_s, end_s):
+                return one, need, end_s
+        return least, None, 0.0
 
     def result(self, barred: Bool) -> Promised:
         """All that the decision goes by."""
         n = len(self.snap.jobs)
         running, pressing = np.zeros((2, n), dtype=np.bool_)
         begin_s, due_s = np.full((2, n), np.inf)
+        size = least = None
+        if self.snap.sizes is not None:
+            size, least = np.full((2, n), AS_ASKED, dtype=np.int32)
+            size[list(self.size)] = list(self.size.values())
+            size[barred] = NOT_NOW
+            for row in self.windows:
+                least[row] = self.choice(row, self.promises[row]).size
         for row, (first_s, _) in self.windows.items():
             due_s[row] = self.promises[row].due_s
             if self.snap.jobs.state[row] > PENDING:
@@ -366,72 +300,27 @@ class _Look:
             begin_s=begin_s,
             due_s=due_s,
             book=tuple(self.book),
+            size=size,
+            least=least,
         )
 
-    # What a job needs.
+    def _whole(self, at_s: int) -> int:
+        """*at_s* rounded up to whole slots."""
+        return -(-at_s // self.slot_s) * self.slot_s
 
-    def _say(self, row: int, promise: Promise) -> None:
-        self.promises[row] = promise
-        self.book.append(promise.entry(int(self.snap.jobs.job_id[row])))
+    def _need(self, row: int) -> Need:
+        """The need of a job with a promise."""
+        promise = self.promises[row]
+        if promise.plan and self.snap.jobs.state[row] == PENDING:
+            return self.needs.of_size(row, self.choice(row, promise))
+        return self.needs.of(row)
 
     def _take(self, row: int, begin_s: int, end_s: int) -> None:
         self.windows[row] = (begin_s, end_s)
-        self.calendar.take(self.needs.of(row), begin_s, end_s)
+        self.calendar.take(self._need(row), begin_s, end_s)
 
-    # What there is.
 
-    def _open_calendar(self) -> None:
-        """Open all resources, less what jobs without a promise and reservations keep."""
-        snap, terms, calendar = self.snap, self.terms, self.calendar
-        for g in range(len(terms.groups)):
-            calendar.open(("nodes", g), self.needs.capacity(g))
-            for begin_s, end_s, gpus in self._reserved(g):
-                calendar.take(Need({("nodes", g): gpus}), begin_s, end_s)
-        for place, where in enumerate(terms.places):
-            calendar.open(("share", place), terms.share * where.gpus)
-            for owner in self._owners() if terms.account_share < terms.share else ():
-                calendar.open(("owner", *owner, place), terms.account_share * where.gpus)
-        quotas = snap.seen.quotas
-        if quotas is not None:
-            used = quotas.used.copy()
-            for row, counts in self.needs.quotas.items():
-                for quota, units in counts if snap.jobs.state[row] > PENDING else ():
-                    used[quota] -= units
-            for quota in {q for counts in self.needs.quotas.values() for q, _ in counts}:
-                free = float(quotas.most[quota]) - max(0.0, float(used[quota]))
-                calendar.open(("quota", quota), free)
-
-    def _owners(self) -> Iterator[tuple[str, int | str]]:
-        rows = self.promises.keys() | set(self.terms.owners)
-        if self.snap.due_s is not None:
-            rows |= set(np.isfinite(self.snap.due_s).nonzero()[0].tolist())
-        yield from {("user", int(self.snap.jobs.uid[row])) for row in rows}
-        yield from {("account", account) for account in self.terms.owners.values()}
-
-    def _reserved(self, group: int) -> Iterator[tuple[int, float, float]]:
-        """Begin, end and GPUs of the reservations of others on nodes of a group."""
-        one, nodes = self.terms.groups[group], self.snap.seen.nodes
-        for blocked in self.snap.seen.blocked:
-            gpus = float(nodes.of_type(one.kind)[one.nodes & blocked.nodes].sum())
-            if gpus:
-                yield math.floor(blocked.start_s), math.ceil(min(blocked.end_s, 1e12)), gpus
-
-    def _hold(self, row: int) -> int:
-        """Hold the limits of a running job without a promise; when its GPUs come back."""
-        promise = self.promises.get(row)
-        if promise is None or promise.says == "no" or promise.missed:
-            # A limit is freed by the job's end alone: for it nobody is stopped.
-            quotas: dict[Resource, float] = {
-                ("quota", q): u for q, u in self.needs.quotas.get(row, ())
-            }
-            self.calendar.take(Need(quotas), self.now_s, self._limit_s(row))
-        return self._back_s(row)
-
-    def _limit_s(self, row: int) -> int:
-        jobs = self.snap.jobs
-        return whole_s(float(jobs.start_s[row] + jobs.limit_s[row]))
-
-    def _back_s(self, row: int) -> int:
-        back_s = self.snap.now_s + float(self.terms.returns_s[row])
-        limit_s = self._limit_s(row)
-        return min(limit_s, whole_s(back_s)) if self.terms.is_preempting else limit_s
+def _window(promise: Promise, begin_s: int, end_s: int) -> Promise:
+    """The promise with its window there."""
+    plan = tuple((begin_s, end_s, gpus) for *_, gpus in promise.plan)
+    return dataclasses.replace(promise, begin_s=begin_s, end_s=end_s, plan=plan)
