@@ -48,7 +48,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What became of the job at one instant, and of the others because of it."""
+    """The end of the job at one instant, and what it changed for the others."""
 
     finish_s: float  # Seconds after its submission, to the millisecond; inf: never
     says: str  # ``yes`` or ``no`` at its first look; empty: the policy promises nothing
@@ -191,10 +191,13 @@ def read_curve(path: Path) -> ValueCurve:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE)
+            text = file.read(_LARGEST_FILE + 1)
     except (OSError, UnicodeDecodeError) as err:
         msg = f"{path}: cannot be read: {err}"
         raise ConfigError(msg) from None
+    if len(text) > _LARGEST_FILE:
+        msg = f"{path}: has more than {_LARGEST_FILE:,} characters: no curve needs them"
+        raise ConfigError(msg)
     steps = []
     for number, line in enumerate(text.split("\n"), 1):
         words = line.partition("#")[0].split()

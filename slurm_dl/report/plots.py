@@ -92,10 +92,11 @@ def finish_distribution(
         _time_axis(axes, times_s[np.isfinite(times_s)])
         _shares(axes)
         steps = dict(curve) if len(curve.due_s) > 1 else {}
-        for at_s in {due_s, *steps}:
+        for at_s in sorted({due_s, *steps}):
             is_due = at_s == due_s
             axes.axvline(at_s, color=style.GREY, lw=1.2, ls="solid" if is_due else (0, (2, 2)))
-            words = ["deadline"] * is_due + [f"value {steps[at_s]:g}"] * (at_s in steps)
+            words = ["deadline"] if is_due else []
+            words += [f"value {steps[at_s]:g}"] if at_s in steps else []
             axes.annotate(
                 ", ".join(words), (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
                 xycoords=axes.get_xaxis_transform(), textcoords="offset points",

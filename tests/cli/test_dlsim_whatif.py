@@ -246,6 +246,8 @@ def test_a_deadline_before_a_site_decides(site: Path) -> None:
     assert told == more[0]
     assert told["instants_s"] != more[1]["instants_s"]
     assert told["curve"] == [[28_800, 10], [43_200, 8], [86_400, 2]]
+    hard = (*asked[:7], "--policies", "fifo", *JOB, "--by", "5h", "--instants", "2")
+    assert dlsim(*hard, "--plot", "p.png").exit_code == 0
 
 
 EXAMPLES = re.findall(

@@ -220,7 +220,7 @@ def test_a_curve_is_read(tmp_path: Path) -> None:
         (b"", ""), (b"8h\n", ":1"), (b"8h 1 2", ":1"), (b"1h 3\n8 1", ":2"), (b"8h x", ":1"),
         (b"0h 1", ":1"), (b"8h nan", ""), (b"8h inf", ""), (b"8h 0", ""), (b"8h 2\n9h 2", ""),
         (b"9h 2\n8h 1", ""), (b"".join(b"%dh %d\n" % (n, 20 - n) for n in range(1, 10)), ""),
-        (b"\xff\xfe", ""), (b"1h 1\n" * 200_000, ""),
+        (b"\xff\xfe", ""), (b"1h 1\n" + b"# \n" * 50_000, ""),
     ],
 )  # fmt: skip
 def test_what_is_no_curve_is_refused(tmp_path: Path, text: bytes, where: str) -> None:

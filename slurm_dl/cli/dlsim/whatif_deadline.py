@@ -104,7 +104,7 @@ def show(
             **summary(probe, mine),
             "each": mine,
         }
-    instants = list(dict.fromkeys(at_s for _, at_s in pieces))
+    instants = [at_s for cell, at_s in pieces if cell is pieces[0][0]]
     told = export.plain({
         "manifest": manifest,
         "cluster": workload.cluster,
