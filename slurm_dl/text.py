@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -86,6 +87,15 @@ def ago(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds_in(word: str) -> float | None:
+    """Seconds of ``30s``, ``90m``, ``24h`` or ``7d``; None if it is no time above 0."""
+    match = re.fullmatch(r"([0-9]{1,6})([smhd])", word)
+    return int(match[1]) * _UNITS_S[match[2]] or None if match else None
 
 
 def counted(number: int, noun: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from slurm_dl.model.errors import ConfigError, ElsewhereError, SlurmDlError
-from slurm_dl.text import escaped, safe
+from slurm_dl.text import escaped, safe, seconds_in
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -69,8 +68,6 @@ def _fail(name: str, message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 SOCKET = click.option(
     "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
@@ -94,11 +91,11 @@ def seconds_of(ctx: click.Context, param: click.Parameter, value: str | None) ->
     """Seconds out of ``30s``, ``90m``, ``24h`` or ``7d``; None if the option is not given."""
     if value is None:
         return None
-    match = re.fullmatch(r"([0-9]{1,6})([smhd])", value)
-    if match is None or not int(match[1]):
+    seconds = seconds_in(value)
+    if seconds is None:
         msg = f"{safe(value, 40)!r} is no time: write 30s, 90m, 24h or 7d"
         raise click.BadParameter(msg, ctx=ctx, param=param)
-    return int(match[1]) * _UNITS_S[match[2]]
+    return seconds
 
 
 _ARGUMENTS: Final = f"{__name__}.arguments"

@@ -150,6 +150,12 @@ def promises_in(booked: Iterable[Entry]) -> dict[JobId, Promise]:
     return {JobId(int(key)): _promise(body) for key, body in found.items()}
 
 
+def note_answers(answers: dict[JobId, Promise], news: Iterable[Entry]) -> None:
+    """Add the promises in *news* to jobs without an answer: later ones do not count."""
+    for job_id, promise in promises_in(e for e in news if e.kind == KIND).items():
+        answers.setdefault(job_id, promise)
+
+
 def totals_in(booked: Iterable[Entry]) -> Totals:
     """The promises that are settled."""
     body: Any = booking.of_kind(booked, TOTALS_KIND).get("", {})

@@ -21,6 +21,7 @@ from matplotlib.ticker import PercentFormatter as Percent
 
 from slurm_dl.model.completed_jobs import Records
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.report import style, timeline
 from slurm_dl.report.summary_metrics import spread
 from slurm_dl.report.terminal_table import NONE, TimeUnit, duration, number, unit_of
@@ -67,6 +68,45 @@ def jct_distribution(runs: Mapping[str, Records]) -> Figure:
         else:
             style.nothing(axes, "no job finished")
         _shares(axes)
+        return figure
+
+
+def finish_distribution(
+    finish_s: Mapping[str, F64], curve: ValueCurve, due_s: float, job: str
+) -> Figure:
+    """Share of the times of a job's submission at which it was done so soon, one line for each run.
+
+    Args:
+        finish_s: By name, in the order of their colours: seconds after the submission; inf: never.
+        curve: Its steps are drawn with their values, if it has several.
+        due_s: The deadline, seconds after the submission.
+        job: The job, for the title.
+    """
+    with style.styled():
+        figure = style.canvas()
+        axes = figure.add_subplot()
+        axes.set_title(f"When one more job is done ({job})")
+        axes.set_xlabel("time after its submission (log scale)")
+        axes.set_ylabel("share of the instants of submission")
+        times_s = np.concatenate([np.array([due_s, *curve.due_s]), *finish_s.values()])
+        _time_axis(axes, times_s[np.isfinite(times_s)])
+        _shares(axes)
+        steps = dict(curve) if len(curve.due_s) > 1 else {}
+        for at_s in sorted({due_s, *steps}):
+            is_due = at_s == due_s
+            axes.axvline(at_s, color=style.GREY, lw=1.2, ls="solid" if is_due else (0, (2, 2)))
+            words = ["deadline"] if is_due else []
+            words += [f"value {steps[at_s]:g}"] if at_s in steps else []
+            axes.annotate(
+                ", ".join(words), (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
+                xycoords=axes.get_xaxis_transform(), textcoords="offset points",
+                fontsize=7.5, color=style.GREY, path_effects=[style.HALO],
+            )  # fmt: skip
+        lines = []
+        for i, (name, values_s) in enumerate(finish_s.items()):
+            met = f"{style.label_of(name)}, {float((values_s <= due_s).mean()):.0%} in time"
+            lines.append((met, _share_line(axes, np.maximum(values_s, _LEAST_S), i)))
+        style.key_below(figure, lines)
         return figure
 
 

@@ -35,6 +35,8 @@ COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E
 
 DASHES: Final = ("solid", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY: Final = "#666666"
+HALO: Final = withStroke(linewidth=2.5, foreground="white")
+"""White around a text that lines cross."""
 FAINT: Final = "#DDDDDD"
 
 Corner = Literal["lower right", "upper left"]
@@ -167,7 +169,7 @@ def key_columns(lines: Sequence[tuple[str, Line2D]]) -> int:
 def _in_colour(legend: Legend) -> None:
     for text, drawn in zip(legend.get_texts(), legend.get_lines(), strict=True):
         text.set_color(drawn.get_color())
-        text.set_path_effects([withStroke(linewidth=2.5, foreground="white")])
+        text.set_path_effects([HALO])
 
 
 def nothing(axes: Axes, text: str) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from slurm_dl.model.completed_jobs import Records, RunNodes
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.jobs import F64, I32
+from slurm_dl.model.promise import Promise
 
 
 class NodeJournal:
@@ -112,3 +113,4 @@ class Outcome:
     events: int  # Instants at which something happened
     now_s: float  # The simulated time at the end, seconds
     lay: Lay | None = None  # How the jobs lay on nodes; None if GPUs were only counted
+    answers: Mapping[int, Promise] = field(default_factory=dict)  # First one of each job, by row

@@ -590,6 +590,16 @@ def test_a_recording_that_is_none(tmp_path: Path, dlsim: Dlsim) -> None:
     assert exit_status == 2
 
 
+def test_a_curve_of_values_that_is_none(tmp_path: Path, dlsim: Dlsim) -> None:
+    (tmp_path / "t.csv").write_text("job_id,submission_time,duration,num_gpu\n1,0,9,1\n", "utf-8")
+    (tmp_path / "c.txt").write_text("8 hours\n", "utf-8")
+    words = ("--cluster", "1x1", "--gpus", "1", "--time", "1h", "--curve", str(tmp_path / "c.txt"))
+    exit_status, said = dlsim("whatif", str(tmp_path / "t.csv"), *words)
+
+    row("a curve of values that is none").check(said)
+    assert exit_status == 2
+
+
 TESTS = (
     "cli/test_bad_input.py",
     "contract/test_reader_recorded.py",

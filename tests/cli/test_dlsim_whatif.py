@@ -56,6 +56,7 @@ def dlsim(*args: str) -> Result:
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory with ``dump.txt`` and the repository's traces."""
     (tmp_path / "dump.txt").write_text(dump(), "utf-8")
+    (tmp_path / "values.txt").write_text("8h 10\n12h 8\n24h 2\n", "utf-8")
     (tmp_path / "traces").symlink_to(ROOT / "traces")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -193,6 +194,62 @@ def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
     assert json.loads((site / "out").read_text("utf-8"))["days"] == 20
 
 
+JOB = ("--gpus", "1", "--time", "1h")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--by", "5x", *JOB), "no figure (mean-jct, "),
+        (("--by", "0h", *JOB), "no deadline such as 5h"),
+        (("--gpus", "1"), "--gpus is for one more job"),
+        (("--plot", "p.png"), "--plot is for one more job"),
+        (("--by", "5h"), "give --gpus N and --time TIME"),
+        (("--by", "5h", "--gpus", "1"), "give --gpus N and --time TIME"),
+        (("--by", "5h", *JOB[:3], "soon"), "'soon' is no time"),
+        (("--by", "30m", *JOB), "the job runs 60.0 min: it can't be done"),
+        (("--by", "5h", *JOB, "--block-days", "2"), "--block-days is for ranking"),
+        (("--by", "mean-jct", "--curve", "values.txt", *JOB), "--by mean-jct ranks policies"),
+        (("--by", "5h", "--gpus", "2", "--time", "1h"), "--gpus 2: the cluster has 1"),
+        (("--by", "5h", *JOB, "--plot", "p.jpg"), "--plot p.jpg: name a file that ends"),
+        (("--by", "5h", *JOB, "--instants", "0"), "'--instants'"),
+        (("--curve", "none.txt", *JOB), "does not exist"),
+        (("--curve", "bad.txt", *JOB), "bad.txt:2: '8 hours': must be TIME VALUE"),
+    ],
+)
+def test_questions_about_a_job_that_cannot_be_asked(
+    site: Path, words: Sequence[str], part: str
+) -> None:
+    """Told before anything is simulated."""
+    (site / "bad.txt").write_text("4h 3\n8 hours\n", "utf-8")
+    done = dlsim("whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", *words)
+
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert part in done.stderr
+
+
+def test_a_deadline_before_a_site_decides(site: Path) -> None:
+    """Table, picture and figures; with other processes the same, and another seed another."""
+    asked = ("whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", "--policies", "edf,fifo")
+    asked = (*asked, *JOB, "--curve", "values.txt", "--instants", "6")
+    done = dlsim(*asked, "--plot", "p.svg", "--json", "1.json")
+    assert done.exit_code == 0, done.output
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert re.search(r"(?m)^edf .* 100\.0% +100\.0% +100\.0%$", done.stdout)
+    assert "<svg" in (site / "p.svg").read_text("utf-8")
+
+    told = json.loads((site / "1.json").read_text("utf-8"))
+    more = [json.loads(dlsim(*asked, "--json", "-", *words).stdout) for words in
+            (("-j", "2"), ("--seed", "1"))]  # fmt: skip
+    for one in (told, *more):
+        del one["manifest"]
+    assert told == more[0]
+    assert told["instants_s"] != more[1]["instants_s"]
+    assert told["curve"] == [[28_800, 10], [43_200, 8], [86_400, 2]]
+    hard = (*asked[:7], "--policies", "fifo", *JOB, "--by", "5h", "--instants", "2")
+    assert dlsim(*hard, "--plot", "p.png").exit_code == 0
+
+
 EXAMPLES = re.findall(
     r"^```console\n\$ dlsim (.*)\n((?:.*\n)*?)```$",
     (ROOT / "docs" / "evaluate" / "what-if.md").read_text("utf-8"),
@@ -233,10 +290,16 @@ def test_the_page_shows_what_is_printed() -> None:
 
 
 @pytest.mark.usefixtures("site")
-@pytest.mark.parametrize("name", ["whatif", "tune"])
-def test_the_page_names_every_key_of_the_json(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("whatif", ()),
+        ("whatif", ("--by", "5h", *JOB, "--instants", "2")),
+        ("tune", ("--candidates", "3")),
+    ],
+)
+def test_the_page_names_every_key_of_the_json(name: str, more: Sequence[str]) -> None:
     text = (ROOT / "docs" / "evaluate" / "what-if.md").read_text("utf-8")
-    more = ("--candidates", "3") if name == "tune" else ()
     done = dlsim(name, "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-", *more)
 
     assert done.exit_code == 0, done.output

@@ -12,6 +12,7 @@ from slurm_dl.experiments.option_words import parse_value
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.placement_choice import parse_contention, parse_named
 from slurm_dl.experiments.policy_words import parse_loads, parse_policies
+from slurm_dl.experiments.whatif_deadline import read_curve
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.slurm.overheads import read_costs
@@ -34,6 +35,10 @@ def _words(data: bytes) -> None:
     for read in _WORDS:
         with contextlib.suppress(ConfigError, ClickException):
             read(text(data))
+
+
+def _curve(data: bytes) -> object:
+    return read_curve(a_file(data, "values.txt"))
 
 
 def _costs(data: bytes) -> object:
@@ -64,6 +69,14 @@ TARGETS = (
             b"[3250, 7200]",
             b"{a: !!set {b}, c: 2020-01-02}",
         ),
+    ),
+    Target(
+        name="value-curve",
+        parse=_curve,
+        own=(ConfigError,),
+        source="values of a job by its end, for dlsim whatif",
+        parser="experiments.whatif_deadline.read_curve",
+        seeds=(b"8h 10\n12h 8\n24h 2\n", b"# time value\n\n90m 1e9 # full\n", b"8h nan\n0d -1\n"),
     ),
     Target(
         name="costs",

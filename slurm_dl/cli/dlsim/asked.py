@@ -23,6 +23,7 @@ from slurm_dl.experiments.placement_choice import (
     parse_named,
 )
 from slurm_dl.experiments.process_pool import WorkFault
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import export
@@ -141,6 +142,26 @@ def check_outputs(*paths: Path | None) -> None:
     if len({path.absolute() for path in given}) < len(given):
         msg = "two results would go into one file; give each a name of its own"
         raise click.UsageError(msg)
+
+
+def given_options() -> dict[str, str]:
+    """Options and arguments on the command line, by the name of their value."""
+    context = click.get_current_context()
+    return {
+        option.name: option.opts[-1] if isinstance(option, click.Option) else "TRACE"
+        for option in context.command.params
+        if option.name is not None
+        and (source := context.get_parameter_source(option.name)) is not None
+        and source.name == "COMMANDLINE"
+    }
+
+
+def check_picture(path: Path | None) -> None:
+    """Raise before the work is done if the name is no picture's."""
+    endings = (".png", ".svg", ".pdf")
+    if path is not None and path.suffix.lower() not in endings:
+        msg = f"--plot {path}: name a file that ends with one of {', '.join(endings)}"
+        raise ConfigError(msg)
 
 
 def is_printed(json_path: Path | None) -> bool:

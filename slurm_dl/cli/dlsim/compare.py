@@ -15,6 +15,8 @@ from slurm_dl.cli.dlsim import comparison_text
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
+    check_picture,
+    given_options,
     manifest,
     placement_of,
     run_all,
@@ -26,7 +28,6 @@ from slurm_dl.experiments.comparison import Compared, Comparison, Refused
 from slurm_dl.experiments.grid import Cell, Experiment, Figures, Workload
 from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.process_pool import WorkFault
-from slurm_dl.model.errors import ConfigError
 from slurm_dl.report import export
 from slurm_dl.report.terminal_table import progress, unit_of
 from slurm_dl.simulation.cluster_shape import parse_shape
@@ -80,11 +81,10 @@ def compare(
     """Run ``dlsim compare``; the arguments are its options."""
     _check_where(where, directory)
     check_outputs(json_path, csv_path, plot_path)
-    if plot_path:
-        _check_picture(plot_path)
-        if len(costs) > 1 and "," in loads:
-            msg = "--plot: several --costs and several --loads are too much for one picture"
-            raise click.UsageError(msg)
+    check_picture(plot_path)
+    if plot_path and len(costs) > 1 and "," in loads:
+        msg = "--plot: several --costs and several --loads are too much for one picture"
+        raise click.UsageError(msg)
     request = ArrayRequest(partition=partition, time=time_limit, most_at_once=array_limit)
     refused: Refused = {}
     if resume and directory is not None:
@@ -160,15 +160,7 @@ def _title(experiment: Experiment, cells: tuple[Cell, ...]) -> str:
 
 def _check_where(where: str, directory: Path | None) -> None:
     """Refuse options that belong to the other place, or whose values a folder holds."""
-    context = click.get_current_context()
-    names = {option.name: option for option in context.command.params}
-    given = {
-        name: option.opts[-1] if isinstance(option, click.Option) else "TRACE"
-        for name, option in names.items()
-        if name is not None
-        and (source := context.get_parameter_source(name)) is not None
-        and source.name == "COMMANDLINE"
-    }
+    given = given_options()
     for_slurm = ("resume", "partition", "time_limit", "array_limit", "within_s")
     wrong: list[str] = []
     if where == "local":
@@ -266,14 +258,6 @@ def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
         label: preset if len(label) > _DRAWN and drawn.count(preset) == 1 else label
         for label, preset in presets.items()
     }
-
-
-def _check_picture(path: Path) -> None:
-    """Raise before the work is done if the name is no picture's."""
-    endings = (".png", ".svg", ".pdf")
-    if path.suffix.lower() not in endings:
-        msg = f"--plot {path}: name a file that ends with one of {', '.join(endings)}"
-        raise ConfigError(msg)
 
 
 def _over_loads(comparison: Comparison) -> Figure:

@@ -170,7 +170,7 @@ def compare_command() -> None:
 @lazy_command(
     "whatif",
     "slurm_dl.cli.dlsim.whatif:whatif",
-    *option.HISTORY,
+    *option.HISTORY_OR_DEADLINE,
     *option.CLUSTER,
     option.policies_option(
         "What is compared; the first is what the others are held against.",
@@ -189,6 +189,7 @@ def compare_command() -> None:
         several=True,
     ),
     *option.place_options(several=True),
+    *option.DEADLINE,
     option.PROCESSES,
     option.JSON,
 )
@@ -199,6 +200,10 @@ def whatif_command() -> None:
     days, and so has its difference to the first policy's on the same days; where that range
     holds 0 the history shows no difference.
 
+    With --by TIME or --curve FILE it is about one more job: when it would be done if it were
+    submitted at many instants of the history, whether its deadline is promised and met, and what
+    it costs the other jobs.
+
     Ends with status 1 if a policy left jobs undone. No figure depends on -j.
 
     \b
@@ -207,6 +212,8 @@ def whatif_command() -> None:
       dlsim whatif --from-sacct dump.txt.gz --cluster 8x8,4x4 --policies fifo_skip,srtf,las
       dlsim whatif history.txt --cluster 8x8 --policies discrete_las \\
         --thresholds 3600,36000 --thresholds 86400 --by p95-jct --block-days 7 --json out.json
+      dlsim whatif history.txt --cluster 8x8 --policies edf,discrete_las \\
+        --gpus 4 --time 2h --by 5h --plot finish.png
     """  # noqa: D301 - \b is click's mark
 
 

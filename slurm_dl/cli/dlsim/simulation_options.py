@@ -1,7 +1,7 @@
 """Options of the commands that simulate, each declared once.
 
-It imports click alone: `lazy_command` imports a command's module when the command runs, so that
-``--help`` and the completion of shells do not wait for NumPy.
+It imports no NumPy: `lazy_command` imports a command's module when the command runs, so that
+``--help`` and the completion of shells do not wait for it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any, Final
 
 import click
 from click.core import ParameterSource
+
+from slurm_dl.cli.commandline import seconds_of
+from slurm_dl.text import safe
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -341,7 +344,65 @@ FORESIGHT: Final = (
 )
 """Knowledge that policies have beforehand."""
 
-HISTORY: Final = (
+
+def _figure_or_deadline(
+    ctx: click.Context, param: click.Parameter, value: str
+) -> str | float | None:
+    """``--by`` of whatif: a figure, or seconds."""
+    if value in FIGURES:
+        return value
+    try:
+        return seconds_of(ctx, param, value)
+    except click.BadParameter:
+        msg = f"{safe(value, 40)!r} is no figure ({', '.join(FIGURES)}) and no deadline such as 5h"
+        raise click.BadParameter(msg) from None
+
+
+_BY_HELP = (
+    "The figure that counts; less is better. lost: GPU-hours a day without progress. "
+    "unfair: the share of jobs with a finish-time fairness above 1.05."
+)
+_BY = click.option(
+    "--by", type=click.Choice(FIGURES), default=FIGURES[0], show_default=True, help=_BY_HELP
+)
+_BY_OR_DEADLINE = click.option(
+    "--by",
+    metavar="FIGURE|TIME",
+    default=FIGURES[0],
+    show_default=True,
+    callback=_figure_or_deadline,
+    help=f"{_BY_HELP} FIGURE is one of {', '.join(FIGURES)}. TIME, such as 5h: the deadline of "
+    "one more job, see --gpus and --time.",
+)
+DEADLINE: Final = (
+    click.option(
+        "--curve",
+        "curve_path",
+        metavar="FILE",
+        type=_file(exists=True, dir_okay=False),
+        help="Values of one more job, lines of a time after its submission and a value: 8h 10. "
+        "Without --by TIME its deadline is the first.",
+    ),
+    click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of that job."),
+    click.option(
+        "--time", "time_s", metavar="TIME", callback=seconds_of, help="How long that job runs: 2h."
+    ),
+    click.option(
+        "--instants",
+        type=click.IntRange(1, 10_000),
+        metavar="N",
+        help="How many times it is submitted, each time alone; 40 if not given.",
+    ),
+    click.option(
+        "--plot",
+        "plot_path",
+        type=_file(dir_okay=False),
+        help="Draw here when it is done (.png, .svg, .pdf).",
+    ),
+)
+"""One more job with a deadline; see `whatif_deadline`."""
+
+_HISTORY: Final = (
     *trace_options(required=False),
     click.option(
         "--from-sacct",
@@ -350,14 +411,6 @@ HISTORY: Final = (
         type=_file(exists=True, dir_okay=False),
         help="In place of TRACE: a dump of accounting; 'dlsim history --sacct-command' tells "
         "how to make it.",
-    ),
-    click.option(
-        "--by",
-        type=click.Choice(FIGURES),
-        default=FIGURES[0],
-        show_default=True,
-        help="The figure that counts; less is better. lost: GPU-hours a day without progress. "
-        "unfair: the share of jobs with a finish-time fairness above 1.05.",
     ),
     click.option(
         "--warm-up",
@@ -381,7 +434,9 @@ HISTORY: Final = (
         "lasts for days.",
     ),
 )
-"""The history, and how its days are counted."""
+HISTORY: Final = (*_HISTORY, _BY)
+"""The history, how its days are counted, and by what."""
+HISTORY_OR_DEADLINE: Final = (*_HISTORY, _BY_OR_DEADLINE)
 
 
 def dir_option(text: str) -> Option:

@@ -13,6 +13,7 @@ import click
 from rich.console import RenderableType
 
 from slurm_dl.cli.commandline import EXIT_FAILED
+from slurm_dl.cli.dlsim import whatif_deadline
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
@@ -31,7 +32,8 @@ from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, Ranking, rank
-from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
+from slurm_dl.experiments.whatif_deadline import BEFORE_DAYS, ProbeStudy
+from slurm_dl.experiments.whatif_history import DAY_S, KINDS, DailyHistory
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
 from slurm_dl.report.terminal_table import NONE, Column, TimeUnit, number, percent, table, unit_of
@@ -58,7 +60,7 @@ def whatif(
     trace: Path | None,
     dump: Path | None,
     format_name: str | None,
-    by: str,
+    by: str | float,
     warm_up: int | None,
     cool_down: int | None,
     block_days: int,
@@ -71,13 +73,20 @@ def whatif(
     min_quanta: str | None,
     processes: int | None,
     json_path: Path | None,
+    curve_path: Path | None,
+    gpus: int | None,
+    time_s: float | None,
+    instants: int | None,
+    plot_path: Path | None,
     **placed: Unpack[PlacementOptions],
 ) -> None:
     """Run ``dlsim whatif``; the arguments are its options."""
-    check_outputs(json_path)
+    check_outputs(json_path, plot_path)
     shape = parse_shape(cluster)
+    probe = whatif_deadline.probe_of(by, curve_path, gpus, time_s, plot_path)
     schemes, ground = placement_of(**placed)
-    specs = asked(policies, thresholds, parameters, schemes, parse_quanta(min_quanta))
+    quanta = parse_quanta(min_quanta)
+    specs = asked(policies, thresholds, parameters, schemes, quanta, least=1 if probe else 2)
     jobs = read_history(trace, dump, format_name)
     history = whatif_history.cut(
         jobs, shape, warm_up=warm_up, cool_down=cool_down, block_days=block_days
@@ -88,6 +97,15 @@ def whatif(
     for cell in cells:
         experiment.ready(cell)
     written = manifest(experiment, cells)
+    if probe is not None:
+        study = ProbeStudy(
+            experiment=experiment, history=history, probe=probe,
+            before_s=DAY_S * (BEFORE_DAYS if warm_up is None else warm_up),
+        )  # fmt: skip
+        pieces = [(cell, at_s) for cell in cells for at_s in study.instants(instants or 40)]
+        whatif_deadline.show(study, pieces, processes or 1, written, (json_path, plot_path))
+        return
+    assert isinstance(by, str)  # noqa: S101 - a deadline makes a probe
     measure = functools.partial(whatif_history.fate_of, history)
     found = grid.all_of(run_all("what if", experiment, cells, measure, processes))
     fates = [(cell.policy.short_label, fate) for cell, fate in found.items()]
@@ -105,12 +123,15 @@ def asked(
     parameters: tuple[str, ...],
     schemes: Sequence[Named | None] = (),
     quanta: Sequence[float] = (),
+    *,
+    least: int = 2,
 ) -> list[PolicySpec]:
     """The policies that are compared.
 
     Args:
         schemes: Each policy runs with each of them; none: GPUs are only counted.
         quanta: It runs with each of these least times of a run as well, seconds.
+        least: How many there must be.
     """
     made = [*policy_words.parse_policies(policies, parse_parameters(parameters))]
     for text in thresholds:
@@ -125,7 +146,7 @@ def asked(
     ]
     placed = policy_words.with_places(timed, schemes)
     found = list({spec.short_label: spec for spec in placed}.values())
-    if len(found) < 2:  # noqa: PLR2004 - one and another
+    if len(found) < least:
         msg = "nothing to compare: name several --policies, or give --thresholds"
         raise click.UsageError(msg)
     if len(found) > _MOST_POLICIES:
@@ -156,10 +177,7 @@ def lines(
         f"{history.warm_up} and the last {history.cool_down} are simulated beside them"
     )
     if costs == "none":
-        yield (
-            "starting and stopping costs nothing here, which favours policies that preempt: "
-            "see --costs"
-        )
+        yield whatif_deadline.NO_COSTS
     notes = ((row.label, note) for row in ranking.rows for note in row.fate.notes)
     yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(notes))
     yield ""

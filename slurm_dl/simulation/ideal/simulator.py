@@ -28,7 +28,9 @@ from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
 from slurm_dl.model.booking import changes, updated
 from slurm_dl.model.completed_jobs import Records, Runs
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
+from slurm_dl.model.promise import Promise, note_answers
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import ClusterShape
@@ -150,6 +152,7 @@ class IdealCluster:
         self._lost_gpu_s = np.zeros(n)
         self._preemptions = np.zeros(n, dtype=np.int32)
         self._promotions = np.zeros(n, dtype=np.int32)
+        self._answers: dict[JobId, Promise] = {}
         self._run_job = array.array("i")
         self._run_start_s = array.array("d")
         self._run_end_s = array.array("d")
@@ -236,6 +239,7 @@ class IdealCluster:
             events=self._events,
             now_s=self._now_s + self._zero_s,
             lay=self._where.lay(),
+            answers={int(job): one for job, one in self._answers.items()},
         )
 
     def _losses(self) -> dict[str, F64]:
@@ -288,6 +292,7 @@ class IdealCluster:
         )  # fmt: skip
         order = intent.order
         if news := changes(snap.booked, order.book):
+            note_answers(self._answers, news)
             jobs.remember(updated(snap.booked, news))
         promoted = order.promote.nonzero()[0]
         if len(promoted):

@@ -25,7 +25,8 @@ from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, RUNNING, JobState, Origin
-from slurm_dl.model.plan import Promote
+from slurm_dl.model.plan import Book, Promote
+from slurm_dl.model.promise import Promise, note_answers
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy, displaces
@@ -172,6 +173,7 @@ class Simulation:
             scripts=scenario.scripts,
         )
         self._decisions = 0
+        self._answers: dict[JobId, Promise] = {}
 
     def run(self, on_step: OnStep = _nobody) -> Outcome:
         """Go on until all jobs have ended."""
@@ -198,6 +200,7 @@ class Simulation:
             decisions=self._decisions,
             events=machine.events,
             now_s=machine.now_s,
+            answers={job_id - FIRST_JOB_ID: one for job_id, one in self._answers.items()},
         )
 
     def next_look_s(self, cycle: Cycle, began_s: float, changes: int) -> float:
@@ -263,6 +266,8 @@ class Simulation:
         for done in cycle.done:
             if isinstance(done.action, Promote) and not done.error:
                 machine.jobs.promotions[int(done.action.job_id) - FIRST_JOB_ID] += 1
+            elif isinstance(done.action, Book):
+                note_answers(self._answers, done.action.entries)
         return cycle
 
 
