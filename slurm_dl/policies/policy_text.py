@@ -30,6 +30,7 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "easy_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
     "fifo_skip": f"{_ORDERS}; tests/cluster/test_hold.py",
     "edf": f"{_ORDERS}; tests/cluster/test_promises.py; tests/unit/test_promises.py",
+    "elasticflow": "tests/cluster/test_promised_policies.py; tests/sim/test_elasticflow.py",
     "gandiva_fair": _OWN,
     "gavel_fifo": f"{_ORDERS}; tests/cluster/test_gpu_types.py",
     "gavel_max_min": f"{_ORDERS}; tests/cluster/test_policies.py",

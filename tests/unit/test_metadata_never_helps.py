@@ -224,6 +224,7 @@ TRUSTING = {
     "mlfs": {"progress", "due_s", "curve"},
     "karuna": {"due_s", "curve"},
     "edf": {"due_s", "curve"},
+    "elasticflow": {"due_s", "curve", "progress", "steps"},
     "gavel_cost_slo": {"due_s", "curve"},
     "themis": {"progress"},
     "themis_convex": {"progress"},

@@ -36,6 +36,7 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
     "drf": {"weights": TABLE},
     "edf": {"others": ("edf", ""), "margin": BELOW_0},
     "elas": {**LAS, "quantum_s": NOT_ABOVE_0},
+    "elasticflow": {"others": ("edf", ""), "margin": BELOW_0, "slot_s": NOT_ABOVE_0},
     "gandiva_fair": {"tickets": TABLE, "lease_s": NOT_ABOVE_0},
     "gavel_cost": {**SOLVING, "costs": TABLE},
     "gavel_fifo": SHARING,
