@@ -194,7 +194,9 @@ def with_terms(snap: Snapshot, policy: Policy, settings: Settings, victims: Vict
     if not asks.any():
         return snap
     groups = _Groups(snap)
-    refused = {row: why for row in asks.nonzero()[0].tolist() if (why := _refusal(snap, row))}
+    sizes = "sizes" in policy.about.needs
+    rows = asks.nonzero()[0].tolist()
+    refused = {row: why for row in rows if (why := _refusal(snap, row, sizes=sizes))}
     group = np.full(len(snap.jobs), -1, dtype=np.int64)
     for row in asks.nonzero()[0].tolist():
         group[row] = groups.of(row)
@@ -222,7 +224,7 @@ def with_terms(snap: Snapshot, policy: Policy, settings: Settings, victims: Vict
     return snap.derived(terms=terms)
 
 
-def _refusal(snap: Snapshot, row: int) -> str:
+def _refusal(snap: Snapshot, row: int, *, sizes: bool) -> str:
     """The reason why nothing can be said of the job's start; empty if there is none."""
     jobs, seen = snap.jobs, snap.seen
     job_id = JobId(int(jobs.job_id[row]))
@@ -234,7 +236,7 @@ def _refusal(snap: Snapshot, row: int) -> str:
         return "it asks for shares of a GPU"
     if any(job_id in one.jobs for one in seen.blocked):
         return "it asks for a reservation"
-    if snap.sizes is not None and row in snap.sizes.row:
+    if snap.sizes is not None and row in snap.sizes.row and not sizes:
         return "its size may change: promises are made to jobs of one size"
     return ""
 
@@ -260,6 +262,9 @@ class _Groups:
         size = snap.seen.nodes.of_type(kind)
         most = float(size[mine].max(initial=0.0))
         each = max(1.0, float(snap.jobs.gpus[row]) / int(snap.jobs.n_nodes[row]))
+        if snap.sizes is not None:
+            per_node = [snap.sizes.gpus[i] / snap.sizes.nodes[i] for i in snap.sizes.of(row)]
+            each = max([each, *map(float, per_node)])
         # Of a job whose nodes Slurm chooses the number may not be known yet.
         each = most if snap.jobs.exclusive[row] else min(2.0 ** math.ceil(math.log2(each)), most)
         mine &= size >= max(1.0, each)

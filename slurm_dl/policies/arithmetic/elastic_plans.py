@@ -193,12 +193,12 @@ class _Plans(PromiseBook):
     def _sizes(self, row: int) -> _Sizes:
         if row not in self._of:
             needs, jobs = self.needs, self.snap.jobs
-            found = needs.sizes_of(row) or [Choice(AS_ASKED, float(jobs.gpus[row]), 1.0)]
+            found = needs.sizes_of(row) or [Choice(AS_ASKED, float(jobs.gpus[row]))]
             self._of[row] = _Sizes(
                 [one.size for one in found],
                 [one.gpus for one in found],
                 np.array([one.rate for one in found]),
-                [needs.at_size(row, one.gpus) for one in found],
+                [needs.at_size(row, one) for one in found],
             )
         return self._of[row]
 

@@ -34,7 +34,8 @@ class Choice(NamedTuple):
 
     size: int  # Index into `Snapshot.sizes`, or `AS_ASKED`
     gpus: float
-    rate: float  # Its speed; 1 is that of the size asked for
+    rate: float = 1.0  # Its speed; 1 is that of the size asked for
+    nodes: int = 0  # 0: as many as the job asks for
 
 
 class PromiseNeeds:
@@ -99,7 +100,9 @@ class PromiseNeeds:
         if sizes is not None:
             for i in sizes.of(row):
                 if not found or sizes.rate[i] > found[-1].rate:
-                    found.append(Choice(i, float(sizes.gpus[i]), float(sizes.rate[i])))
+                    found.append(
+                        Choice(i, float(sizes.gpus[i]), float(sizes.rate[i]), int(sizes.nodes[i]))
+                    )
         return found
 
     def _rate(self, row: int) -> float:
@@ -142,15 +145,15 @@ class PromiseNeeds:
 
     def gpus(self, row: int) -> float:
         """GPUs of a job as they are counted; see `counted`."""
-        return self.counted(row, float(self._snap.jobs.gpus[row]))
+        return self.counted(row, Choice(AS_ASKED, float(self._snap.jobs.gpus[row])))
 
-    def counted(self, row: int, gpus: float) -> float:
-        """So many GPUs of a job as they are counted: a power of two on a node, or whole nodes.
+    def counted(self, row: int, one: Choice) -> float:
+        """GPUs of a job in a size as they are counted: a power of two on a node, or whole nodes.
 
         Counted are GPUs, not nodes, and what lies askew would fit nowhere.
         """
-        jobs, group = self._snap.jobs, int(self._terms.group[row])
-        n_nodes = int(jobs.n_nodes[row])
+        jobs, group, gpus = self._snap.jobs, int(self._terms.group[row]), one.gpus
+        n_nodes = one.nodes or int(jobs.n_nodes[row])
         if group < 0:
             return gpus
         home = self._terms.groups[group]
@@ -179,13 +182,13 @@ class PromiseNeeds:
         """All that a job holds while it runs in a size; of one that runs as `of`."""
         if one.size == AS_ASKED:
             return self.of(row, promised=promised)
-        return self.at_size(row, one.gpus, promised=promised)
+        return self.at_size(row, one, promised=promised)
 
-    def at_size(self, row: int, gpus: float, *, promised: bool = True) -> Need:
-        """All that a job holds while it runs with so many GPUs, on any nodes."""
+    def at_size(self, row: int, one: Choice, *, promised: bool = True) -> Need:
+        """All that a job holds while it runs in a size, on any nodes."""
         asked = float(self._snap.jobs.gpus[row])
-        need = self._need(row, self.counted(row, gpus), nodes=True, promised=promised)
-        more = max(1.0, gpus / asked) if asked else 1.0
+        need = self._need(row, self.counted(row, one), nodes=True, promised=promised)
+        more = max(1.0, one.gpus / asked) if asked else 1.0
         units = {r: u * more if r[0] == "quota" else u for r, u in need.units.items()}
         return Need(units, need.courteous, need.relies)
 

@@ -166,7 +166,7 @@ class _Look(PromiseBook):
             says="no",
             due_s=dues_s[0],
             at_s=self.now_s,
-            gpus=self.needs.counted(row, choices[0].gpus),
+            gpus=self.needs.counted(row, choices[0]),
             needs_s=min(self.needs.needs_s(row, choices[0].rate) + lead_s, FOREVER_S),
             rests_on=self.needs.rests_on(row),
         )
@@ -182,7 +182,7 @@ class _Look(PromiseBook):
                 begin_s = self.calendar.latest_s(need, lasts_s, whole_s)
             elif self.now_s + lasts_s <= due_s and self._may_go_on(row, need, self.now_s + lasts_s):
                 begin_s = self.now_s
-            gpus = self.needs.counted(row, one.gpus)
+            gpus = self.needs.counted(row, one)
             if begin_s is not None and not self._is_over_budget(row, gpus, begin_s):
                 begin = math.floor(begin_s)
                 plan = () if one.size == AS_ASKED else ((begin, begin + lasts_s, one.gpus),)
