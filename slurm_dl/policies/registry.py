@@ -43,19 +43,8 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     dict(PLAIN)
     | named_in(
         *(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, elasticflow),
-        *(
-            gandiva_fair,
-            gittins,
-            grouper,
-            hug,
-            karuna,
-            learned_gittins,
-            list_gittins,
-            list_las,
-            mlfs,
-            qssf,
-        ),
-        *(fifo, tagged, afs, optimus, pollux, sia, sidecar),
+        *(gandiva_fair, gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las),
+        *(mlfs, qssf, fifo, tagged, afs, optimus, pollux, sia, sidecar),
         *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
     )
 )

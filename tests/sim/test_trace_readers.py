@@ -92,6 +92,12 @@ def reasons(trace: Trace) -> dict[Reason, int]:
 # Real files against what an independent reading of them gives.
 
 
+def named(row: dict[str, str]) -> str:
+    """The model, with the batch size where that is told."""
+    batch = row.get("batch_size")
+    return f"{row['model_name']} (batch size {batch})" if batch else row["model_name"]
+
+
 @pytest.mark.parametrize(
     ("path", "form", "submit"),
     [
@@ -109,8 +115,7 @@ def test_tables_of_jobs_and_models_are_read_whole(path: Path, form: str, submit:
     assert trace.bad == ()
     numbers = (submit, "duration", "num_gpu")
     assert sorted(columns(trace)) == sorted(
-        (r["job_id"], *(float(r[name]) for name in numbers), "", r["model_name"], 0)
-        for r in dicts(path)
+        (r["job_id"], *(float(r[name]) for name in numbers), "", named(r), 0) for r in dicts(path)
     )
     due = {r["job_id"]: float(r.get("deadline") or r.get("ddl") or "inf") for r in dicts(path)}
     assert due == dict(zip(trace.job_id, deadlines(trace), strict=True))
