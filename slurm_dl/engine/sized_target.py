@@ -97,7 +97,8 @@ def choose_sizes(
             free.take(row, -float(sizes.gpus[kept[row]]), free.held(row))
         elif asked == NOT_NOW:
             continue
-        bound = NOT_NOW if at_least is None else int(at_least[row])
+        waits = at_least is not None and jobs.state[row] == PENDING
+        bound = int(at_least[row]) if at_least is not None and waits else NOT_NOW
         got, on = free.largest(sizes, row, asked, bound)
         if got == NOT_NOW and row not in kept:
             if not skips:
@@ -114,7 +115,7 @@ def choose_sizes(
     if size is None:
         more = found.rows[len(stays) :], found.size[len(stays) :]
         found.size[len(stays) :] = _grown(snap, *more, free.left[-1] + SLACK_GPUS, movable.may_grow)
-    return steady(snap, found, steadiness=steadiness, capacity=free.capacity)
+    return steady(snap, found, steadiness=steadiness, capacity=free.capacity, at_least=at_least)
 
 
 class _FreeGpus:
@@ -230,7 +231,14 @@ def _grown(snap: Snapshot, rows: Rows, chosen: I32, free_gpus: float, may_grow: 
     return np.array(more, dtype=np.int32)
 
 
-def steady(snap: Snapshot, wanted: Chosen, *, steadiness: float, capacity: F64) -> Chosen:
+def steady(
+    snap: Snapshot,
+    wanted: Chosen,
+    *,
+    steadiness: float,
+    capacity: F64,
+    at_least: I32 | None = None,
+) -> Chosen:
     """*wanted*, except that no running job changes its size or its type for too little.
 
     Running jobs give GPUs back only as far as others are to have them: those that wait, and those
@@ -239,8 +247,12 @@ def steady(snap: Snapshot, wanted: Chosen, *, steadiness: float, capacity: F64) 
 
     Args:
         capacity: ``(t + 1,)`` GPUs of each type, and of any, the kind -1.
+        at_least: ``(n,)`` see `Order.least`; to these sizes jobs change whatever that costs.
     """
-    return _Steady(snap, wanted, steadiness, capacity).chosen() if steadiness > 0 else wanted
+    if not steadiness > 0:
+        return wanted
+    needs = np.full(len(snap.jobs), AS_ASKED) if at_least is None else at_least
+    return _Steady(snap, wanted, steadiness, capacity, needs).chosen()
 
 
 class _Offer(NamedTuple):
@@ -256,7 +268,9 @@ class _Offer(NamedTuple):
 class _Steady:
     """One decision of `steady`; jobs are named by their place in *wanted*."""
 
-    def __init__(self, snap: Snapshot, wanted: Chosen, steadiness: float, capacity: F64) -> None:
+    def __init__(
+        self, snap: Snapshot, wanted: Chosen, steadiness: float, capacity: F64, needs: I32
+    ) -> None:
         jobs, sizes, rows = snap.jobs, snap.sizes, wanted.rows
         assert sizes is not None  # noqa: S101 - callers ask first
         self._snap, self._sizes, self._rows, self._wanted = snap, sizes, rows, wanted
@@ -278,8 +292,9 @@ class _Steady:
         for at in changes.nonzero()[0].tolist():
             row = int(rows[at])
             old = sizes.held(row, float(self._holds[at]), int(jobs.n_nodes[row]))
-            if old == AS_ASKED and wanted.size[at] != AS_ASKED:
-                # It holds none of its sizes: it has to change.
+            has_none = old == AS_ASKED and wanted.size[at] != AS_ASKED
+            if has_none or old < needs[row] <= wanted.size[at]:
+                # It has to change.
                 self._free[self._on[at]] += self._holds[at]
                 self._free[self._to[at]] -= gpus[at]
                 self._on[at] = self._to[at]

@@ -94,8 +94,9 @@ class Order:
         size: ``(n,)`` int32, the size that each job should have, an index into `Snapshot.sizes`;
             `AS_ASKED`: the one it has, or asks for; `NOT_NOW`: none, it is to hold no GPUs. None:
             `AS_ASKED` for all.
-        least: ``(n,)`` int32, the smallest size with which each waiting job is to start, likewise;
-            `AS_ASKED`: any. None: any for all.
+        least: ``(n,)`` int32, likewise, the size that each job needs now: a waiting one starts with
+            no smaller one, and a running one grows to it though that saves too little. `AS_ASKED`:
+            any. None: any for all.
         book: Entries that are to stand from now on, or to be struck out; see `booking`. An entry
             that is not named stays as it is.
         shielded: ``(n,)`` bool, running jobs that are not to be preempted. None: no job.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from slurm_dl.model.completed_jobs import Records, RunNodes
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.jobs import F64, I32
 from slurm_dl.model.promise import Promise
+
+_ROUNDING_S: Final = 1e-3
 
 
 class NodeJournal:
@@ -104,6 +108,17 @@ def _mean(values: F64) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
+@dataclass(frozen=True, slots=True)
+class DeadlinesMet:
+    """Deadlines of one simulation."""
+
+    jobs: int  # That have one
+    met: int  # Of those, how many were over by it
+    met_gpu_frac: float  # The same by GPU time alone on the cluster, as a share of all
+    promised: int  # Of those, how many got a promise at their first look
+    kept: int  # Of these, how many were over by their deadline
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Outcome:
     """One simulation, whole."""
@@ -114,3 +129,21 @@ class Outcome:
     now_s: float  # The simulated time at the end, seconds
     lay: Lay | None = None  # How the jobs lay on nodes; None if GPUs were only counted
     answers: Mapping[int, Promise] = field(default_factory=dict)  # First one of each job, by row
+    due_s: F64 | None = None  # ``(n,)`` deadline of each job, inf: none; None: no job has one
+
+    @property
+    def deadlines(self) -> DeadlinesMet | None:
+        """The deadlines that were met; None if no job has one."""
+        if self.due_s is None or not (asked := np.isfinite(self.due_s)).any():
+            return None
+        jobs, met = self.records, self.records.end_s <= self.due_s + _ROUNDING_S
+        weight = np.where(asked, jobs.gpus * np.nan_to_num(jobs.alone_s), 0.0)
+        yes = np.zeros(len(asked), dtype=np.bool_)
+        yes[[row for row, answer in self.answers.items() if answer.says == "yes"]] = True
+        return DeadlinesMet(
+            jobs=int(asked.sum()),
+            met=int((asked & met).sum()),
+            met_gpu_frac=float((weight * met).sum() / weight.sum()) if weight.any() else math.nan,
+            promised=int(yes.sum()),
+            kept=int((yes & met).sum()),
+        )

@@ -150,6 +150,10 @@ def _tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterato
     yield run_tables(summary_metrics.summarise(records, gpus=shape.gpus), title=title)
     if result.outcome.lay is not None:
         yield _lay_lines(result.place, result.outcome.lay)
+    if (due := result.outcome.deadlines) is not None:
+        promised = f"; {due.promised:,} promised, {due.kept:,} of them met" if due.promised else ""
+        share = f"{percent(due.met / due.jobs)}, by GPU time {percent(due.met_gpu_frac)}"
+        yield f"{due.met:,} of {due.jobs:,} deadlines met, {share}{promised}"
     yield (
         f"{result.outcome.decisions:,} decisions at {result.outcome.events:,} instants in "
         f"{result.wall_s:.2f} s"

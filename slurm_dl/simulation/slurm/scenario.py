@@ -158,6 +158,7 @@ class Simulation:
         self._machine = self._cluster.machine
         self._costs = scenario.costs
         self._epoch_s = scenario.epoch_s
+        self._due_s = scenario.known.due_s
         self._seed = scenario.seed
         self._policy = policy
         self._settings = settings
@@ -201,6 +202,7 @@ class Simulation:
             events=machine.events,
             now_s=machine.now_s,
             answers={job_id - FIRST_JOB_ID: one for job_id, one in self._answers.items()},
+            due_s=self._due_s,
         )
 
     def next_look_s(self, cycle: Cycle, began_s: float, changes: int) -> float:
