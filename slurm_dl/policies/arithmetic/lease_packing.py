@@ -8,7 +8,7 @@ By a greedy rule: the jobs with most GPUs first, of these the ones with least sl
 last due; each from its deadline backwards. Or exactly, by HiGHS (SciPy's ``milp``).
 
 Source: Gao, Ye, Sun, Wen and Zhang, "Chronus: A Novel Deadline-aware Scheduler for Deep Learning
-Training Jobs", SoCC 2021; the order of the greedy rule is that of S-Lab-System-Group/ChronusArtifact.
+Training Jobs", SoCC 2021; the greedy order is that of S-Lab-System-Group/ChronusArtifact.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def latest(need: LeaseNeed, free: F64) -> I64 | None:
     if need.leases <= 0:
         return np.zeros(0, dtype=np.int64)
     part = free[:, need.first : max(need.before, need.first)]
-    room = (part >= need.units[:, None] - _ROUNDING).all(axis=0).nonzero()[0] + need.first
+    has_room: Bool = np.all(part >= need.units[:, None] - _ROUNDING, axis=0)
+    room = has_room.nonzero()[0] + need.first
     return room[-need.leases :] if len(room) >= need.leases else None
 
 
