@@ -20,105 +20,112 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.policies.arithmetic.calendar import SLACK, Need, Resource
 from slurm_dl.policies.arithmetic.lp_solver import stdout_is_stderr
+from slurm_dl.policies.arithmetic.slots import SlotTable
 
-_ROUNDING: Final = 1e-9  # Sums of units are off by less
 _MOST_VARIABLES: Final = 50_000  # Of a program; a larger one is not tried
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseNeed:
-    """Leases that a job needs, by their numbers."""
+    """Leases that a job needs; they have the numbers of slots."""
 
-    gpus: float
-    units: F64  # ``(r,)`` of each resource that it holds while it runs
+    need: Need  # What it holds in each of them
+    gpus: float  # By which the greedy rule sorts
     leases: int  # How many it needs; 0 or less: none
     first: int  # The first it may have
     before: int  # The one after the last it may have
+    together: bool = False  # Whether they must follow one another
 
 
-def pack(needs: Sequence[LeaseNeed], free: F64) -> list[I64] | None:
-    """The leases of each job, increasing, by the greedy rule; None if it finds no room for one.
+def latest(wanted: LeaseNeed, table: SlotTable) -> I64 | None:
+    """The last leases that have room for a job, increasing; None if there are too few."""
+    first, before = max(wanted.first, table.first), min(wanted.before, table.first + len(table))
+    if wanted.leases <= 0 or before - first < wanted.leases:
+        return np.zeros(0, dtype=np.int64) if wanted.leases <= 0 else None
+    fits = table.fits(wanted.need)[first - table.first : before - table.first]
+    if wanted.together:
+        whole = np.convolve(fits, np.ones(wanted.leases, dtype=np.int64), "valid")
+        begins = (whole == wanted.leases).nonzero()[0]
+        return first + begins[-1] + np.arange(wanted.leases) if len(begins) else None
+    room = fits.nonzero()[0] + first
+    return room[-wanted.leases :] if len(room) >= wanted.leases else None
 
-    Args:
-        free: ``(r, t)`` units of each resource in each lease.
-    """
-    left, found = free.copy(), [np.zeros(0, dtype=np.int64)] * len(needs)
+
+def pack(wanted: Sequence[LeaseNeed], table: SlotTable) -> list[I64] | None:
+    """The leases of each job, increasing, by the greedy rule; None if it finds no room for one."""
+    left, found = table.copy(), [np.zeros(0, dtype=np.int64)] * len(wanted)
 
     def urgency(job: int) -> tuple[float, int, int, int]:
-        need = needs[job]
-        return (-need.gpus, need.before - need.first - need.leases, -need.before, job)
+        one = wanted[job]
+        return (-one.gpus, one.before - one.first - one.leases, -one.before, job)
 
-    for job in sorted(range(len(needs)), key=urgency):
-        mine = latest(needs[job], left)
+    for job in sorted(range(len(wanted)), key=urgency):
+        mine = latest(wanted[job], left)
         if mine is None:
             return None
-        left[:, mine] -= needs[job].units[:, None]
+        left.take(wanted[job].need, mine)
         found[job] = mine
     return found
 
 
-def latest(need: LeaseNeed, free: F64) -> I64 | None:
-    """The last leases that have room for a job, increasing; None if there are too few.
-
-    Args:
-        free: See `pack`.
-    """
-    if need.leases <= 0:
-        return np.zeros(0, dtype=np.int64)
-    part = free[:, need.first : max(need.before, need.first)]
-    has_room: Bool = np.all(part >= need.units[:, None] - _ROUNDING, axis=0)
-    room = has_room.nonzero()[0] + need.first
-    return room[-need.leases :] if len(room) >= need.leases else None
-
-
-def pack_exactly(needs: Sequence[LeaseNeed], free: F64, node_limit: int) -> list[I64] | None:
+def pack_exactly(
+    wanted: Sequence[LeaseNeed], table: SlotTable, node_limit: int
+) -> list[I64] | None:
     """The leases of each job, increasing; None if there is no such packing, or it was not found.
 
-    It is not looked for where jobs and leases are too many, nor beyond *node_limit*. There is no
-    limit of time: equal questions have equal answers.
+    It is not looked for where jobs and leases are too many, or must follow one another, nor beyond
+    *node_limit*. There is no limit of time: equal questions have equal answers. Units of a
+    courteous resource count as any.
 
     Args:
-        free: See `pack`.
         node_limit: Branches that the solver may look at, above 0.
     """
-    wide = [max(0, need.before - need.first) if need.leases > 0 else 0 for need in needs]
-    if any(need.leases > width for need, width in zip(needs, wide, strict=True)):
+    end = table.first + len(table)
+    first = [max(one.first, table.first) for one in wanted]
+    wide = [
+        max(0, min(one.before, end) - begin) if one.leases > 0 else 0
+        for one, begin in zip(wanted, first, strict=True)
+    ]
+    if any(one.together or one.leases > w for one, w in zip(wanted, wide, strict=True)):
         return None
     if not 0 < sum(wide) <= _MOST_VARIABLES:
-        return None if sum(wide) else [np.zeros(0, dtype=np.int64)] * len(needs)
-    job = np.repeat(np.arange(len(needs)), wide)
-    starts = np.array([need.first for need in needs]) - np.cumsum([0, *wide[:-1]])
-    lease = np.arange(len(job)) + starts[job]
-    chosen = _solved(needs, job, lease, free, node_limit)
+        return None if sum(wide) else [np.zeros(0, dtype=np.int64)] * len(wanted)
+    job = np.repeat(np.arange(len(wanted)), wide)
+    lease = np.arange(len(job)) + (np.array(first) - np.cumsum([0, *wide[:-1]]))[job]
+    chosen = _solved(wanted, job, lease, table, node_limit)
     if chosen is None:
         return None
-    return [lease[(job == one) & chosen].astype(np.int64) for one in range(len(needs))]
+    return [lease[(job == one) & chosen].astype(np.int64) for one in range(len(wanted))]
 
 
 def _solved(
-    needs: Sequence[LeaseNeed], job: I64, lease: I64, free: F64, node_limit: int
+    wanted: Sequence[LeaseNeed], job: I64, lease: I64, table: SlotTable, node_limit: int
 ) -> Bool | None:
     """``(v,)`` bool, the variables that are 1; *job* and *lease* are those of each."""
     from scipy import optimize, sparse  # noqa: PLC0415 - slow to import
 
-    (kinds, leases), v = free.shape, np.arange(len(job))
-    units = np.array([need.units for need in needs])
+    v, counts = np.arange(len(job)), [max(0, one.leases) for one in wanted]
     row, column, value = [job], [v], [np.ones(len(v))]
-    for kind in range(kinds):
-        row.append(len(needs) + kind * leases + lease)
+    least, most = [np.array(counts, float)], [np.array(counts, float)]
+    resources = dict.fromkeys(r for one in wanted for r in one.need.units)
+    for resource in resources:
+        free = table.free(resource)
+        if free is None:
+            continue
+        row.append(sum(map(len, most)) + lease - table.first)
         column.append(v)
-        value.append(units[job, kind])
-    counts = np.array([max(0, need.leases) for need in needs], dtype=np.float64)
+        value.append(_units(wanted, resource)[job])
+        least.append(np.full(len(free), -np.inf))
+        most.append(free + SLACK)
     entries = (np.concatenate(value), (np.concatenate(row), np.concatenate(column)))
-    rows = sparse.coo_array(entries, shape=(len(needs) + free.size, len(v))).tocsr()
+    rows = sparse.coo_array(entries, shape=(sum(map(len, most)), len(v))).tocsr()
     with stdout_is_stderr():
         found = optimize.milp(
             np.zeros(len(v)),
             constraints=optimize.LinearConstraint(
-                rows,
-                np.append(counts, np.full(free.size, -np.inf)),
-                np.append(counts, free.ravel() + _ROUNDING),
+                rows, np.concatenate(least), np.concatenate(most)
             ),
             integrality=np.ones(len(v)),
             bounds=optimize.Bounds(0, 1),
@@ -128,3 +135,7 @@ def _solved(
         return None
     chosen: Bool = found.x > 0.5  # noqa: PLR2004 - 0 or 1, but for rounding
     return chosen
+
+
+def _units(wanted: Sequence[LeaseNeed], resource: Resource) -> F64:
+    return np.array([one.need.units.get(resource, 0.0) for one in wanted])
