@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
 from slurm_dl.policies.edf import ideal_terms
 from slurm_dl.policies.shortest import Srsf
 
+_ROUNDING_S: Final = 1e-3  # Sums of run times are off by less
 _NOW, _OTHERS, _AHEAD, _LOST = range(4)  # The tiers
 
 
@@ -111,13 +113,11 @@ class Chronus(PolicyDefaults):
         )
         found = leased(snap, terms, ranked[snap.managed_jobs[ranked]], rules)
         promised = np.isfinite(found.due_s)
-        known = promised & np.isfinite(snap.left_s)
-        slack_s = np.where(known, found.due_s - snap.now_s - snap.left_s, 0.0)
         ahead = promised & ~found.now
         tier[found.now], key[found.now] = _NOW, found.due_s[found.now]
-        tier[ahead], key[ahead] = _AHEAD, (slack_s * jobs.gpus)[ahead]
+        tier[ahead], key[ahead] = _AHEAD, (found.slack_s * jobs.gpus)[ahead]
         if snap.due_s is not None:
-            late = np.isfinite(snap.left_s) & (snap.due_s - snap.now_s < snap.left_s)
+            late = np.isfinite(snap.left_s) & (snap.due_s - snap.now_s < snap.left_s - _ROUNDING_S)
             tier[late & ~promised] = _LOST
         waits = jobs.state == PENDING
         return dataclasses.replace(

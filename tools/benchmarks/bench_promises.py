@@ -1,8 +1,9 @@
 """Deadlines: how many are met, by count and by GPU time, and how many promises are kept.
 
-A sixteenth, or another part, of one of Chronus' traces (SoCC 2021, S-Lab-System-Group/ChronusArtifact on GitHub) on
+A sixteenth of one of Chronus' traces (SoCC 2021, S-Lab-System-Group/ChronusArtifact on GitHub) on
 56 GPUs of the papers' ideal cluster: ``python tools/benchmarks/bench_promises.py
-trace_job_Philly_MIX1.csv``. The trace does not come with the project. Seconds; no Slurm is needed.
+trace_job_Philly_MIX1.csv``; or another part, on others. The trace does not come with the project.
+Minutes; no Slurm is needed.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ class Leased:
     """The plans that stand after a look."""
 
     now: Bool  # ``(n,)`` bool, jobs that have the lease under way
-    due_s: F64  # ``(n,)`` deadline that each job is promised, epoch seconds; inf for the others
+    due_s: F64  # ``(n,)`` deadline that each is promised, epoch seconds; inf for the others
+    slack_s: F64  # ``(n,)`` seconds between its end, in leases without a gap, and that deadline
     begin_s: F64  # ``(n,)`` begin of the first lease of each waiting one; inf for the others
     barred: Bool  # ``(n,)`` bool, waiting jobs that may not start: they would take others' leases
     book: tuple[Entry, ...]  # What has changed
@@ -120,7 +121,9 @@ class _Look(PromiseBook):
 
     def _drop_surplus(self, row: int) -> None:
         later = self._later(row)
-        gone = set(later[: max(0, len(later) - self._wanted(row))])
+        # One too many is kept rather than one too few: it can be dropped later.
+        wanted = self._wanted(row, self._useful_s(row) / self.rules.lease_s)
+        gone = set(later[: max(0, len(later) - wanted)])
         self.plans[row] = [lease for lease in self.plans[row] if lease not in gone]
 
     def _fill(self, row: int) -> None:
@@ -262,7 +265,7 @@ class _Look(PromiseBook):
     def result(self, barred: Bool) -> Leased:
         """All that the decision goes by."""
         n = len(self.snap.jobs)
-        now, (begin_s, due_s) = np.zeros(n, dtype=np.bool_), np.full((2, n), np.inf)
+        now, (begin_s, due_s, slack_s) = np.zeros(n, dtype=np.bool_), np.full((3, n), np.inf)
         for row, plan in self.plans.items():
             promise, pieces = self.promises[row], self._pieces(row)
             if promise.plan != pieces or promise.at_s == self.now_s:
@@ -271,9 +274,14 @@ class _Look(PromiseBook):
                     row, dataclasses.replace(promise, plan=pieces, begin_s=span[0], end_s=span[1])
                 )
             now[row], due_s[row] = self.lease in plan, promise.due_s
+            leases = self.needs.left_s(row) / self._useful_s(row)
+            slack_s[row] = promise.due_s - self.snap.now_s - leases * self.rules.lease_s
             if plan and self.snap.jobs.state[row] == PENDING:
                 begin_s[row] = plan[0] * self.rules.lease_s
-        return Leased(now=now, due_s=due_s, begin_s=begin_s, barred=barred, book=tuple(self.book))
+        return Leased(
+            now=now, due_s=due_s, slack_s=slack_s, begin_s=begin_s, barred=barred,
+            book=tuple(self.book),
+        )  # fmt: skip
 
     def _pieces(self, row: int) -> tuple[Piece, ...]:
         found, lease_s, gpus = list[Piece](), self.rules.lease_s, float(self.snap.jobs.gpus[row])
@@ -297,13 +305,17 @@ class _Look(PromiseBook):
         useful_s, left_s = self._useful_s(row), self.needs.left_s(row) - less_s
         return max(0, math.ceil(left_s / useful_s - _ROUNDING)) if useful_s > 0 else FOREVER_S
 
-    def _wanted(self, row: int) -> int:
-        """Leases after the one under way that a job with a plan needs."""
+    def _wanted(self, row: int, part: float = 1.0) -> int:
+        """Leases after the one under way that a job with a plan needs.
+
+        Args:
+            part: Share of what is left of this lease in which a running job trains.
+        """
         if self.lease not in self.plans[row]:
             return self._total(row)
         rest_s = self._end_s - self.snap.now_s
         waits = self.snap.jobs.state[row] == PENDING
-        return self._total(row, min(self._useful_s(row), rest_s) if waits else rest_s)
+        return self._total(row, min(self._useful_s(row), rest_s) if waits else part * rest_s)
 
     def _is_lasting(self, row: int) -> bool:
         """True if the job cannot be stopped at the end of a lease."""
