@@ -55,7 +55,11 @@ def measure(trace_file: Path, policy: Policy, part_of: int, shape: str) -> list[
                 said.setdefault(job, promise.says)
 
     found = simulate(
-        part, parse_shape(shape), policy, known=TraceKnowledge(due_s=part.due_s), kind=Listening
+        part,
+        parse_shape(shape),
+        policy,
+        known=TraceKnowledge(due_s=part.due_s, curves=part.curves_by_row()),
+        kind=Listening,
     ).records
     due_s = np.full(len(part), np.inf) if part.due_s is None else part.due_s
     asked, met = np.isfinite(due_s), found.end_s <= due_s + 1e-3
