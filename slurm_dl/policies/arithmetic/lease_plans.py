@@ -319,7 +319,7 @@ class _Look(PromiseBook):
 
     def _is_lasting(self, row: int) -> bool:
         """True if the job cannot be stopped at the end of a lease."""
-        return float(self.terms.holds_s[row]) > self.rules.lease_s
+        return float(self.terms.holds_s[row]) + self.terms.lead_s > self.rules.lease_s
 
     def _later(self, row: int) -> list[int]:
         """The leases of a plan after the one under way."""
