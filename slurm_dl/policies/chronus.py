@@ -41,8 +41,8 @@ class Chronus(PolicyDefaults):
     Attributes:
         lease_length_s: Length of a lease, seconds, above 0.
         margin: Share that is added to run times that are no time limits, 0 or more.
-        restart_s: Seconds that a job of one GPU loses at the begin of a lease, and one of twice as
-            many GPUs as often again; 0 or more. At least `deadlines.lead_s` counts on Slurm.
+        restart_s: Seconds that a job of one GPU loses at the begin of a lease, 0 or more; each
+            doubling of its GPUs adds as many. On Slurm at least `deadlines.lead_s` counts.
         milp: Where the greedy rule finds no room, ask an integer program.
         node_limit: Branches that it may look at, 1 or more.
     """
@@ -80,6 +80,7 @@ class Chronus(PolicyDefaults):
     preempts = "tier"
     counts_commitment = True
 
+    # Not lease_s, see `base.Leasing`: only jobs with a promise keep their GPUs for a lease here.
     lease_length_s: Positive = 1200.0
     margin: NotNegative = 0.1
     restart_s: NotNegative = 30.0

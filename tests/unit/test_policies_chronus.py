@@ -126,6 +126,19 @@ def test_plans_of_newcomers(
         assert says == "no" or end_s[job] <= due_s[job] + 1e-3
 
 
+def test_the_plan_of_a_running_job_follows_what_it_has_done() -> None:
+    """It runs ahead of its leases, and each that it did without is dropped, the earliest first."""
+    told, _, _ = simulated([(0, 20, 4, 60), (5, 1, 1, None), (15, 1, 1, None)], EXACT, "1x4")
+    plans = dict.fromkeys(one.plan for one in told[0])
+    assert list(plans) == [((2400, 3600, 4.0),), ((3000, 3600, 4.0),)]
+
+
+def test_leases_to_come_of_a_running_job_are_its_own() -> None:
+    told, _, _ = simulated([(0, 40, 4, 40), (5, 10, 4, 40), (5, 10, 4, 50)], EXACT, "1x4")
+    assert told.says() == {0: "yes", 1: "no", 2: "yes"}
+    assert told.leases(2) == [(4, 5)]
+
+
 def test_a_refused_job_is_told_the_earliest_end() -> None:
     told, _, _ = simulated([(0, 20, 4, 20), (0, 10, 4, 20)], EXACT, "1x4")
     assert (told[1][0].says, told[1][0].nearest_s) == ("no", 3 * LEASE_S)
@@ -234,11 +247,16 @@ def test_a_job_that_cannot_be_stopped_has_its_leases_in_a_row(tmp_path: Path) ->
     world.submit(4, 5000, contract=GRACE, save_s=5.0)
     world.look()
     world.cluster.advance(40)
-    first = world.submit(4, 700, 3000)
-    second = world.submit(2, 500, 1700)
+    ahead_s = int(-world.cluster.now_s % 300)
+    second = world.submit(4, 200, ahead_s + 1800, contract=GRACE, save_s=5.0)
+    first = world.submit(4, 400, ahead_s + 2100)
     world.look()
-    plans = [world.promises[job].plan for job in (first, second)]
-    assert [len(plan) for plan in plans] == [1, 1]
+    # The lease before the deadline and the one before the other's are free, but apart.
+    begins_s, ends_s = zip(
+        *[world.promises[job].plan[0][:2] for job in (first, second)], strict=True
+    )
+    assert ends_s[0] == begins_s[1]
+    assert [len(world.promises[job].plan) for job in (first, second)] == [1, 1]
     for _ in range(3):
         world.cluster.advance(100)
         world.submit(2, 2000)
