@@ -27,7 +27,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.lease_plans import LeaseRules, leased
 from slurm_dl.policies.arithmetic.slots import slot_at
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
-from slurm_dl.policies.edf import ideal_terms
+from slurm_dl.policies.promising import ideal_terms
 from slurm_dl.policies.shortest import Srsf
 
 _ROUNDING_S: Final = 1e-3  # Sums of run times are off by less

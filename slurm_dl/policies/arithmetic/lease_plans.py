@@ -98,7 +98,7 @@ class _Look(PromiseBook):
                     self._held_s[row] = max(self._held_s[row], whole_s(self._end_s))
                 self.calendar.take(self.needs.of(row), self.now_s, self._held_s[row])
         self.occupy(self._held_s, rows)
-        due_s = [at_s for row in self.new_rows() for at_s in self.needs.deadlines_s(row)]
+        due_s = [at_s for row in self.new_rows() for at_s in self.needs.dues_s(row)]
         due_s += [self.promises[row].due_s for row in rows]
         self.table = SlotTable(self.calendar, self.rules.lease_s, max(due_s, default=0))
         for row in rows:
@@ -146,7 +146,7 @@ class _Look(PromiseBook):
 
     def answer(self, row: int) -> None:
         """Promise a new job a plan, or say no."""
-        asked_s = self.needs.deadlines_s(row)
+        asked_s = self.needs.dues_s(row)
         promise = Promise(
             says="no",
             due_s=asked_s[0],

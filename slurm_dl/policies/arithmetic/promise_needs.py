@@ -75,16 +75,6 @@ class PromiseNeeds:
         curve = snap.curves.get(JobId(int(snap.jobs.job_id[row])))
         return (math.floor(due_s),) if curve is None else tuple(map(math.floor, curve.due_s))
 
-    def deadlines_s(self, row: int) -> tuple[int, ...]:
-        """The deadlines of a job that count, the one of the highest value first."""
-        due_s, curve = (
-            self.due_s(row),
-            self._snap.curves.get(JobId(int(self._snap.jobs.job_id[row]))),
-        )
-        if due_s is None or curve is None:
-            return () if due_s is None else (due_s,)
-        return tuple(math.floor(at_s) for at_s, _ in curve)
-
     def rests_on(self, row: int) -> Estimate:
         """Origin of the run time of a job."""
         known = self._snap.left_from
