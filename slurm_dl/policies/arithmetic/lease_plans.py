@@ -340,8 +340,8 @@ class _Look(PromiseBook):
     def _need(self, row: int) -> Need:
         if row not in self._needs:
             waits = self.snap.jobs.state[row] == PENDING
-            gpus = float(self.snap.jobs.gpus[row])
-            self._needs[row] = self.needs.of(row) if waits else self.needs.at_size(row, gpus)
+            held = self.needs.choices(row)[0]
+            self._needs[row] = self.needs.of(row) if waits else self.needs.at_size(row, held)
         return self._needs[row]
 
     def _lease_need(self, row: int, leases: int, first: int) -> LeaseNeed:
