@@ -205,6 +205,9 @@ def gavel_sjf(queue: Queue) -> str:
 fifo = by(lambda one: one.job)
 
 ORACLES: Final[Mapping[str, Oracle]] = {
+    "chronus": by(  # A14, where nothing can be promised: what is too late comes last
+        lambda one: (bool(one.due_s) and one.due_s < left_s(one), left_s(one) * one.gpus)
+    ),
     "conservative_backfill": fifo,  # Nothing is free: promises are made by submission (G1)
     "discrete_gittins": by(lambda one: (queue_of(attained(one)), cost_in_queue(one))),
     "discrete_las": by(lambda one: queue_of(attained(one))),  # A1

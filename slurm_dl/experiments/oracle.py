@@ -75,17 +75,23 @@ class Oracle:
         """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
-        foreseen_s, due_s = None, trace.due_s
+        foreseen_s, due_s, curves = None, trace.due_s, trace.curves_by_row()
         if self.error:
             foreseen_s = trace.duration_s * np.exp(random.normal(0.0, self.error, n))
         if self.due_share:
+            curves = {}
             due = random.random(n) < self.due_share
             due_s = np.where(due, trace.submit_s + self.due_after * trace.duration_s, np.inf)
         if foreseen_s is not None and steps_per_s is not None:
             foreseen_s = foreseen_s * steps_per_s
         sizes = drawn(trace, self.elastic, shape, seed) if self.elastic and shape else None
         return TraceKnowledge(
-            rates=rates, due_s=due_s, foreseen_s=foreseen_s, steps_per_s=steps_per_s, sizes=sizes
+            rates=rates,
+            due_s=due_s,
+            curves=curves,
+            foreseen_s=foreseen_s,
+            steps_per_s=steps_per_s,
+            sizes=sizes,
         )
 
     def speeds(self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]) -> Speeds:

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I8, I32, I64
+from slurm_dl.model.value_curve import ValueCurve
 
 
 class Ending(IntEnum):
@@ -46,6 +47,8 @@ class Trace:
         batch: ``(n,)`` samples of a step of all its GPUs; None if the trace does not say.
         due_s: ``(n,)`` deadline, seconds, inf for a job without; None if the trace tells none of
             any job.
+        curves: Values of each job with several deadlines, which count from its submission; *due_s*
+            is that of the highest. None: no job has any.
         users: Names of users, or of virtual clusters where the trace knows no users.
         measured: The folder of the measured models that its durations are from; empty: they are
             those of the file.
@@ -63,6 +66,7 @@ class Trace:
     account: I32 | None = None
     batch: I32 | None = None
     due_s: F64 | None = None
+    curves: tuple[ValueCurve | None, ...] | None = None
     users: tuple[str, ...] = ("",)
     models: tuple[str, ...] = ()  # Names of models
     accounts: tuple[str, ...] = ()  # Names of accounts, or of virtual clusters
@@ -77,6 +81,8 @@ class Trace:
             if isinstance(getattr(self, f.name), np.ndarray)
         }
         lengths = {name: len(column) for name, column in columns.items()}
+        if self.curves is not None:
+            lengths["curves"] = len(self.curves)
         if set(lengths.values()) - {len(self.job_id)}:
             msg = f"trace {self.name}: {len(self.job_id)} ids, columns of lengths {lengths}"
             raise ValueError(msg)
@@ -112,10 +118,17 @@ class Trace:
             column = getattr(self, one.name)
             if isinstance(column, np.ndarray):
                 theirs[one.name] = column[at]
+        if self.curves is not None:
+            theirs["curves"] = tuple(self.curves[i] for i in at.tolist())
         changes: dict[str, Any] = theirs | columns
         if self.due_s is not None and "submit_s" in columns:
             changes["due_s"] = self.due_s[at] + (changes["submit_s"] - self.submit_s[at])
         return dataclasses.replace(self, **changes)
+
+    def curves_by_row(self) -> dict[int, ValueCurve]:
+        """*curves* in the trace's time."""
+        curves = enumerate(self.curves or ())
+        return {i: one.shifted(float(self.submit_s[i])) for i, one in curves if one is not None}
 
     @property
     def account_names(self) -> tuple[str, ...] | None:

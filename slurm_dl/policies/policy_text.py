@@ -25,6 +25,7 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "allox": _OWN,
     "arrival_las": "tests/unit/test_policy_orders.py",
     "carbyne": _OWN,
+    "chronus": "tests/unit/test_policies_chronus.py; tests/cluster/test_chronus.py",
     "conservative_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",
     "discrete_las": f"{_ORDERS}; tests/docker/test_jobs.py",
     "easy_backfill": f"{_ORDERS}; tests/cluster/test_hold.py",

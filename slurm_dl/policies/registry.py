@@ -12,6 +12,7 @@ from slurm_dl.policies import (
     astraea_ltgf,
     backfill,
     carbyne,
+    chronus,
     discrete_gittins,
     drf,
     edf,
@@ -42,9 +43,9 @@ ENTRY_POINT_GROUP = "slurm_dl.policies"
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     dict(PLAIN)
     | named_in(
-        *(allox, astraea_ltgf, backfill, carbyne, discrete_gittins, drf, edf, elas, elasticflow),
+        *(allox, astraea_ltgf, backfill, carbyne, chronus, discrete_gittins, drf, edf, elas),
         *(gandiva_fair, gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las),
-        *(mlfs, qssf, fifo, tagged, afs, optimus, pollux, sia, sidecar),
+        *(elasticflow, mlfs, qssf, fifo, tagged, afs, optimus, pollux, sia, sidecar),
         *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
     )
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.model.trace import Trace
+from slurm_dl.model.value_curve import ValueCurve
 
 _GROWS = 0.1  # What is learnt from finished jobs is learnt anew when there are so many more of them
 
@@ -49,6 +50,7 @@ class TraceKnowledge:
             None: all types are alike.
         due_s: ``(N,)`` when each is to be done, in the trace's time; inf for those that are not
             due. None: none is.
+        curves: Values of the jobs with several deadlines, in the trace's time, by row.
         foreseen_s: ``(N,)`` how long each is thought to run; None: it is known exactly.
         steps_per_s: ``(N,)`` steps a second at rate 1; rates are then steps a second, and work and
             *foreseen_s* are counted in steps. None: work is counted in seconds at rate 1.
@@ -59,6 +61,7 @@ class TraceKnowledge:
 
     rates: F64 | None = None
     due_s: F64 | None = None
+    curves: Mapping[int, ValueCurve] = field(default_factory=dict)
     foreseen_s: F64 | None = None
     steps_per_s: F64 | None = None
     sizes: tuple[JobSizes | None, ...] | None = None
@@ -103,6 +106,15 @@ class TraceKnowledge:
             "rates": None if self.rates is None else self.rates[rows],
             "sizes": self.sizes_of(rows),
         }
+
+    def curves_from(self, zero_s: float, first_id: int = 0) -> Mapping[JobId, ValueCurve]:
+        """*curves* on the simulation's clock, by job id; a simulator asks once.
+
+        Args:
+            zero_s: See `inputs`.
+            first_id: Id of the job at row 0.
+        """
+        return {JobId(first_id + row): one.shifted(zero_s) for row, one in self.curves.items()}
 
     def left_s(self, rows: I64, done_s: F64, truly_s: F64) -> F64:
         """``(len(rows),)`` seconds of work that the jobs at *rows* are thought to have left.

@@ -17,6 +17,7 @@ import numpy as np
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import I32
 from slurm_dl.model.trace import BadLine, Ending, Trace
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.traces.file_lines import file_sha256
 
 SHOWN_PER_REASON: Final = 20  # Broken lines told one by one, of each kind
@@ -171,6 +172,7 @@ class JobLine(NamedTuple):
     model: str = ""  # What it trains; empty if the trace does not say
     ending: Ending = Ending.COMPLETED  # How it ended
     due_s: float = math.inf  # Its deadline on the clock of `submit_s`; inf if it has none
+    curve: ValueCurve | None = None  # Of several deadlines, seconds after *submit_s*
     batch: int = 0  # Samples of a step of all its GPUs; 0 if the trace does not say
 
 
@@ -253,6 +255,7 @@ class Gathering:
         models, model = _numbered([job.model for job in jobs], nothing="")
         accounts, account = _numbered([job.account for job in jobs], nothing="")
         due_s = np.array([job.due_s for job in jobs])
+        curves = tuple(job.curve for job in jobs)
         batch = np.array([job.batch for job in jobs], dtype=np.int32)
         return Trace(
             name=name,
@@ -267,6 +270,7 @@ class Gathering:
             account=account if accounts else None,
             batch=batch if batch.any() else None,
             due_s=due_s if np.isfinite(due_s).any() else None,
+            curves=curves if any(curves) else None,
             users=users,
             models=models,
             accounts=accounts,

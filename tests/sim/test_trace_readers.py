@@ -22,6 +22,7 @@ from slurm_dl.experiments.bootstrap_interval import resampled
 from slurm_dl.experiments.grid import faster
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.traces import (
     FORMATS,
     LeftOutLine,
@@ -135,6 +136,31 @@ def test_chronus_counts_in_minutes_and_its_best_deadline_is_taken() -> None:
     assert (trace.duration_s / 60).tolist() == [106, 96, 30]
     assert [at_s / 60 for at_s in deadlines(trace)] == [240, 199, math.inf]
     assert reasons(trace) == {Reason.NO_GPU: 1, Reason.FIELDS: 1}
+
+
+def test_chronus_jobs_have_the_values_of_all_their_deadlines(tmp_path: Path) -> None:
+    """Seconds after the submission; what a better one covers, and what is worth 0, is left out."""
+    head = "job_id,user,num_gpu,submit_time,duration,expect_time_list,expect_value_list,best_effort"
+    rows = (
+        "b,ann,1,20,90,159-189-229,10-8-5,0",
+        "a,ann,1,10,90,60-40-80-90,8-10-10-0,0",
+        "c,ann,1,30,90,60-40,8-0,0",
+        f"d,ann,1,40,90,{'-'.join('123456789')},{'-'.join('987654321')},0",
+    )
+    path = tmp_path / "chronus.csv"
+    path.write_text("\n".join([head, *rows]))
+    trace = read_trace(path, "chronus")
+
+    first = ValueCurve((40 * 60.0, 60 * 60.0), (10.0, 8.0))
+    second = ValueCurve((159 * 60.0, 189 * 60.0, 229 * 60.0), (10.0, 8.0, 5.0))
+    assert trace.job_id == ("a", "b", "c")
+    assert trace.curves == (first, second, None)
+    assert trace.curves_by_row() == {0: first.shifted(600.0), 1: second.shifted(1200.0)}
+    later = trace.of_jobs(np.array([2, 1]), submit_s=np.array([0.0, 60.0]))
+    assert later.curves_by_row() == {1: second.shifted(60.0)}
+    assert reasons(trace) == {Reason.FIELDS: 1}
+    with pytest.raises(ValueError, match="curves"):
+        dataclasses.replace(trace, curves=())
 
 
 def test_a_table_may_call_it_deadline_and_a_deadline_moves_with_its_job(tmp_path: Path) -> None:

@@ -223,6 +223,7 @@ TRUSTING = {
     "gavel_finish_time": {"progress"},
     "mlfs": {"progress", "due_s", "curve"},
     "karuna": {"due_s", "curve"},
+    "chronus": {"due_s", "curve"},
     "edf": {"due_s", "curve"},
     "elasticflow": {"due_s", "curve", "progress", "steps"},
     "gavel_cost_slo": {"due_s", "curve"},

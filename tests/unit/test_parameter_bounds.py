@@ -30,6 +30,11 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "weights": TABLE,
     },
     "carbyne": {"weights": TABLE, "lease_s": NOT_ABOVE_0, "left_tiers_s": EDGES[1:]},
+    "chronus": {
+        "lease_length_s": NOT_ABOVE_0,
+        **dict.fromkeys(("margin", "restart_s"), BELOW_0),
+        "node_limit": (0,),
+    },
     "conservative_backfill": {"window": (0,)},
     "discrete_gittins": {**LAS, "sizes_gpu_s": ((0.0,), (INF,), (NAN,))},
     "discrete_las": LAS,

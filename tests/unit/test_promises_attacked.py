@@ -32,10 +32,12 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Book
 from slurm_dl.model.promise import KIND, Promise, Totals
+from slurm_dl.policies.chronus import Chronus
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.edf import Edf
 
 SKIPS = Edf(others="fifo_skip")
+LEASES = Chronus(lease_length_s=150.0, restart_s=5.0)
 LONG_S = 50_000
 QUANTUM = dataclasses.replace(LIMITS, min_quantum_s=900.0, max_grace_s=200.0)
 
@@ -197,6 +199,8 @@ NOT_PUT_OFF = pytest.mark.xfail(strict=True, reason="an array is never put off: 
         (with_one_that_is_alone, {"nodes": 1}),
         (in_pieces, {}),
         *(pytest.param(one, {}, marks=UNSEEN) for one in (after_another, at_its_begin)),
+        *((attack, {"policy": LEASES}) for attack in (takers_at_once, longer_limit, more_gpus)),
+        (on_two_nodes, {"policy": LEASES}),
         pytest.param(array, {}, marks=NOT_PUT_OFF),
         (on_two_nodes, {"limits": dataclasses.replace(LIMITS, max_gpus_per_hour=4.0)}),
     ],

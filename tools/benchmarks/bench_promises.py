@@ -2,7 +2,8 @@
 
 A sixteenth of one of Chronus' traces (SoCC 2021, S-Lab-System-Group/ChronusArtifact on GitHub) on
 56 GPUs of the papers' ideal cluster: ``python tools/benchmarks/bench_promises.py
-trace_job_Philly_MIX1.csv``. The trace does not come with the project. Seconds; no Slurm is needed.
+trace_job_Philly_MIX1.csv``; or another part, on others. The trace does not come with the project.
+Minutes; no Slurm is needed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from slurm_dl.model.promise import promises_in
 from slurm_dl.policies.base import Policy
+from slurm_dl.policies.chronus import Chronus
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.edf import Edf
 from slurm_dl.policies.karuna import Karuna
@@ -24,8 +26,6 @@ from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 from slurm_dl.traces.format_registry import read_trace
 
-PART: Final = 16
-SHAPE: Final = "7x8"
 POLICIES: Final[dict[str, Policy]] = {
     "discrete_las": DiscreteLas(),
     "srsf": Srsf(),
@@ -33,14 +33,17 @@ POLICIES: Final[dict[str, Policy]] = {
     "karuna, margin_s: 0": Karuna(margin_s=0.0),
     "edf over discrete_las": Edf(margin=0.0),
     "edf over srsf": Edf(others="srsf", margin=0.0),
+    "chronus, margin: 0": Chronus(margin=0.0),
+    "chronus": Chronus(),
+    "chronus, 5 min": Chronus(lease_length_s=300.0),
 }
 
 
-def measure(trace_file: Path, policy: Policy) -> list[str]:
+def measure(trace_file: Path, policy: Policy, part_of: int, shape: str) -> list[str]:
     """The cells of a row."""
     whole = read_trace(trace_file, "chronus")
     in_file = np.argsort([int(job) for job in whole.job_id])
-    drawn = np.random.default_rng(0).random(len(whole)) < 1 / PART
+    drawn = np.random.default_rng(0).random(len(whole)) < 1 / part_of
     part = whole.of_jobs(np.sort(in_file[drawn]))
     said: dict[int, str] = {}
 
@@ -52,7 +55,11 @@ def measure(trace_file: Path, policy: Policy) -> list[str]:
                 said.setdefault(job, promise.says)
 
     found = simulate(
-        part, parse_shape(SHAPE), policy, known=TraceKnowledge(due_s=part.due_s), kind=Listening
+        part,
+        parse_shape(shape),
+        policy,
+        known=TraceKnowledge(due_s=part.due_s, curves=part.curves_by_row()),
+        kind=Listening,
     ).records
     due_s = np.full(len(part), np.inf) if part.due_s is None else part.due_s
     asked, met = np.isfinite(due_s), found.end_s <= due_s + 1e-3
@@ -73,11 +80,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("trace", type=Path)
-    trace = parser.parse_args().trace
+    parser.add_argument("--part", type=int, default=16, help="one job of so many is drawn")
+    parser.add_argument("--shape", default="7x8")
+    parser.add_argument("--policies", default="", help="the rows that begin so")
+    given = parser.parse_args()
     print("| policy | met | met, GPU time | promised | kept | others' JCT, h | stops |")
     print("|---|---|---|---|---|---|---|")
     for name, policy in POLICIES.items():
-        print(f"| {name} | {' | '.join(measure(trace, policy))} |", flush=True)
+        if name.startswith(given.policies):
+            cells = measure(given.trace, policy, given.part, given.shape)
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

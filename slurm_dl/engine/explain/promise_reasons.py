@@ -68,6 +68,8 @@ def _verdict(who: str, promise: Promise, *, would: bool = False) -> str:
     if not promise.is_kept:
         return f"{told}, but that is broken: {_CAUSES[promise.broken]}"
     window = f"from {moment(promise.begin_s or 0)} to {moment(promise.end_s or 0)}"
+    if len(promise.plan) > 1:
+        window = f"in {len(promise.plan)} parts {window}"
     rests = "time limit" if promise.rests_on == "limit" else "estimated run time"
     return f"{told}: {promise.gpus:g} GPUs are kept {window}, by its {rests}"
 

@@ -16,16 +16,13 @@ scheduling", SOSP 2023, section 3.4.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
-from slurm_dl.policies.arithmetic.lp_solver import minimise
+from slurm_dl.policies.arithmetic.lp_solver import minimise, stdout_is_stderr
 
 _WHOLE = 0.999  # A share that the solver rounded from 1 is at least this
 _ROUNDING = 1e-9  # Sums of GPUs are off by less
@@ -107,7 +104,7 @@ def _exact(options: Options, n: int, capacity: F64, limit_s: float) -> Assigned 
     row, column, value, bound = _rows(options, n, capacity)
     k = len(options.job)
     rows = sparse.coo_array((value, (row, column)), shape=(len(bound), k)).tocsr()
-    with _stdout_is_stderr():
+    with stdout_is_stderr():
         found = optimize.milp(
             -options.worth,
             constraints=optimize.LinearConstraint(rows, -np.inf, bound),
@@ -121,20 +118,6 @@ def _exact(options: Options, n: int, capacity: F64, limit_s: float) -> Assigned 
         return None
     option = _given(options, n, found.x > 0.5)  # noqa: PLR2004 - 0 or 1, but for rounding
     return Assigned(option, _worth(options, option), -float(found.mip_dual_bound))
-
-
-@contextlib.contextmanager
-def _stdout_is_stderr() -> Iterator[None]:
-    """HiGHS 1.8 prints a line of its own now and then, whatever it is told, by C's stdio."""
-    libc = ctypes.CDLL(None)
-    kept = libc.dup(1)
-    try:
-        libc.dup2(2, 1)
-        yield
-    finally:
-        libc.fflush(None)
-        libc.dup2(kept, 1)
-        libc.close(kept)
 
 
 def _rounded(options: Options, n: int, capacity: F64, limit_s: float) -> Assigned:

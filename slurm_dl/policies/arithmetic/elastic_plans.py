@@ -233,8 +233,8 @@ class _Plans(PromiseBook):
             planned_now[row] = not pieces or begin <= self.snap.now_s
             later[row] = not planned_now[row]
         barred = self._barred(ranked)
-        least = None if self.snap.sizes is None else np.full(n, AS_ASKED, dtype=np.int32)
-        for row in planned_now.nonzero()[0].tolist() if least is not None else ():
+        least = np.full(n, AS_ASKED, dtype=np.int32)
+        for row in planned_now.nonzero()[0].tolist():
             least[row] = self._sizes(row).sizes[max(int(self.plans[row][:1].max(initial=0)), 0)]
         return Promised(
             running=planned_now & ~waits,
@@ -244,7 +244,7 @@ class _Plans(PromiseBook):
             due_s=due_s,
             book=tuple(self.book),
             size=None if self.snap.sizes is None else self._now(planned_now, ranked, barred),
-            least=least,
+            least=None if self.snap.sizes is None else least,
             later=later,
         )
 

@@ -14,6 +14,9 @@ programs with quadratic objectives", 2024.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,6 +219,20 @@ def minimise(
     if found.status != SOLVED:
         return None
     return Solution(SOLVED, found.x, found.ineqlin.marginals)
+
+
+@contextlib.contextmanager
+def stdout_is_stderr() -> Iterator[None]:
+    """HiGHS 1.8 prints a line of its own now and then, whatever it is told, by C's stdio."""
+    libc = ctypes.CDLL(None)
+    kept = libc.dup(1)
+    try:
+        libc.dup2(2, 1)
+        yield
+    finally:
+        libc.fflush(None)
+        libc.dup2(kept, 1)
+        libc.close(kept)
 
 
 def interior_solver() -> Any:  # noqa: ANN401 - the module, which has no types

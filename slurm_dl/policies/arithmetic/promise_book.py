@@ -83,7 +83,10 @@ class PromiseBook:
             return True
         needs_s = self.needs.needs_s(row, self.choice(row, promise).rate)
         longer = promise.rests_on == "limit" and needs_s > promise.needs_s
-        return bool(promise.plan or self.snap.jobs.gpus[row] <= promise.gpus) and not longer
+        # A plan of an elastic job has sizes of its own.
+        sized = self.snap.sizes is not None and row in self.snap.sizes.row
+        larger = self.snap.jobs.gpus[row] > promise.gpus and not (promise.plan and sized)
+        return not (larger or longer)
 
     def choice(self, row: int, promise: Promise) -> Choice:
         """The size that was promised to a job that waits; that of one that runs is as it is."""

@@ -52,6 +52,10 @@ class SlotTable:
     def __len__(self) -> int:
         return len(next(iter(self._free.values()), np.zeros(1)))
 
+    def free(self, resource: Resource) -> F64 | None:
+        """``(slots,)`` free units, from `first` on; None: there is no bound on them."""
+        return self._free.get(resource)
+
     def fits(self, need: Need) -> Bool:
         """``(slots,)`` bool, whether a job may hold what it needs in each slot, from `first` on."""
         fits = np.ones(len(self), dtype=np.bool_)

@@ -140,6 +140,7 @@ class ActiveJobs:
         self._known = known
         self._texts: Mapping[JobId, JobText] = TraceTexts(trace) if known.texts else {}
         self._zero_s = -float(trace.submit_s[0]) if len(trace) else 0.0
+        self._curves = known.curves_from(self._zero_s)
         self._submit_s = submit_s
         self._trace_work_s = work_s
         self._claims = claims
@@ -277,6 +278,7 @@ class ActiveJobs:
             managed=self._managed,
             left_s=seen["left_s"],
             **self._known.inputs(self.job_id, self._zero_s),
+            curves=self._curves,
             progress=seen["progress"],
             on_type=seen["on_type"],
             credit_s=seen["credit_s"],

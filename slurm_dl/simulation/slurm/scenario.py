@@ -295,6 +295,7 @@ class JobFacts:
         scripts: Scripts | None = None,
     ) -> None:
         self._trace, self._jobs, self._epoch_s, self._known = trace, jobs, epoch_s, known
+        self._curves = known.curves_from(epoch_s, FIRST_JOB_ID)
         self._remembers = bool({"accounts", "history"} & set(needs))
         self._measures = "setup_s" in needs or known.sizes is not None
         self._texts = TraceTexts(trace)
@@ -309,6 +310,7 @@ class JobFacts:
         more = dataclasses.replace(
             snap,
             **self._known.inputs(row, self._epoch_s),
+            curves=self._curves,
             left_s=self._known.left_s(row, done_s, need_s - done_s),
             progress=done_s / need_s,
             past=self._so_far() if self._remembers else NO_PAST,

@@ -1,4 +1,4 @@
-"""The project's own format: what `write_trace` writes, every column of a `Trace`.
+"""The project's own format: what `write_trace` writes, every column of a `Trace` but its curves.
 
 Its delimiter is a comma, a semicolon or a tab. Only the columns of `NEEDED` have to be there; the
 columns of accounts and deadlines are written only where the trace tells any. Other tables are read

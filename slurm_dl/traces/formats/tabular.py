@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from slurm_dl.model.trace import Ending
+from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, JobLine, Reason
 from slurm_dl.traces.field_values import account, amount, job_id, moment_s, name, number, whole_gpus
@@ -117,7 +118,7 @@ ITP: Final = TableFormat(
 # Chronus (SoCC'21): Tiresias' columns, and a deadline or several of decreasing value.
 #
 # The release names no unit. Its simulator has 60 units in an hour, so these are minutes. Of several
-# deadlines the one of the highest value is taken, the earliest.
+# deadlines the one of the highest value is the job's, the earliest.
 _MINUTE_S: Final = 60
 
 
@@ -127,14 +128,16 @@ def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
     if not gpus:
         raise BadValue(Reason.NO_GPU, "num_gpu is 0")
     submit_s = amount(submit_min, "submit_time") * _MINUTE_S
-    due_s = math.inf
+    due_s, curve = math.inf, None
     if best_effort.strip() != "1":
-        times = [amount(text, "expect_time_list") for text in ahead.split("-")]
+        times = [amount(text, "expect_time_list") * _MINUTE_S for text in ahead.split("-")]
         worth = [amount(text, "expect_value_list") for text in values.split("-")]
         if len(times) != len(worth):
             raise BadValue(Reason.FIELDS, f"{len(times)} deadlines, but {len(worth)} values")
-        _, ahead_min = max((value, -time) for time, value in zip(times, worth, strict=True))
-        due_s = submit_s - ahead_min * _MINUTE_S
+        steps = list(zip(times, worth, strict=True))
+        ahead_s, _ = min(steps, key=lambda step: (-step[1], step[0]))
+        due_s = submit_s + ahead_s
+        curve = _curve(steps)
     return JobLine(
         job_id=job_id(given_id),
         submit_s=submit_s,
@@ -143,7 +146,21 @@ def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
         user=name(user, "user"),
         model=name(model, "model_name"),
         due_s=due_s,
+        curve=curve,
     )
+
+
+def _curve(steps: Sequence[tuple[float, float]]) -> ValueCurve | None:
+    """Values of a job with several deadlines; None if only one is of use."""
+    first_s: dict[float, float] = {}
+    for ahead_s, value in steps:
+        if ahead_s > 0 and value > 0:
+            first_s[value] = min(ahead_s, first_s.get(value, ahead_s))
+    try:
+        curve = ValueCurve.of((at_s, value) for value, at_s in first_s.items()) if first_s else None
+    except ValueError as err:
+        raise BadValue(Reason.FIELDS, str(err)) from None
+    return curve if curve is not None and len(curve.due_s) > 1 else None
 
 
 _CHRONUS: Final = (
