@@ -162,3 +162,27 @@ def test_an_earlier_deadline_gets_a_larger_size(one_node: Schedd) -> None:
     for gpus, job in jobs.items():
         place.until_state(job, "COMPLETED")
         assert end_s(place, job) <= due_s[gpus]
+
+
+@pytest.mark.full("waits for two deadlines")
+def test_sizes_change_for_a_promise_and_all_are_in_time(one_node: Schedd) -> None:
+    """A job alone has more GPUs than its plan, until half of them are another's."""
+    place = one_node
+    flow(place, 10, once=False, slot_s=15)
+    begun_s = int(time.time())
+    grown_due_s, due_s = begun_s + 240, begun_s + 120
+    options = ["--sizes=1,2,4", "--time=2", at(grown_due_s)]
+    grown = place.toy(1, 360, options=options)
+    promise = answer(place, grown)
+    assert promise.says == "yes"
+    place.until("all GPUs", lambda: held(place, grown) == (1, 4), 90)
+    due = place.submit(2, "sleep", "45", options=[at(due_s), "--time=1", *RIGID])
+    assert answer(place, due).says == "yes"
+    place.until_state(due, "RUNNING", within_s=90)
+    place.until("what is left", lambda: held(place, grown)[1] in (1, 2), 30)
+    place.until_state(due, "COMPLETED", within_s=60)
+    assert end_s(place, due) <= due_s
+    place.until("all GPUs again", lambda: held(place, grown) == (1, 4), 60)
+    place.until_state(grown, "COMPLETED", within_s=120)
+    assert end_s(place, grown) <= grown_due_s
+    assert place.job(grown, "Restarts") == ["2"]
