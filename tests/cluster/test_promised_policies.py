@@ -131,7 +131,7 @@ def one_node(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Sched
         yield place
 
 
-def flow(place: Schedd, lead_s: int, **parameters: Any) -> None:
+def flow(place: Schedd, lead_s: int, **parameters: float) -> None:
     """Start a daemon under ElasticFlow."""
     place.configure(
         **SETTINGS,
