@@ -221,7 +221,7 @@ class _Look(PromiseBook):
         """The earliest end that could be promised without moving a plan, but for one in a row."""
         if self._is_lasting(row):
             return None
-        first, count = self._first(), self._total(row)
+        first, count = self._first(), max(1, self._total(row))
         room = self.table.fits(self._need(row)).nonzero()[0] + self.table.first
         room = room[room >= first]
         beyond = max(self.table.first + len(self.table), first)
