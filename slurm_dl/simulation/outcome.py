@@ -129,6 +129,7 @@ class Outcome:
     now_s: float  # The simulated time at the end, seconds
     lay: Lay | None = None  # How the jobs lay on nodes; None if GPUs were only counted
     answers: Mapping[int, Promise] = field(default_factory=dict)  # First one of each job, by row
+    zero_s: float = 0.0  # The trace's zero on the clock of *answers*
     due_s: F64 | None = None  # ``(n,)`` deadline of each job, inf: none; None: no job has one
 
     @property
@@ -138,12 +139,13 @@ class Outcome:
             return None
         jobs, met = self.records, self.records.end_s <= self.due_s + _ROUNDING_S
         weight = np.where(asked, jobs.gpus * np.nan_to_num(jobs.alone_s), 0.0)
-        yes = np.zeros(len(asked), dtype=np.bool_)
-        yes[[row for row, answer in self.answers.items() if answer.says == "yes"]] = True
+        promised_s = {row: one.due_s for row, one in self.answers.items() if one.says == "yes"}
+        end_s = self.records.end_s + self.zero_s
         return DeadlinesMet(
             jobs=int(asked.sum()),
             met=int((asked & met).sum()),
             met_gpu_frac=float((weight * met).sum() / weight.sum()) if weight.any() else math.nan,
-            promised=int(yes.sum()),
-            kept=int((yes & met).sum()),
+            promised=len(promised_s),
+            # Of several deadlines a later one may have been promised.
+            kept=sum(bool(end_s[row] <= due_s + _ROUNDING_S) for row, due_s in promised_s.items()),
         )

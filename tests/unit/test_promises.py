@@ -308,14 +308,15 @@ def test_windows_outlive_the_daemon(
         while todo and todo[0][0][1] <= now_s:
             (what, _), gpus, lasts_s, times = todo.pop(0)
             nodes = max(1, gpus // 4)
+            # Jobs are submitted with a delay, as by dlsubmit: Slurm starts none before a look.
+            begin_s = world.cluster.now_s + 25
             if what == "restart":
                 world.restart()
             elif what == "due":
-                asked.append(world.submit(gpus, lasts_s, lasts_s * times + 60, n_nodes=nodes))
+                due_s = lasts_s * times + 60
+                asked.append(world.submit(gpus, lasts_s, due_s, n_nodes=nodes, begin_s=begin_s))
             else:
-                # A job without a contract is submitted with a delay, as dlsubmit does.
                 contract = GRACE if what == "be" else None
-                begin_s = world.cluster.now_s + 25
                 world.submit(gpus, lasts_s, n_nodes=nodes, contract=contract, begin_s=begin_s)
         if loss and loss[0] <= now_s < loss[0] + 10:
             world.cluster.lose_node("n1")

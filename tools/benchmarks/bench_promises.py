@@ -14,15 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.model.promise import promises_in
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.chronus import Chronus
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.edf import Edf
+from slurm_dl.policies.elasticflow import ElasticFlow
 from slurm_dl.policies.karuna import Karuna
 from slurm_dl.policies.shortest import Srsf
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
+from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 from slurm_dl.traces.format_registry import read_trace
 
@@ -36,6 +36,7 @@ POLICIES: Final[dict[str, Policy]] = {
     "chronus, margin: 0": Chronus(margin=0.0),
     "chronus": Chronus(),
     "chronus, 5 min": Chronus(lease_length_s=300.0),
+    "elasticflow over srsf, once: false": ElasticFlow(others="srsf", once=False, margin=0.0),
 }
 
 
@@ -45,34 +46,24 @@ def measure(trace_file: Path, policy: Policy, part_of: int, shape: str) -> list[
     in_file = np.argsort([int(job) for job in whole.job_id])
     drawn = np.random.default_rng(0).random(len(whole)) < 1 / part_of
     part = whole.of_jobs(np.sort(in_file[drawn]))
-    said: dict[int, str] = {}
-
-    class Listening(IdealCluster):
-        def _decide(self) -> None:
-            super()._decide()
-            booked = self._jobs.snapshot(self._now_s).booked
-            for job, promise in promises_in(booked).items():
-                said.setdefault(job, promise.says)
-
     found = simulate(
         part,
         parse_shape(shape),
         policy,
         known=TraceKnowledge(due_s=part.due_s, curves=part.curves_by_row()),
-        kind=Listening,
-    ).records
-    due_s = np.full(len(part), np.inf) if part.due_s is None else part.due_s
-    asked, met = np.isfinite(due_s), found.end_s <= due_s + 1e-3
-    weight = part.gpus * part.duration_s
-    yes = np.array([said.get(i) == "yes" for i in range(len(part))])
-    others_h = (found.end_s - found.submit_s)[~asked] / 3600
+    )
+    records, due = found.records, found.deadlines
+    if due is None:
+        message = f"{trace_file}: no job has a deadline"
+        raise SystemExit(message)
+    asked = np.isfinite(np.full(len(part), np.inf) if part.due_s is None else part.due_s)
+    others_h = (records.end_s - records.submit_s)[~asked] / 3600
     return [
-        f"{met[asked].mean():.3f}",
-        f"{(met * weight)[asked].sum() / weight[asked].sum():.3f}",
-        f"{yes.sum()}" if yes.any() else "-",
-        f"{(yes & met).sum()}" if yes.any() else "-",
-        f"{others_h.mean():.2f}" if len(others_h) else "-",
-        f"{found.preemptions.sum()}",
+        f"{due.met / due.jobs:.3f}",
+        f"{due.met_gpu_frac:.3f}",
+        *([f"{due.promised:,}", f"{due.kept:,}"] if due.promised else ["", ""]),
+        f"{others_h.mean():.2f}" if len(others_h) else "",
+        f"{records.preemptions.sum():,}",
     ]
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,14 +20,14 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I32, I64, PENDING, Bool
-from slurm_dl.model.promise import Piece, Promise, PromiseTerms
+from slurm_dl.model.promise import Piece, PromiseTerms
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need
 from slurm_dl.policies.arithmetic.promise_book import PromiseBook
-from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, Choice, PromiseNeeds
-from slurm_dl.policies.arithmetic.promises import MOST_HELD_BACK, Promised
-from slurm_dl.policies.arithmetic.slots import SlotTable, slot_at
+from slurm_dl.policies.arithmetic.promise_needs import Choice, PromiseNeeds
+from slurm_dl.policies.arithmetic.promises import Promised
+from slurm_dl.policies.arithmetic.slots import SlotTable, pieces_of, slot_at
 
 _ROUNDING: Final = 1e-6  # Of work, seconds
 _NO_SIZE: Final = -1
@@ -126,15 +125,7 @@ class _Plans(PromiseBook):
         """Promise new jobs a plan, or say no, by their first submission."""
         for row in self.new_rows():
             dues_s = self.needs.dues_s(row)
-            no = Promise(
-                says="no",
-                due_s=dues_s[0],
-                at_s=self.now_s,
-                gpus=self.needs.gpus(row),
-                needs_s=min(self.needs.needs_s(row), FOREVER_S),
-                rests_on=self.needs.rests_on(row),
-                why=self.refusal(row),
-            )
+            no = self.unanswered(row)
             self.promises[row] = no
             if not no.why and not any(self._admit(row, due_s) for due_s in dues_s):
                 no = dataclasses.replace(no, why="no plan in its sizes leaves all others theirs")
@@ -249,21 +240,16 @@ class _Plans(PromiseBook):
         )
 
     def _pieces(self, row: int, plan: Plan) -> tuple[Piece, ...]:
-        first, mine, at = self.free.first, self._sizes(row), 0
-        found = list[Piece]()
-        for size, slots in itertools.groupby(plan.tolist()):
-            begin, at = at, at + len(list(slots))
-            if size != _NO_SIZE:
-                begin_s, end_s = ((first + k) * self.slot_s for k in (begin, at))
-                found.append((int(begin_s), int(end_s), mine.gpus[size]))
-        return tuple(found)
+        slots = (plan != _NO_SIZE).nonzero()[0]
+        gpus = np.array(self._sizes(row).gpus)[plan[slots]]
+        return pieces_of(slots + self.free.first, gpus, self.slot_s)
 
     def _barred(self, ranked: I64) -> Bool:
         """``(n,)`` bool, waiting jobs whose GPUs would not be back when a plan needs them."""
         jobs, holds_s = self.snap.jobs, self.terms.holds_s
         barred = np.zeros(len(jobs), dtype=np.bool_)
-        waits = (jobs.state == PENDING) & (jobs.gpus > 0) & (holds_s > 0)
-        for row in ranked[waits[ranked]][:MOST_HELD_BACK].tolist():
+        rows, _ = self.may_start(ranked[holds_s[ranked] > 0])
+        for row in rows:
             if row in self.plans or not self.plans:
                 continue
             need = self.needs.of(row, promised=False)

@@ -18,19 +18,18 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.booking import Entry
-from slurm_dl.model.jobs import COMPLETING, F64, I64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.promise import Piece, Promise, PromiseTerms
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need
 from slurm_dl.policies.arithmetic.lease_packing import LeaseNeed, latest, pack, pack_exactly
 from slurm_dl.policies.arithmetic.promise_book import PromiseBook
 from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, PromiseNeeds, whole_s
-from slurm_dl.policies.arithmetic.slots import SlotTable, slot_at
+from slurm_dl.policies.arithmetic.slots import SlotTable, pieces_of, slot_at
 
 _ROUNDING: Final = 1e-9
 _HOUR_S: Final = 3600.0
 _INSTANT_S: Final = 1e-6
-_MOST_HELD_BACK: Final = 1000  # Waiting jobs, best first, that are looked at whether they may start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,15 +146,8 @@ class _Look(PromiseBook):
     def answer(self, row: int) -> None:
         """Promise a new job a plan, or say no."""
         asked_s = self.needs.dues_s(row)
-        promise = Promise(
-            says="no",
-            due_s=asked_s[0],
-            at_s=self.now_s,
-            gpus=self.needs.gpus(row),
-            needs_s=min(self.needs.needs_s(row), FOREVER_S),
-            rests_on=self.needs.rests_on(row),
-        )
-        if why := self.refusal(row) or self._refusal(row):
+        promise = self.unanswered(row)
+        if why := promise.why or self._refusal(row):
             self.say(row, dataclasses.replace(promise, why=why))
             return
         for due_s in asked_s:
@@ -229,7 +221,7 @@ class _Look(PromiseBook):
         """The earliest end that could be promised without moving a plan, but for one in a row."""
         if self._is_lasting(row):
             return None
-        first, count = self._first(), self._total(row)
+        first, count = self._first(), max(1, self._total(row))
         room = self.table.fits(self._need(row)).nonzero()[0] + self.table.first
         room = room[room >= first]
         beyond = max(self.table.first + len(self.table), first)
@@ -242,13 +234,9 @@ class _Look(PromiseBook):
         """``(n,)`` bool, waiting jobs that could not be stopped in time for others' leases."""
         jobs, snap, holds_s = self.snap.jobs, self.snap, self.terms.holds_s
         barred = np.zeros(len(jobs), dtype=np.bool_)
-        waits = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.gpus > 0) & ~self.started
-        waits &= snap.now_s + holds_s > self._end_s + _INSTANT_S
-        if not self.plans or not waits.any():
-            return barred
-        nodes, holding = snap.seen.nodes, (jobs.state > PENDING) & (jobs.state < COMPLETING)
-        free = float(nodes.gpus[nodes.up].sum() - jobs.gpus[holding].sum())
-        for row in ranked[waits[ranked]][:_MOST_HELD_BACK].tolist():
+        beyond = snap.now_s + holds_s > self._end_s + _INSTANT_S
+        rows, free = self.may_start(ranked[beyond[ranked]])
+        for row in rows if self.plans else ():
             plan = self.plans.get(row)
             if plan is not None and self.lease in plan:
                 continue
@@ -284,13 +272,9 @@ class _Look(PromiseBook):
         )  # fmt: skip
 
     def _pieces(self, row: int) -> tuple[Piece, ...]:
-        found, lease_s, gpus = list[Piece](), self.rules.lease_s, float(self.snap.jobs.gpus[row])
-        for lease in self.plans[row]:
-            begin_s, end_s = round(lease * lease_s), round((lease + 1) * lease_s)
-            if found and found[-1][1] == begin_s:
-                begin_s = found.pop()[0]
-            found.append((begin_s, end_s, gpus))
-        return tuple(found)
+        leases = np.array(self.plans[row], dtype=np.int64)
+        gpus = np.full(len(leases), float(self.snap.jobs.gpus[row]))
+        return pieces_of(leases, gpus, self.rules.lease_s)
 
     # What a job needs.
 

@@ -10,18 +10,20 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from slurm_dl.model import booking
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
+from slurm_dl.model.jobs import COMPLETING, I64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.promise import KIND, Cause, Promise, PromiseTerms, promises_in, totals_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Calendar, Need, Resource
 from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, Choice, PromiseNeeds, whole_s
+
+MOST_HELD_BACK: Final = 1000  # Waiting jobs, best first, that are looked at whether they may start
 
 
 @dataclass(slots=True)
@@ -158,6 +160,27 @@ class PromiseBook:
         rows = [row for row in live.nonzero()[0].tolist() if row not in self.promises]
         first_s = snap.memory.first_submit_s
         return sorted(rows, key=lambda r: (first_s[r], jobs.job_id[r]))
+
+    def unanswered(self, row: int, lead_s: int = 0) -> Promise:
+        """A no to the job at *row*; with the reason, if it is one whatever the deadline."""
+        needs, one = self.needs, self.needs.choices(row)[0]
+        return Promise(
+            says="no",
+            due_s=needs.dues_s(row)[0],
+            at_s=self.now_s,
+            gpus=needs.counted(row, one),
+            needs_s=min(needs.needs_s(row, one.rate) + lead_s, FOREVER_S),
+            rests_on=needs.rests_on(row),
+            why=self.refusal(row),
+        )
+
+    def may_start(self, ranked: I64) -> tuple[list[int], float]:
+        """Rows of the waiting jobs that may start, the first of *ranked*; and the free GPUs."""
+        jobs, nodes = self.snap.jobs, self.snap.seen.nodes
+        waits = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.gpus > 0) & ~self.started
+        holds = (jobs.state > PENDING) & (jobs.state < COMPLETING)
+        free = float(nodes.gpus[nodes.up].sum() - jobs.gpus[holds].sum())
+        return ranked[waits[ranked]][:MOST_HELD_BACK].tolist(), free
 
     def open_calendar(self) -> dict[int, int]:
         """Open all resources, less what reservations and the limits of running jobs keep.

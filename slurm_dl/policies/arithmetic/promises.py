@@ -20,17 +20,16 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.booking import Entry
-from slurm_dl.model.jobs import COMPLETING, F64, I32, I64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.jobs import F64, I32, I64, PENDING, Bool
 from slurm_dl.model.promise import Promise, PromiseTerms
 from slurm_dl.model.sizes import AS_ASKED, NOT_NOW
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.calendar import Need
 from slurm_dl.policies.arithmetic.promise_book import PromiseBook
-from slurm_dl.policies.arithmetic.promise_needs import FOREVER_S, Choice, PromiseNeeds
+from slurm_dl.policies.arithmetic.promise_needs import Choice, PromiseNeeds
 
 _HOUR_S: Final = 3600.0
 MOST_GPU_TIME: Final = 1.5  # Of a larger size, as a multiple
-MOST_HELD_BACK: Final = 1000  # Waiting jobs, best first, that are looked at whether they may start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -162,16 +161,9 @@ class _Look(PromiseBook):
     def _answer(self, row: int) -> None:
         dues_s, choices = self.needs.dues_s(row), self.needs.choices(row)
         lead_s = 0 if self.started[row] else math.ceil(self.terms.lead_s)
-        no = Promise(
-            says="no",
-            due_s=dues_s[0],
-            at_s=self.now_s,
-            gpus=self.needs.counted(row, choices[0]),
-            needs_s=min(self.needs.needs_s(row, choices[0].rate) + lead_s, FOREVER_S),
-            rests_on=self.needs.rests_on(row),
-        )
-        if why := self.refusal(row):
-            self.say(row, dataclasses.replace(no, why=why))
+        no = self.unanswered(row, lead_s)
+        if no.why:
+            self.say(row, no)
             return
         for due_s, one in itertools.product(dues_s, choices):
             lasts_s = self._whole(self.needs.needs_s(row, one.rate) + lead_s)
@@ -234,11 +226,8 @@ class _Look(PromiseBook):
         barred = np.zeros(len(jobs), dtype=np.bool_)
         if not self.windows and self.snap.sizes is None:
             return barred
-        waits = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.gpus > 0)
-        rows = ranked[(waits & ~self.started)[ranked]][:MOST_HELD_BACK]
-        nodes, holding = self.snap.seen.nodes, (jobs.state > PENDING) & (jobs.state < COMPLETING)
-        free = float(nodes.gpus[nodes.up].sum() - jobs.gpus[holding].sum())
-        for row in rows.tolist():
+        rows, free = self.may_start(ranked)
+        for row in rows:
             window = self.windows.get(row)
             if window is not None and window[0] <= self.now_s:
                 self.size[row] = self.choice(row, self.promises[row]).size

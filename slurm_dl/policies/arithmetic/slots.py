@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.promise import Piece
 from slurm_dl.policies.arithmetic.calendar import SLACK, Calendar, Need, Resource
 
 _ROUNDING_S: Final = 1e-6
@@ -21,6 +22,20 @@ _ROUNDING_S: Final = 1e-6
 def slot_at(at_s: float, slot_s: float) -> int:
     """The slot that *at_s* lies in."""
     return math.floor((at_s + _ROUNDING_S) / slot_s)
+
+
+def pieces_of(slots: I64, gpus: F64, slot_s: float) -> tuple[Piece, ...]:
+    """The plan of a job that has so many GPUs in each of *slots*, in pieces as long as can be."""
+    if not len(slots):
+        return ()
+    breaks = (np.diff(slots) != 1) | (np.diff(gpus) != 0)
+    first = np.concatenate([[0], breaks.nonzero()[0] + 1])
+    last = np.concatenate([first[1:], [len(slots)]]) - 1
+    begins, ends = slots[first].tolist(), (slots[last] + 1).tolist()
+    return tuple(
+        (round(begin * slot_s), round(end * slot_s), of)
+        for begin, end, of in zip(begins, ends, gpus[first].tolist(), strict=True)
+    )
 
 
 class SlotTable:

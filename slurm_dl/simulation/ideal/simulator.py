@@ -240,6 +240,7 @@ class IdealCluster:
             now_s=self._now_s + self._zero_s,
             lay=self._where.lay(),
             answers={int(job): one for job, one in self._answers.items()},
+            zero_s=-self._zero_s,
             due_s=self._known.due_s,
         )
 

@@ -202,6 +202,7 @@ class Simulation:
             events=machine.events,
             now_s=machine.now_s,
             answers={job_id - FIRST_JOB_ID: one for job_id, one in self._answers.items()},
+            zero_s=self._epoch_s,
             due_s=self._due_s,
         )
 
