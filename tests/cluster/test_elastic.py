@@ -142,8 +142,8 @@ def test_jobs_start_in_the_sizes_of_the_policy_and_of_no_mutant(
 ) -> None:
     """One hour and ten; FIFO, LAS and the last one first leave them as they ask."""
     sizing = {n for n, p in registry.POLICIES.items() if "sizes" in p.about.needs}
-    # Those that choose types as well are in test_sizes_by_type.py.
-    assert sizing == {*CHOSEN, "sia", "pollux"}
+    # Those that choose types as well are in test_sizes_by_type.py, elasticflow with its promises.
+    assert sizing == {*CHOSEN, "sia", "pollux", "elasticflow"}
     with schedd_in(make_sandbox(ONE), short_directory) as place:
         got = {policy: started(place, policy) for policy in (*CHOSEN, "fifo", "las", LAST_FIRST)}
 
