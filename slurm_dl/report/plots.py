@@ -84,21 +84,21 @@ def finish_distribution(
     """
     with style.styled():
         figure = style.canvas()
-        axes = figure.add_subplot()
-        axes.set_title(f"When one more job is done ({job})")
-        axes.set_xlabel("time after its submission (log scale)")
-        axes.set_ylabel("share of the instants of submission")
+        axes = figure.add_subplot(
+            title=f"When one more job is done ({job})",
+            xlabel="time after its submission (log scale)",
+            ylabel="share of the instants of submission",
+        )
         times_s = np.concatenate([np.array([due_s, *curve.due_s]), *finish_s.values()])
         _time_axis(axes, times_s[np.isfinite(times_s)])
         _shares(axes)
-        steps = dict(curve) if len(curve.due_s) > 1 else {}
-        for at_s in sorted({due_s, *steps}):
-            is_due = at_s == due_s
-            axes.axvline(at_s, color=style.GREY, lw=1.2, ls="solid" if is_due else (0, (2, 2)))
-            words = ["deadline"] if is_due else []
-            words += [f"value {steps[at_s]:g}"] if at_s in steps else []
+        marks = {at_s: f"value {value:g}" for at_s, value in curve if len(curve.due_s) > 1}
+        marks[due_s] = ", ".join(["deadline", *filter(None, [marks.get(due_s)])])
+        for at_s, words in marks.items():
+            dashes = "solid" if at_s == due_s else (0, (2, 2))
+            axes.axvline(at_s, color=style.GREY, lw=1.2, ls=dashes)
             axes.annotate(
-                ", ".join(words), (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
+                words, (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
                 xycoords=axes.get_xaxis_transform(), textcoords="offset points",
                 fontsize=7.5, color=style.GREY, path_effects=[style.HALO],
             )  # fmt: skip

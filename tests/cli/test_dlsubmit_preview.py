@@ -451,8 +451,8 @@ def three(*says: str) -> Answers:
 @pytest.mark.parametrize(
     ("answers", "size", "words"),
     [
-        (three("yes", "yes", "yes"), 2, rf"smallest of --gpus 2,4,8 .* 2: {PROMISED}\n"),
-        (three("no", "yes", "yes"), 4, rf"4: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
+        (three("yes", "yes", "yes"), 2, rf"the smallest size .* 2 GPUs: {PROMISED}\n"),
+        (three("no", "yes", "yes"), 4, rf"4 GPUs: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
         (refusing("bad_request"), 2, "no verdict, so the first size is taken, 2: no"),
     ],
 )

@@ -23,11 +23,13 @@ from slurm_dl.experiments.placement_choice import (
     parse_named,
 )
 from slurm_dl.experiments.process_pool import WorkFault
+from slurm_dl.experiments.whatif_history import DailyHistory
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import export
 from slurm_dl.report.terminal_table import console, progress
+from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.dumps import read_dump
@@ -193,6 +195,43 @@ def read_lines(trace: Trace) -> Iterator[str]:
     )
     for kind in summary.left_out:
         yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"
+
+
+def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
+    """Number of jobs read, and of those left out."""
+    yield from read_lines(trace)
+    if too_large:
+        yield (
+            f"left out {too_large:,} jobs that ask for more than the {shape.gpus} GPUs of the "
+            "cluster"
+        )
+
+
+def head_lines(
+    trace: Trace,
+    history: DailyHistory,
+    shape: ClusterShape,
+    ran: Sequence[tuple[str, str, Sequence[str]]],
+    *days: str,
+) -> Iterator[str]:
+    """Jobs, cluster and policies of a study of a history.
+
+    Args:
+        ran: Label, costs and notes of each policy.
+        days: Lines about the days that count.
+    """
+    costs = "; ".join(dict.fromkeys(word for _, word, _ in ran))
+    yield from read_lines_of(trace, shape, history.too_large)
+    yield f"on {shape}, costs {costs}"
+    yield from days
+    if costs == "none":
+        yield (
+            "starting and stopping costs nothing here, which favours policies that preempt: "
+            "see --costs"
+        )
+    told = ((label, note) for label, _, notes in ran for note in notes)
+    yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(told))
+    yield ""
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:

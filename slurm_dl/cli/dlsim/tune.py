@@ -17,10 +17,11 @@ from slurm_dl.cli.dlsim.asked import (
     parse_thresholds,
     placement_of,
     read_history,
+    read_lines_of,
     report,
     run_all,
 )
-from slurm_dl.cli.dlsim.whatif import METHOD, days_json, ends, read_lines_of, signed
+from slurm_dl.cli.dlsim.whatif import METHOD, days_json, ends, signed
 from slurm_dl.config.loading import load
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.experiments import grid, tuning

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from slurm_dl.cli.commandline import print_json
 from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.forecast.start_time_text import preview_text
 from slurm_dl.json_types import JsonObject, as_list, number
@@ -178,45 +177,11 @@ def check(params: Mapping[str, Any], by: object) -> None:
             raise ConfigError(msg)
 
 
-def before(params: Mapping[str, Any], question: Question) -> int | None:
-    """Say the verdict, as far as somebody wants to know it.
-
-    Args:
-        params: dlsubmit's options.
-
-    Returns:
-        The exit status if nothing is to be submitted; None if the job is.
-
-    Raises:
-        DaemonError: ``--quote``, and there is no verdict.
-    """
-    quote = params["quote"]
-    cancels = params["or_else"] == "cancel" and not params["dry_run"]
-    asks = sys.stderr.isatty() if params["previews"] is None else params["previews"]
-    asks = asks and not (params["quiet"] or params["parsable"] or params["as_json"])
-    if not (quote or cancels or asks):
-        return None
-    try:
-        answer = ask(question, within_s=ODDS_S if quote else RUN_S)
-    except (DaemonError, ConfigError, ElsewhereError) as err:
-        if quote:
-            raise
-        if cancels:
-            say(f"not submitted (--or-else cancel), as there is no verdict: {err}")
-        return NOT_PROMISED if cancels else None
-    line, promised = verdict_line(answer), is_promised(answer)
-    if quote:
-        if params["as_json"]:
-            print_json(answer)
-        elif not params["quiet"]:
-            click.echo(safe(line, 500))
-        return 0 if promised else NOT_PROMISED
-    if cancels and not promised:
-        say(f"not submitted (--or-else cancel): {line}")
-        return NOT_PROMISED
-    if asks:
-        say(f"note: {line}")
-    return None
+def is_told(params: Mapping[str, Any]) -> bool:
+    """Whether notes of the daemon's word are printed: as the options say, else on a terminal."""
+    if params["quiet"] or params["parsable"] or params["as_json"]:
+        return False
+    return bool(sys.stderr.isatty() if params["previews"] is None else params["previews"])
 
 
 def after(slurm: Slurm, job_id: int) -> int:
