@@ -367,26 +367,17 @@ _BY_HELP = (
 )
 _by = functools.partial(click.option, "--by", default=FIGURES[0], show_default=True)
 DEADLINE: Final = (
-    click.option(
-        "--curve",
-        "curve_path",
-        metavar="FILE",
-        type=_file(exists=True, dir_okay=False),
-        help="Values of one more job, lines of a time after its submission and a value: 8h 10. "
-        "Without --by TIME its deadline is the first.",
-    ),
-    click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of that job."),
-    click.option(
-        "--time", "time_s", metavar="TIME", callback=seconds_of, help="How long that job runs: 2h."
-    ),
-    click.option(
-        "--instants",
-        type=click.IntRange(1, 10_000),
-        metavar="N",
-        help="How many times it is submitted, each time alone; 40 if not given.",
-    ),
+    click.option("--curve", "curve_path", metavar="FILE", type=_file(exists=True, dir_okay=False),
+                 help="Values of one more job, lines of a time after its submission and a value: "
+                 "8h 10. Without --by TIME its deadline is the first."),
+    click.option("--gpus", type=click.IntRange(min=1), metavar="N",
+                 help="GPUs of that job; with --by TIME or --curve."),
+    click.option("--time", "time_s", metavar="TIME", callback=seconds_of,
+                 help="How long that job runs: 2h."),
+    click.option("--instants", type=click.IntRange(1, 10_000), metavar="N",
+                 help="How many times it is submitted, each time alone; 40 if not given."),
     plot_option("Draw here when it is done (.png, .svg, .pdf)."),
-)
+)  # fmt: skip
 """One more job with a deadline; see `whatif_deadline`."""
 
 _HISTORY: Final = (

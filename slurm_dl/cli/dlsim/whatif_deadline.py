@@ -16,6 +16,7 @@ from slurm_dl.experiments.cell_store import Manifest
 from slurm_dl.experiments.grid import Cell
 from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
 from slurm_dl.experiments.whatif_deadline import Probe, Probed, ProbeStudy, read_curve, summary
+from slurm_dl.experiments.whatif_history import HOUR_S
 from slurm_dl.model.trace import Trace
 from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.report import export
@@ -33,7 +34,6 @@ from slurm_dl.text import counted, safe
 
 _FOR_DEADLINE: Final = ("gpus", "time_s", "instants", "plot_path")
 _PERCENTILES: Final = ("p10", "p50", "p90", "mean")
-_HOUR_S: Final = 3600.0
 
 
 def probe_of(
@@ -162,8 +162,8 @@ def lines(
     yield "the other jobs, mean over the instants"
     titles = ["jobs\nlater", "jobs\nearlier", "job-hours\nadded", "each by\nh", "deadlines\nmissed"]
     yield _table(titles, rows, lambda row: (
-        number(row["later"]), number(row["earlier"]), number(row["added_jct_s"] / _HOUR_S),
-        number(row["change_s"] / _HOUR_S), number(row["missed"]),
+        number(row["later"]), number(row["earlier"]), number(row["added_jct_s"] / HOUR_S),
+        number(row["change_s"] / HOUR_S), number(row["missed"]),
     ))  # fmt: skip
 
 

@@ -193,8 +193,7 @@ def show(usual: UsualOptions, *, as_json: bool) -> int:
         click.echo(f"{name}: {text}  ({safe(path)})")
     if not rows:
         click.echo("no defaults: write them into ~/.config/slurm_dl/config.yaml or .slurm_dl.yaml")
-    for note in usual.notes:
-        click.echo(f"dlsubmit: note: {note}", err=True)
+    tell(usual.notes, quiet=False)
     return 0
 
 
@@ -229,7 +228,6 @@ def submit_script(
     script, site = read_script(Path(line.script[0])), read_client_config()
     slurm = Slurm(environ=dict(os.environ), timeout_s=SLURM_S)
     by = given.get("by", usual.own.get("by"))
-    verdict.check(params, by)
     sizes = size_choice.sizes_of(given, by)
     requests = [
         ScriptRequest(
@@ -309,7 +307,6 @@ def submit_command(
     defaults: UsualOptions = ctx.meta[DEFAULTS]
     options = ctx.params
     dry_run, quiet = options["dry_run"], options["quiet"]
-    verdict.check(options, typed.by)
     cleaned = job_environment.clean(environ, keep_sbatch=options["keep_sbatch_env"])
     line = replace(whole, sbatch=(*defaults.sbatch_beside(whole.sbatch), *whole.sbatch))
     if typed.partition is None:

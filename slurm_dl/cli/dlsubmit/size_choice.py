@@ -35,8 +35,13 @@ def sizes_of(typed: Mapping[str, Any], by: object) -> tuple[OneSize, ...]:
         by: The deadline; None if there is none.
 
     Raises:
-        ConfigError: Sizes or time limits are wrong, or an option has no meaning beside a list.
+        ConfigError: Sizes or time limits are wrong, or an option has no meaning beside a list, or
+            without a deadline.
     """
+    for name in ("quote", "or_else"):
+        if typed.get(name) and not by:
+            msg = f"--{name.replace('_', '-')} needs a deadline: --by TIME"
+            raise ConfigError(msg)
     gpus, time = typed.get("gpus") or "", typed.get("time")
     # Other lists, such as volta:3,kepler:5 of a script, are left to whoever reads --gpus.
     if not _LIST.fullmatch(gpus):

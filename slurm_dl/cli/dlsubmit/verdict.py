@@ -95,6 +95,7 @@ ODDS_S: Final = 10.0  # So long ``--quote`` lets the daemon run forward
 Question: TypeAlias = "JsonObject | str"
 """Fields of the request; or the reason why there is none, of which no verdict can be had."""
 
+_NO_ARRAYS: Final = "arrays are never promised anything"
 _GPUS = re.compile(r"(?:gres[:/])?(?:gpu[:/=])?(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<n>\d{1,6})")
 
 
@@ -109,15 +110,13 @@ def of_command(
     fields = shape_fields(request, chosen, partitions)
     if isinstance(fields, str):
         return fields
+    if request.array is not None:
+        return _NO_ARRAYS
     accounts = [w.partition("=")[2] for w in request.sbatch if w.startswith("--account=")]
-    return _question(
-        fields,
-        is_array=request.array is not None,
-        due_s=request.due_s,
-        account="".join(accounts[-1:]),
-        qos=request.qos or qos_of(request.sbatch) or "",
-        no_preempt=no_preempt,
-    )
+    return {
+        **fields, "due_s": request.due_s, "account": "".join(accounts[-1:]),
+        "qos": request.qos or qos_of(request.sbatch) or "", "no_preempt": no_preempt,
+    }  # fmt: skip
 
 
 def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
@@ -143,38 +142,20 @@ def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
         shape = f"{nodes or 1}x{shape}"
     elif nodes and int(shape) % max(1, int(nodes)) == 0:
         shape = f"{nodes}x{int(shape) // max(1, int(nodes))}"
+    if request.said("array") is not None:
+        return _NO_ARRAYS
     limit_s = time_limit_s(said("time")) if said("time") else math.inf
-    fields: JsonObject = {
+    return {
         "shapes": [shape],
         "partition": partition,
         "gpu_type": found["type"] or "",
         "limit_s": None if math.isinf(limit_s) else limit_s,
         "name": said("job-name"),
+        "due_s": due_by(request.text("by", ""), time.time())[0],
+        "account": said("account"),
+        "qos": said("qos") or request.site.qos or "",
+        "no_preempt": False,
     }
-    return _question(
-        fields,
-        is_array=request.said("array") is not None,
-        due_s=due_by(request.text("by", ""), time.time())[0],
-        account=said("account"),
-        qos=said("qos") or request.site.qos or "",
-        no_preempt=False,
-    )
-
-
-def _question(fields: JsonObject, *, is_array: bool, **more: Any) -> Question:  # noqa: ANN401
-    return "arrays are never promised anything" if is_array else {**fields, **more}
-
-
-def check(params: Mapping[str, Any], by: object) -> None:
-    """Check that options about a deadline have one.
-
-    Raises:
-        ConfigError: They have none.
-    """
-    for name in ("quote", "or_else"):
-        if params[name] and not by:
-            msg = f"--{name.replace('_', '-')} needs a deadline: --by TIME"
-            raise ConfigError(msg)
 
 
 def is_told(params: Mapping[str, Any]) -> bool:
