@@ -1,4 +1,4 @@
-"""What a value typed by a user may be; every value of the command line passes through here.
+"""Values that a user may type; every value of the command line passes through here.
 
 What is only passed on is judged by sbatch, if it refuses what is wrong. Job names, comments and
 paths end up in Slurm's records, in terminals and in other people's tools.

@@ -48,7 +48,7 @@ def dump(days: int = 20, short: int = 12) -> str:
 
 
 def dlsim(*args: str) -> Result:
-    """What ``dlsim ARGS`` prints and how it ends, its output piped; in this process."""
+    """Output and end of ``dlsim ARGS``, its output piped; in this process."""
     return in_process(main, *args)
 
 
@@ -290,14 +290,10 @@ def test_the_page_shows_what_is_printed() -> None:
 
 
 @pytest.mark.usefixtures("site")
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("whatif", ()),
-        ("whatif", ("--by", "5h", *JOB, "--instants", "2")),
-        ("tune", ("--candidates", "3")),
-    ],
-)
+@pytest.mark.parametrize(("name", "more"), [
+    ("whatif", ()), ("whatif", ("--by", "5h", *JOB, "--instants", "2")),
+    ("tune", ("--candidates", "3")),
+])  # fmt: skip
 def test_the_page_names_every_key_of_the_json(name: str, more: Sequence[str]) -> None:
     text = (ROOT / "docs" / "evaluate" / "what-if.md").read_text("utf-8")
     done = dlsim(name, "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-", *more)

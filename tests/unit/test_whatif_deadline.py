@@ -21,7 +21,7 @@ from slurm_dl.experiments.whatif_deadline import (
     added,
     read_curve,
     summary,
-)
+)  # fmt: skip
 from slurm_dl.experiments.whatif_history import DAY_S, cut
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
@@ -94,9 +94,8 @@ def test_where_there_is_room_nobody_is_moved(policy: str) -> None:
     study, cell = study_of(trace, policy, cluster="8x8")
 
     for at_s in study.instants(8).tolist():
-        found = study.probed((cell, at_s))
         says = "yes" if policy == "edf" else ""
-        assert found == Probed(
+        assert study.probed((cell, at_s)) == Probed(
             finish_s=HOUR_S, says=says, added_s=0.0, later=0, earlier=0, missed=0, unfinished=0
         )
 
@@ -110,15 +109,16 @@ def test_edf_promises_what_fifo_misses() -> None:
     told = {}
     for policy in ("fifo", "edf"):
         study, cell = study_of(LONG, policy)
-        hours = (1, 5, 9, 13, 16)
-        told[policy] = [study.probed((cell, DAY_S + hour * HOUR_S)) for hour in hours]
+        told[policy] = [study.probed((cell, DAY_S + n * HOUR_S)) for n in (1, 5, 9, 13, 16)]
 
-    assert [one.finish_s / HOUR_S for one in told["fifo"]] == [20, 16, 12, 8, 5]
+    finish_h = [20, 16, 12, 8, 5]
+    assert [(one.finish_s / HOUR_S, one.added_s) for one in told["fifo"]] == [
+        (hours, 0.0) for hours in finish_h
+    ]
     assert math.isnan(summary(study.probe, told["fifo"])["promised"])  # type: ignore[arg-type]
     made = summary(study.probe, told["edf"])
     assert (made["promised"], made["kept"], made["in_time"]) == (1.0, 1.0, 1.0)
     assert (made["added_jct_s"], made["later"], made["change_s"]) == (HOUR_S, 1.0, HOUR_S)
-    assert [one.added_s for one in told["fifo"]] == [0.0] * 5
 
 
 def test_the_values_of_other_jobs_stay_theirs() -> None:
@@ -200,10 +200,8 @@ def test_figures_are_those_of_the_instants(finish_s: list[float], data: st.DataO
     ]
     told = summary(probe, found)
 
-    values = []
-    for end in finish_s:
-        worth = [9.0 - i for i, due in enumerate(steps) if end <= due]
-        values.append(max(worth, default=0.0))
+    values = [max((9.0 - i for i, due in enumerate(steps) if end <= due), default=0.0)
+              for end in finish_s]  # fmt: skip
     n = len(finish_s)
     kept = [end <= 20 for end, s in zip(finish_s, says, strict=False) if s == "yes"]
     assert told["value"]["mean"] == pytest.approx(sum(values) / n)  # type: ignore[index]

@@ -158,7 +158,7 @@ def check_picture(path: Path | None) -> None:
 
 
 def is_printed(json_path: Path | None) -> bool:
-    """Whether the value of ``--json`` means standard output."""
+    """True if the value of ``--json`` means standard output."""
     return json_path is not None and str(json_path) == "-"
 
 

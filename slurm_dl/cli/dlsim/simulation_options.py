@@ -460,4 +460,4 @@ ON_SLURM: Final = (
         help="With --on slurm: stop waiting after so long (a day if not given); the array goes on.",
     ),
 )
-"""Where the simulations of a comparison run."""
+"""The place of the simulations of a comparison: here, or an array on Slurm."""

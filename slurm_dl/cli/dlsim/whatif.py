@@ -201,7 +201,7 @@ def _ranked_table(ranking: Ranking) -> RenderableType:
 
 
 def _verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
-    """What the history shows, a sentence for each policy, and what the ranges are."""
+    """A sentence on each policy, as far as the history shows any, and the kind of the ranges."""
     first = safe(ranking.first, _NAME)
     for row in ranking.rows:
         said = _SAID.get(row.verdict, "").format(first=first)

@@ -159,7 +159,7 @@ def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
 
 
 def is_told(params: Mapping[str, Any]) -> bool:
-    """Whether notes of the daemon's word are printed: as the options say, else on a terminal."""
+    """True if notes of the daemon's word are printed: as the options say, else on a terminal."""
     if params["quiet"] or params["parsable"] or params["as_json"]:
         return False
     return bool(sys.stderr.isatty() if params["previews"] is None else params["previews"])
