@@ -147,10 +147,7 @@ EARLY = "note: would start in about 20 min; with --no-preempt in about 6 h"
     [
         (["--preview"], EARLY),
         (["--preview", "--dry-run"], EARLY),
-        (
-            ["--preview", "--no-preempt"],
-            "note: would start in about 6 h; without --no-preempt in about 20 min",
-        ),
+        (["--preview", "--no-preempt"], "about 6 h; without --no-preempt in about 20 min"),
         (["--preview", "--array=0-9"], "note: the first task would start in about 20 min;"),
         ([], None),
         (["--preview", "--quiet"], None),
@@ -182,27 +179,20 @@ def test_a_submission_says_when_it_would_start(
     "answers",
     [
         older, in_shadow, refusing("failed"), refusing("not_ready"), refusing("busy"),
-        lambda _: None, None,
+        lambda _: None, None, "by ssh",
     ],
-    ids=["older", "in shadow", "failed", "not ready", "busy", "silent", "absent"],
+    ids=["older", "in shadow", "failed", "not ready", "busy", "silent", "absent", "by ssh"],
 )  # fmt: skip
-def test_a_submission_depends_on_no_daemon(place: Path, answers: Answers | None) -> None:
-    """Nothing is said, and the job is submitted, soon."""
-    began_s = time.monotonic()
-    with daemon(place / "s", answers) as asked:
-        done = dlsubmit(place, "--preview", "--", "true")
+def test_a_submission_depends_on_no_daemon(place: Path, answers: Answers | str | None) -> None:
+    """Nothing is said, and the job is submitted, soon; here, where users ask by ssh, too."""
+    began_s, there = time.monotonic(), None if isinstance(answers, str) else answers
+    far = {"SLURM_DL_SOCKET": "", "SLURM_DL_SERVER": "ssh:ctl1"} if answers == "by ssh" else {}
+    with daemon(place / "s", there) as asked:
+        done = dlsubmit(place, "--preview", "--", "true", **far)
 
-    assert bool(asked) is (answers is not None)
+    assert bool(asked) is (there is not None)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
     assert time.monotonic() - began_s < TIMEOUT_S + 5 * PATIENCE
-
-
-def test_where_users_ask_by_ssh_jobs_are_submitted_here(place: Path) -> None:
-    done = dlsubmit(
-        place, "--preview", "--", "true", SLURM_DL_SOCKET="", SLURM_DL_SERVER="ssh:ctl1"
-    )
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
 
 
 @pytest.mark.parametrize(("args", "says"), [([], True), (["--no-preview"], False)])

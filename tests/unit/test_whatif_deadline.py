@@ -213,24 +213,24 @@ def test_figures_are_those_of_the_instants(finish_s: list[float], data: st.DataO
     assert told["change_s"] == pytest.approx(sum(finish_s) / (2 * n))
 
 
-def test_a_curve_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "c"
-    path.write_text("# time value\n\n8h 10 # full\r\n  1d\t2.5\n", "utf-8")
-    assert list(read_curve(path)) == [(28_800.0, 10.0), (86_400.0, 2.5)]
-
-
 @pytest.mark.parametrize(
     ("text", "where"),
     [
+        (b"# time value\n\n8h 10 # full\r\n  1d\t2.5\n", [(28_800.0, 10.0), (86_400.0, 2.5)]),
         (b"", ""), (b"8h\n", ":1"), (b"8h 1 2", ":1"), (b"1h 3\n8 1", ":2"), (b"8h x", ":1"),
         (b"0h 1", ":1"), (b"8h nan", ""), (b"8h inf", ""), (b"8h 0", ""), (b"8h 2\n9h 2", ""),
         (b"9h 2\n8h 1", ""), (b"".join(b"%dh %d\n" % (n, 20 - n) for n in range(1, 10)), ""),
         (b"\xff\xfe", ":1"), (b"1h 1\n" + b"# \n" * 100_000, ""),
     ],
 )  # fmt: skip
-def test_what_is_no_curve_is_refused(tmp_path: Path, text: bytes, where: str) -> None:
+def test_a_curve_is_read_or_refused(
+    tmp_path: Path, text: bytes, where: str | list[tuple[float, float]]
+) -> None:
     path = tmp_path / "c"
     path.write_bytes(text)
+    if isinstance(where, list):
+        assert list(read_curve(path)) == where
+        return
     with pytest.raises(ConfigError) as raised:
         read_curve(path)
     assert str(raised.value).startswith(f"{path}{where}: ")

@@ -177,8 +177,12 @@ def report(told: dict[str, object], json_path: Path | None, text: Iterator[Rende
         export.write_json(json_path, told)
 
 
-def read_lines(trace: Trace) -> Iterator[str]:
-    """Number of jobs read, and of those left out, with reasons."""
+def read_lines(trace: Trace, *, too_large: int = 0, gpus: int = 0) -> Iterator[str]:
+    """Number of jobs read, and of those left out, with reasons.
+
+    Args:
+        too_large: So many ask for more than the *gpus* of the cluster.
+    """
     summary = summarize(trace)
     yield (
         f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "
@@ -186,13 +190,8 @@ def read_lines(trace: Trace) -> Iterator[str]:
     )
     for kind in summary.left_out:
         yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"
-
-
-def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
-    """Number of jobs read, and of those left out."""
-    yield from read_lines(trace)
     if too_large:
-        yield f"left out {too_large:,} jobs that ask for more than the {shape.gpus} GPUs there are"
+        yield f"left out {too_large:,} jobs that ask for more than the {gpus} GPUs there are"
 
 
 def head_lines(
@@ -209,7 +208,7 @@ def head_lines(
         days: Lines about the days that count.
     """
     costs = "; ".join(dict.fromkeys(word for _, word, _ in ran))
-    yield from read_lines_of(trace, shape, history.too_large)
+    yield from read_lines(trace, too_large=history.too_large, gpus=shape.gpus)
     yield f"on {shape}, costs {costs}"
     yield from days
     if costs == "none":

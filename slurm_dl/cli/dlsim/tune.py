@@ -17,7 +17,7 @@ from slurm_dl.cli.dlsim.asked import (
     parse_thresholds,
     placement_of,
     read_history,
-    read_lines_of,
+    read_lines,
     report,
     run_all,
 )
@@ -145,7 +145,8 @@ def lines(trace: Trace, found: TuningResult) -> Iterator[str]:
     """All of it for people."""
     data = found.halves
     early, late = data.days[CHOSEN_ON], data.days[HELD_OUT]
-    yield from read_lines_of(trace, data.shape, early.too_large + late.too_large)
+    too_large = early.too_large + late.too_large
+    yield from read_lines(trace, too_large=too_large, gpus=data.shape.gpus)
     yield f"on {data.shape}, costs {found.costs}; by {KINDS[data.by].title}"
     yield f"chosen on {_days(early)}; judged on {_days(late)}"
     yield ""

@@ -150,8 +150,3 @@ def _in_one(questions: Sequence[verdict.Question]) -> JsonObject:
     whole = {**asked[0], "shapes": [shape for one in asked for shape in as_list(one["shapes"])]}
     same = all(limit == limits[0] for limit in limits)
     return whole if same else {**whole, "limit_s": None, "limits_s": limits}
-
-
-def _note(params: Mapping[str, Any], text: str) -> None:
-    if not params["quiet"]:
-        verdict.say(f"note: {text}")
