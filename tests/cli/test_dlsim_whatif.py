@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shlex
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from in_process import in_process
-from patience import PATIENCE
+from on_terminal import on_terminal
 
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.slurm.accounting.past_jobs import HEADER
@@ -185,31 +182,9 @@ def test_mistakes_are_named(site: Path, words: str, said: str) -> None:
 
 def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
     """Standard error is a terminal here, standard output a file."""
-    ours, theirs = pty.openpty()
-    argv = ["whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-"]
     with (site / "out").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from slurm_dl.cli.dlsim.command import main; main()", *argv],
-            stdout=out,
-            stderr=theirs,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "TERM": "xterm"},
-        )
-    os.close(theirs)
-    shown = b""
-    # Linux ends the reading of a terminal whose last writer is gone with an error.
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(ours)
-
-    assert process.wait(60 * PATIENCE) == 0
-    assert b"what if" in shown
+        shown = on_terminal("dlsim", *ASK.split(), "--json", "-", stdout=out)
+    assert "what if" in shown
     assert json.loads((site / "out").read_text("utf-8"))["days"] == 20
 
 
