@@ -10,12 +10,11 @@ simulation before a site offers them.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,14 +25,13 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.model.value_curve import ValueCurve
-from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.text import seconds_in, shown
+from slurm_dl.yaml_places import read_text
 
-BEFORE_DAYS: Final = 14  # Days simulated before each instant
 NAME: Final = "what-if job"
 _DIGITS: Final = 3  # Times are told apart by the millisecond: sums differ by rounding
-_LARGEST_FILE: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +64,13 @@ class ProbeStudy:
     experiment: Experiment
     history: DailyHistory
     probe: Probe
-    before_s: float = BEFORE_DAYS * DAY_S
+    before_days: int = 14  # Simulated before each instant
+
+    @property
+    def shape(self) -> ClusterShape:
+        """The cluster."""
+        (workload,) = self.experiment.workloads.values()
+        return parse_shape(workload.cluster)
 
     def instants(self, count: int) -> F64:
         """``(count,)`` whole seconds, drawn uniformly over the counted days while jobs come."""
@@ -87,7 +91,7 @@ class ProbeStudy:
         trace, probe = self.history.trace, self.probe
         # With a job before it the clocks of both simulations begin with that job.
         before = int(trace.submit_s.searchsorted(at_s, "right")) - 1
-        first = min(before, int(trace.submit_s.searchsorted(at_s - self.before_s)))
+        first = min(before, int(trace.submit_s.searchsorted(at_s - DAY_S * self.before_days)))
         ahead_s = 2 * max(probe.duration_s, probe.due_s, probe.curve.due_s[-1])
         while True:
             until = int(trace.submit_s.searchsorted(at_s + ahead_s, "right"))
@@ -99,38 +103,33 @@ class ProbeStudy:
 
     def _pair(self, cell: Cell, others: Trace, row: int, at_s: float) -> tuple[Probed, float]:
         """Both simulations, and when all that differs is over; the job is put in at *row*."""
-        told = self._run(cell, added(others, self.probe, row, at_s))
+        jobs = added(others, self.probe, row, at_s)
+        told = self._run(cell, jobs)
         alone_s = self._run(cell, others).records.end_s
-        both_s = np.delete(told.records.end_s, row)
-        end_s = float(told.records.end_s[row])
+        both_s, end_s = np.delete(told.records.end_s, row), float(told.records.end_s[row])
         moved_s = np.nan_to_num(np.round(both_s - alone_s, _DIGITS))
-        unended = np.isnan(told.records.end_s)
         over_s = float(np.fmax(both_s, alone_s)[moved_s != 0].max(initial=end_s))
-        due_s = np.full(len(others), np.inf) if others.due_s is None else others.due_s
-        late = np.round(both_s - due_s, _DIGITS) > 0
-        late_alone = np.round(alone_s - due_s, _DIGITS) > 0
-        answer = told.answers.get(row)
+        assert jobs.due_s is not None  # noqa: S101 - the job has a deadline
+        last_s = np.delete(jobs.due_s, row) + 0.5 * 10.0**-_DIGITS
         return Probed(
-            finish_s=math.inf if unended[row] else round(end_s - at_s, _DIGITS),
-            says="" if answer is None else answer.says,
+            finish_s=math.inf if math.isnan(end_s) else round(end_s - at_s, _DIGITS),
+            says=told.answers[row].says if row in told.answers else "",
             added_s=float(moved_s.sum()),
             later=int((moved_s > 0).sum()),
             earlier=int((moved_s < 0).sum()),
-            missed=int(((late | np.isnan(both_s)) & ~late_alone & np.isfinite(due_s)).sum()),
-            unfinished=int(unended.sum()),
-        ), math.inf if unended.any() else over_s
+            missed=int(((alone_s <= last_s) & ~(both_s <= last_s) & np.isfinite(last_s)).sum()),
+            unfinished=(unended := int(np.isnan(told.records.end_s).sum())),
+        ), math.inf if unended else over_s
 
     def _run(self, cell: Cell, jobs: Trace) -> Outcome:
         # What a preset knows of the sizes of jobs is of the whole history.
         chosen, _ = self.experiment.ready(cell)
         _, cluster = self.experiment.ready(cell, jobs)
         if cluster.measured:
-            msg = f"{cell}: its jobs run as measured, and the job of --gpus and --time was not"
+            msg = "its jobs run as measured, and the job of --gpus and --time was not"
             raise ConfigError(msg)
-        (workload,) = self.experiment.workloads.values()
-        shape = parse_shape(workload.cluster)
         seed = self.experiment.seed
-        return simulation_run.run(chosen, jobs, cluster, shape, seed=seed).outcome
+        return simulation_run.run(chosen, jobs, cluster, self.shape, seed=seed).outcome
 
 
 def added(trace: Trace, probe: Probe, row: int, at_s: float) -> Trace:
@@ -140,39 +139,35 @@ def added(trace: Trace, probe: Probe, row: int, at_s: float) -> Trace:
         "user": len(trace.users), "model": -1, "ending": Ending.COMPLETED, "account": -1,
         "due_s": at_s + probe.due_s,
     }  # fmt: skip
+    columns: dict[str, Any] = {f.name: getattr(trace, f.name) for f in fields(trace)}
     if trace.due_s is None:
-        trace = dataclasses.replace(trace, due_s=np.full(len(trace), np.inf))
-    columns = {
-        name: np.insert(column, row, cells.get(name, 0))
-        for name, column in ((f.name, getattr(trace, f.name)) for f in dataclasses.fields(trace))
-        if isinstance(column, np.ndarray)
-    }
-    ids = (*trace.job_id[:row], NAME, *trace.job_id[row:])
-    return dataclasses.replace(trace, job_id=ids, users=(*trace.users, NAME), **columns)  # type: ignore[arg-type]
+        columns["due_s"] = np.full(len(trace), np.inf)
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray):
+            columns[name] = np.insert(column, row, cells.get(name, 0))
+    columns["job_id"] = (*trace.job_id[:row], NAME, *trace.job_id[row:])
+    if trace.curves is not None:
+        columns["curves"] = (*trace.curves[:row], None, *trace.curves[row:])
+    return Trace(**{**columns, "users": (*trace.users, NAME)})
 
 
 def summary(probe: Probe, found: Sequence[Probed]) -> dict[str, object]:
-    """Figures over all instants; the keys are those of `docs/evaluate/what-if.md`."""
-    finish_s = np.array([one.finish_s for one in found])
-    value = np.array([probe.curve.at(end_s) for end_s in finish_s.tolist()])
+    """Figures over all instants, NaN where there is none; keys: `docs/evaluate/what-if.md`."""
+    columns = {f.name: np.array([getattr(one, f.name) for one in found]) for f in fields(Probed)}
+    finish_s, says = columns["finish_s"], columns["says"]
     in_time = finish_s <= probe.due_s
-    says = np.array([one.says for one in found])
-    moved = sum(one.later + one.earlier for one in found)
-    added_s = math.fsum(one.added_s for one in found)
+    added_s, moved = math.fsum(columns["added_s"]), (columns["later"] + columns["earlier"]).sum()
     return {
         "finish_s": _spread(finish_s),
-        "value": _spread(value),
+        "value": _spread(np.array([probe.curve.at(end_s) for end_s in finish_s.tolist()])),
         "in_time": float(in_time.mean()),
         "done_by": [float((finish_s <= due_s).mean()) for due_s in probe.curve.due_s],
-        "promised": float((says == "yes").mean()) if (says != "").any() else None,
-        "kept": float(in_time[says == "yes"].mean()) if (says == "yes").any() else None,
+        "promised": float((says == "yes").mean()) if says.any() else math.nan,
+        "kept": float(in_time[says == "yes"].mean()) if "yes" in says else math.nan,
         "added_jct_s": added_s / len(found),
-        "change_s": added_s / moved if moved else 0.0,
-        **{
-            name: float(np.mean([getattr(one, name) for one in found]))
-            for name in ("later", "earlier", "missed")
-        },
-        "unfinished": sum(one.unfinished for one in found),
+        "change_s": added_s / int(moved) if moved else 0.0,
+        **{name: float(columns[name].mean()) for name in ("later", "earlier", "missed")},
+        "unfinished": int(columns["unfinished"].sum()),
     }
 
 
@@ -189,26 +184,12 @@ def read_curve(path: Path) -> ValueCurve:
     Raises:
         ConfigError: The file cannot be read, or something in it is no such thing.
     """
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_LARGEST_FILE + 1)
-    except (OSError, UnicodeDecodeError) as err:
-        msg = f"{path}: cannot be read: {err}"
-        raise ConfigError(msg) from None
-    if len(text) > _LARGEST_FILE:
-        msg = f"{path}: has more than {_LARGEST_FILE:,} characters: no curve needs them"
-        raise ConfigError(msg)
     steps = []
-    for number, line in enumerate(text.split("\n"), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         try:
-            time, value = words
-            due_s = seconds_in(time)
-            if due_s is None:
-                raise ValueError  # noqa: TRY301 - as the others
-            steps.append((due_s, float(value)))
+            if words := line.partition("#")[0].split():
+                time, value = words
+                steps.append((float(seconds_in(time) or "no time"), float(value)))
         except ValueError:
             msg = f"{path}:{number}: {shown(line)}: must be TIME VALUE, such as 8h 10"
             raise ConfigError(msg) from None

@@ -147,7 +147,7 @@ class DailyHistory:
 
     @property
     def jobs_counted(self) -> int:
-        """How many of the jobs are counted."""
+        """Number of jobs that are counted."""
         return int(self.is_counted.sum())
 
     def date_of(self, block: int) -> date:
@@ -157,7 +157,7 @@ class DailyHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fate:
-    """What became of the counted jobs under one policy, as columns of length m."""
+    """Ends of the counted jobs under one policy, as columns of length m."""
 
     block: I64  # ``(m,)`` the block of days each is counted in
     jct_s: F64  # ``(m,)`` job completion time, seconds; NaN if it did not finish
@@ -260,7 +260,7 @@ def edge_days(days: int) -> int:
 
 
 def fate_of(history: DailyHistory, simulated: Simulated) -> Fate:
-    """What became of the counted jobs of *history*, a measure for `grid.run`."""
+    """The fate of the counted jobs of *history*, a measure for `grid.run`."""
     result = simulated.result
     records = result.outcome.records
     counted = history.is_counted

@@ -49,10 +49,10 @@ def jct_distribution(runs: Mapping[str, Records]) -> Figure:
     """
     with style.styled():
         figure = style.canvas()
-        axes = figure.add_subplot()
-        axes.set_title("Job completion time")
-        axes.set_xlabel("JCT, submission to end (log scale)")
-        axes.set_ylabel("share of finished jobs")
+        axes = figure.add_subplot(
+            title="Job completion time", xlabel="JCT, submission to end (log scale)",
+            ylabel="share of finished jobs",
+        )  # fmt: skip
         drawn: list[F64] = []
         lines: list[tuple[float, str, Line2D]] = []
         for i, (name, records) in enumerate(runs.items()):
@@ -64,7 +64,8 @@ def jct_distribution(runs: Mapping[str, Records]) -> Figure:
                 drawn.append(jct_s)
         if drawn:
             _time_axis(axes, np.concatenate(drawn))
-            _ranked_key(axes, lines, where="lower right", heading="median")
+            ranked = [(text, line) for _, text, line in sorted(lines, key=lambda entry: entry[0])]
+            style.key(axes, ranked, where="lower right", heading="median")
         else:
             style.nothing(axes, "no job finished")
         _shares(axes)
@@ -84,21 +85,20 @@ def finish_distribution(
     """
     with style.styled():
         figure = style.canvas()
-        axes = figure.add_subplot()
-        axes.set_title(f"When one more job is done ({job})")
-        axes.set_xlabel("time after its submission (log scale)")
-        axes.set_ylabel("share of the instants of submission")
+        axes = figure.add_subplot(
+            title=f"When one more job is done ({job})", ylabel="share of the instants",
+            xlabel="time after its submission (log scale)",
+        )  # fmt: skip
         times_s = np.concatenate([np.array([due_s, *curve.due_s]), *finish_s.values()])
         _time_axis(axes, times_s[np.isfinite(times_s)])
         _shares(axes)
-        steps = dict(curve) if len(curve.due_s) > 1 else {}
-        for at_s in sorted({due_s, *steps}):
-            is_due = at_s == due_s
-            axes.axvline(at_s, color=style.GREY, lw=1.2, ls="solid" if is_due else (0, (2, 2)))
-            words = ["deadline"] if is_due else []
-            words += [f"value {steps[at_s]:g}"] if at_s in steps else []
+        marks = {at_s: f"value {value:g}" for at_s, value in curve if len(curve.due_s) > 1}
+        marks[due_s] = ", ".join(["deadline", *filter(None, [marks.get(due_s)])])
+        for at_s, words in marks.items():
+            dashes = "solid" if at_s == due_s else (0, (2, 2))
+            axes.axvline(at_s, color=style.GREY, lw=1.2, ls=dashes)
             axes.annotate(
-                ", ".join(words), (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
+                words, (at_s, 0.0), (-3, 3), rotation=90, ha="right", va="bottom",
                 xycoords=axes.get_xaxis_transform(), textcoords="offset points",
                 fontsize=7.5, color=style.GREY, path_effects=[style.HALO],
             )  # fmt: skip
@@ -175,14 +175,6 @@ def _share_line(axes: Axes, values: F64, index: int) -> Line2D:
     line = style.line(axes, x, share, index)
     line.set_drawstyle("steps-post")
     return line
-
-
-def _ranked_key(
-    axes: Axes, lines: list[tuple[float, str, Line2D]], *, where: style.Corner, heading: str
-) -> None:
-    """The key of distributions, the smallest median first."""
-    ranked = [(text, line) for _, text, line in sorted(lines, key=lambda entry: entry[0])]
-    style.key(axes, ranked, where=where, heading=heading)
 
 
 def _shares(axes: Axes) -> None:

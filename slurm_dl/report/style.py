@@ -1,4 +1,4 @@
-"""How all plots look, and how they are written to files.
+"""The look of all plots, and the files that they are written to.
 
 Colours are those of Okabe and Ito (2008), which colour-blind people can tell apart; line styles
 tell lines apart in print. Matplotlib's settings are changed only while a plot is made or written.
@@ -120,7 +120,7 @@ def label_of(text: str) -> str:
 def key(
     axes: Axes, lines: Sequence[tuple[str, Line2D]], *, where: Corner, heading: str = ""
 ) -> None:
-    """What each line is, in its colour, inside the axes.
+    """The name of each line, in its colour, inside the axes.
 
     Args:
         lines: In the order in which they are listed, with what they are called.
@@ -143,7 +143,7 @@ def key(
 
 
 def key_below(figure: Figure, lines: Sequence[tuple[str, Line2D]]) -> None:
-    """What each line is, in its colour, under all axes.
+    """The name of each line, in its colour, under all axes.
 
     Args:
         lines: In the order in which they are listed, with what they are called.

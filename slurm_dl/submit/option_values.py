@@ -1,4 +1,4 @@
-"""What a value typed by a user may be; every value of the command line passes through here.
+"""Values that a user may type; every value of the command line passes through here.
 
 What is only passed on is judged by sbatch, if it refuses what is wrong. Job names, comments and
 paths end up in Slurm's records, in terminals and in other people's tools.
@@ -243,11 +243,10 @@ def due_by(value: str, now_s: float) -> tuple[int, ValueCurve | None]:
     Raises:
         ConfigError: One of them is wrong, or they do not fit each other.
     """
-    words = value.split(";")
-    if len(words) == 1 and "=" not in value:
+    if ";" not in value and "=" not in value:
         return deadline_s(value, now_s), None
     steps = list[tuple[float, float]]()
-    for word in words:
+    for word in value.split(";"):
         at, _, worth = word.strip().rpartition("=")
         if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", worth, re.ASCII):
             msg = (

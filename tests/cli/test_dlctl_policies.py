@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import PATIENCE
+from on_terminal import on_terminal
 
 from slurm_dl.policies import registry
 
@@ -32,33 +29,9 @@ def listed(command: Command, *args: str, **more: Any) -> Any:  # noqa: ANN401
 
 
 def on_a_terminal(width: int, *args: str) -> list[str]:
-    """What ``dlctl policies ARGS`` prints on a terminal of so many columns."""
-    master, slave = pty.openpty()
-    try:
-        done = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                "from slurm_dl.cli.dlctl.command import main; main()",
-                "policies",
-                *args,
-            ],
-            env={**os.environ, "COLUMNS": str(width), "TERM": "xterm"},
-            stdin=subprocess.DEVNULL,
-            stdout=slave,
-            stderr=subprocess.STDOUT,
-        )
-        os.close(slave)
-        text = b""
-        try:
-            while chunk := os.read(master, 65536):
-                text += chunk
-        except OSError:
-            pass  # Linux' way to say that the other side is closed.
-        assert done.wait(30 * PATIENCE) == 0, text
-    finally:
-        os.close(master)
-    return re.sub(r"\x1b\[[0-9;]*m", "", text.decode("utf-8")).replace("\r", "").splitlines()
+    """Lines that ``dlctl policies ARGS`` prints on a terminal of so many columns."""
+    text = on_terminal("dlctl", "policies", *args, columns=width)
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).replace("\r", "").splitlines()
 
 
 def test_the_list_as_json_says_all_of_each(command: Command) -> None:

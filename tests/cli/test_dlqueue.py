@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +13,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from light import HEAVY, loaded, times_as_long
+from on_terminal import on_terminal
 from patience import PATIENCE
 
 Schedd = Any
@@ -29,33 +25,6 @@ FULL = (
     "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME DONE LEFT "
     "NODELIST(REASON)"
 )
-
-
-def on_terminal(columns: int, *args: str) -> str:
-    """What the command writes to a terminal of that width."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    env = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from slurm_dl.cli.dlqueue.command import main; main()", *args],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**env, "TERM": "xterm-256color"},
-    )
-    os.close(slave)
-    said = b""
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not chunk:
-            break
-        said += chunk
-    os.close(master)
-    assert process.wait(30 * PATIENCE) == 0, said
-    return said.decode()
 
 
 def test_a_pipe_gets_plain_columns(reading: Schedd) -> None:
@@ -74,7 +43,7 @@ def test_names_of_users_are_printed_safely(reading: Schedd) -> None:
     answer = reading.ask("queue")
 
     assert "net [2J[red]x[/]root" in answer.stdout
-    terminal = on_terminal(200, "--socket", str(reading.socket))
+    terminal = on_terminal("dlqueue", "--socket", str(reading.socket), columns=200)
     assert "net [2J[red]x[/]root" in terminal
     assert "\x1b[2J" not in terminal
 
@@ -82,7 +51,9 @@ def test_names_of_users_are_printed_safely(reading: Schedd) -> None:
 @pytest.mark.parametrize("columns", [80, 100, 132])
 def test_it_fits_a_terminal(reading: Schedd, columns: int) -> None:
     """No line is wider than the terminal and no number is cut; at 80 columns headings shrink."""
-    said = on_terminal(columns, "--socket", str(reading.socket), "--sort", "running")
+    said = on_terminal(
+        "dlqueue", "--socket", str(reading.socket), "--sort", "running", columns=columns
+    )
 
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.splitlines()]
     assert max(len(line.rstrip()) for line in lines) <= columns
@@ -98,7 +69,7 @@ def test_it_fits_a_terminal(reading: Schedd, columns: int) -> None:
 
 def test_a_terminal_gets_colours(reading: Schedd) -> None:
     """Running jobs stand out."""
-    assert "\x1b[32m" in on_terminal(100, "--socket", str(reading.socket))
+    assert "\x1b[32m" in on_terminal("dlqueue", "--socket", str(reading.socket), columns=100)
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import shlex
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 from in_process import in_process
-from patience import PATIENCE
+from on_terminal import on_terminal
 
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.slurm.accounting.past_jobs import HEADER
@@ -48,7 +45,7 @@ def dump(days: int = 20, short: int = 12) -> str:
 
 
 def dlsim(*args: str) -> Result:
-    """What ``dlsim ARGS`` prints and how it ends, its output piped; in this process."""
+    """Output and end of ``dlsim ARGS``, its output piped; in this process."""
     return in_process(main, *args)
 
 
@@ -132,6 +129,10 @@ def test_a_dump_is_made_into_a_history(site: Path, command: Command) -> None:
     assert "ann" not in (site / "history.txt").read_text("utf-8")
 
 
+JOB = ("--gpus", "1", "--time", "1h")
+ASK, OF_JOB = "whatif --from-sacct dump.txt --cluster 1x1", " ".join(JOB)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -144,6 +145,21 @@ def test_a_dump_is_made_into_a_history(site: Path, command: Command) -> None:
         ("whatif --from-sacct dump.txt --cluster 1x1 --warm-up 20", "none is left"),
         ("whatif dump.txt --cluster 1x1 --json no/x", "there is no directory"),
         ("whatif --from-sacct bad.txt --cluster 1x1", "--sacct-command"),
+        (f"{ASK} --by 5x {OF_JOB}", "no figure (mean-jct, "),
+        (f"{ASK} --by 0h {OF_JOB}", "no deadline such as 5h"),
+        (f"{ASK} --gpus 1", "--gpus is for one more job"),
+        (f"{ASK} --plot p.png", "--plot is for one more job"),
+        (f"{ASK} --by 5h", "give --gpus N and --time TIME"),
+        (f"{ASK} --by 5h --gpus 1", "give --gpus N and --time TIME"),
+        (f"{ASK} --by 5h --gpus 1 --time soon", "'soon' is no time"),
+        (f"{ASK} --by 30m {OF_JOB}", "the job runs 60.0 min: it can't be done"),
+        (f"{ASK} --by 5h {OF_JOB} --block-days 2", "--block-days is for ranking"),
+        (f"{ASK} --by mean-jct --curve values.txt {OF_JOB}", "--by mean-jct ranks policies"),
+        (f"{ASK} --by 5h --gpus 2 --time 1h", "--gpus 2: the cluster has 1"),
+        (f"{ASK} --by 5h {OF_JOB} --plot p.jpg", "--plot p.jpg: name a file that ends"),
+        (f"{ASK} --by 5h {OF_JOB} --instants 0", "'--instants'"),
+        (f"{ASK} --curve none.txt {OF_JOB}", "does not exist"),
+        (f"{ASK} --curve bad.txt {OF_JOB}", "bad.txt:1: 'a|b': must be TIME VALUE"),
         ("tune dump.txt --cluster 1x1 --thresholds x", "--thresholds"),
         ("tune dump.txt --cluster 1x1 --promote -1", "--promote"),
         ("tune --from-sacct dump.txt --cluster 1x1 --config las.yaml", "policy.order is las"),
@@ -166,72 +182,16 @@ def test_mistakes_are_named(site: Path, words: str, said: str) -> None:
 
 def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
     """Standard error is a terminal here, standard output a file."""
-    ours, theirs = pty.openpty()
-    argv = ["whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-"]
     with (site / "out").open("wb") as out:
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from slurm_dl.cli.dlsim.command import main; main()", *argv],
-            stdout=out,
-            stderr=theirs,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "TERM": "xterm"},
-        )
-    os.close(theirs)
-    shown = b""
-    # Linux ends the reading of a terminal whose last writer is gone with an error.
-    while True:
-        try:
-            part = os.read(ours, 4096)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(ours)
-
-    assert process.wait(60 * PATIENCE) == 0
-    assert b"what if" in shown
+        shown = on_terminal("dlsim", *ASK.split(), "--json", "-", stdout=out)
+    assert "what if" in shown
     assert json.loads((site / "out").read_text("utf-8"))["days"] == 20
-
-
-JOB = ("--gpus", "1", "--time", "1h")
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        (("--by", "5x", *JOB), "no figure (mean-jct, "),
-        (("--by", "0h", *JOB), "no deadline such as 5h"),
-        (("--gpus", "1"), "--gpus is for one more job"),
-        (("--plot", "p.png"), "--plot is for one more job"),
-        (("--by", "5h"), "give --gpus N and --time TIME"),
-        (("--by", "5h", "--gpus", "1"), "give --gpus N and --time TIME"),
-        (("--by", "5h", *JOB[:3], "soon"), "'soon' is no time"),
-        (("--by", "30m", *JOB), "the job runs 60.0 min: it can't be done"),
-        (("--by", "5h", *JOB, "--block-days", "2"), "--block-days is for ranking"),
-        (("--by", "mean-jct", "--curve", "values.txt", *JOB), "--by mean-jct ranks policies"),
-        (("--by", "5h", "--gpus", "2", "--time", "1h"), "--gpus 2: the cluster has 1"),
-        (("--by", "5h", *JOB, "--plot", "p.jpg"), "--plot p.jpg: name a file that ends"),
-        (("--by", "5h", *JOB, "--instants", "0"), "'--instants'"),
-        (("--curve", "none.txt", *JOB), "does not exist"),
-        (("--curve", "bad.txt", *JOB), "bad.txt:2: '8 hours': must be TIME VALUE"),
-    ],
-)
-def test_questions_about_a_job_that_cannot_be_asked(
-    site: Path, words: Sequence[str], part: str
-) -> None:
-    """Told before anything is simulated."""
-    (site / "bad.txt").write_text("4h 3\n8 hours\n", "utf-8")
-    done = dlsim("whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", *words)
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert part in done.stderr
 
 
 def test_a_deadline_before_a_site_decides(site: Path) -> None:
     """Table, picture and figures; with other processes the same, and another seed another."""
-    asked = ("whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", "--policies", "edf,fifo")
-    asked = (*asked, *JOB, "--curve", "values.txt", "--instants", "6")
+    asked = (*ASK.split(), "--policies", "edf,fifo", *JOB, "--curve", "values.txt")
+    asked = (*asked, "--instants", "6")
     done = dlsim(*asked, "--plot", "p.svg", "--json", "1.json")
     assert done.exit_code == 0, done.output
     assert max(map(len, done.stdout.splitlines())) <= 100
@@ -246,7 +206,7 @@ def test_a_deadline_before_a_site_decides(site: Path) -> None:
     assert told == more[0]
     assert told["instants_s"] != more[1]["instants_s"]
     assert told["curve"] == [[28_800, 10], [43_200, 8], [86_400, 2]]
-    hard = (*asked[:7], "--policies", "fifo", *JOB, "--by", "5h", "--instants", "2")
+    hard = (*ASK.split(), "--policies", "fifo", *JOB, "--by", "5h", "--instants", "2")
     assert dlsim(*hard, "--plot", "p.png").exit_code == 0
 
 
@@ -290,14 +250,10 @@ def test_the_page_shows_what_is_printed() -> None:
 
 
 @pytest.mark.usefixtures("site")
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        ("whatif", ()),
-        ("whatif", ("--by", "5h", *JOB, "--instants", "2")),
-        ("tune", ("--candidates", "3")),
-    ],
-)
+@pytest.mark.parametrize(("name", "more"), [
+    ("whatif", ()), ("whatif", ("--by", "5h", *JOB, "--instants", "2")),
+    ("tune", ("--candidates", "3")),
+])  # fmt: skip
 def test_the_page_names_every_key_of_the_json(name: str, more: Sequence[str]) -> None:
     text = (ROOT / "docs" / "evaluate" / "what-if.md").read_text("utf-8")
     done = dlsim(name, "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-", *more)

@@ -66,9 +66,16 @@ def refusing(kind: str) -> Answers:
 
 
 @contextmanager
-def daemon(path: Path, answers: Answers) -> Iterator[list[dict[str, Any]]]:
-    """What a daemon at *path* was asked; one that answers None says nothing while it lives."""
+def daemon(path: Path, answers: Answers | None) -> Iterator[list[dict[str, Any]]]:
+    """The requests to a daemon at *path*; one that answers None says nothing while it lives.
+
+    Args:
+        answers: None: there is no daemon.
+    """
     asked: list[dict[str, Any]] = []
+    if answers is None:
+        yield asked
+        return
     over = threading.Event()
 
     class One(socketserver.StreamRequestHandler):
@@ -140,10 +147,7 @@ EARLY = "note: would start in about 20 min; with --no-preempt in about 6 h"
     [
         (["--preview"], EARLY),
         (["--preview", "--dry-run"], EARLY),
-        (
-            ["--preview", "--no-preempt"],
-            "note: would start in about 6 h; without --no-preempt in about 20 min",
-        ),
+        (["--preview", "--no-preempt"], "about 6 h; without --no-preempt in about 20 min"),
         (["--preview", "--array=0-9"], "note: the first task would start in about 20 min;"),
         ([], None),
         (["--preview", "--quiet"], None),
@@ -174,36 +178,21 @@ def test_a_submission_says_when_it_would_start(
 @pytest.mark.parametrize(
     "answers",
     [
-        older,
-        in_shadow,
-        refusing("failed"),
-        refusing("not_ready"),
-        refusing("busy"),
-        lambda _: None,
-        None,
+        older, in_shadow, refusing("failed"), refusing("not_ready"), refusing("busy"),
+        lambda _: None, None, "by ssh",
     ],
-    ids=["older", "in shadow", "failed", "not ready", "busy", "silent", "absent"],
-)
-def test_a_submission_depends_on_no_daemon(place: Path, answers: Answers | None) -> None:
-    """Nothing is said, and the job is submitted, soon."""
-    began_s = time.monotonic()
-    if answers is None:
-        done = dlsubmit(place, "--preview", "--", "true")
-    else:
-        with daemon(place / "s", answers) as asked:
-            done = dlsubmit(place, "--preview", "--", "true")
-        assert asked
+    ids=["older", "in shadow", "failed", "not ready", "busy", "silent", "absent", "by ssh"],
+)  # fmt: skip
+def test_a_submission_depends_on_no_daemon(place: Path, answers: Answers | str | None) -> None:
+    """Nothing is said, and the job is submitted, soon; here, where users ask by ssh, too."""
+    began_s, there = time.monotonic(), None if isinstance(answers, str) else answers
+    far = {"SLURM_DL_SOCKET": "", "SLURM_DL_SERVER": "ssh:ctl1"} if answers == "by ssh" else {}
+    with daemon(place / "s", there) as asked:
+        done = dlsubmit(place, "--preview", "--", "true", **far)
 
+    assert bool(asked) is (there is not None)
     assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
     assert time.monotonic() - began_s < TIMEOUT_S + 5 * PATIENCE
-
-
-def test_where_users_ask_by_ssh_jobs_are_submitted_here(place: Path) -> None:
-    done = dlsubmit(
-        place, "--preview", "--", "true", SLURM_DL_SOCKET="", SLURM_DL_SERVER="ssh:ctl1"
-    )
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "Submitted batch job 123\n", "")
 
 
 @pytest.mark.parametrize(("args", "says"), [([], True), (["--no-preview"], False)])
@@ -294,17 +283,13 @@ def test_a_verdict_is_said_and_nothing_is_submitted(
     place: Path, answers: Answers | None, args: list[str], status: int, words: str
 ) -> None:
     """Exit status 3 if the deadline is not promised, whatever the reason."""
-    line = ["--by=+2h", "--time=1:00:00", "--name=x", *args, "--", "true"]
-    if answers is None:
-        done = dlsubmit(place, *line)
-    else:
-        with daemon(place / "s", answers) as asked:
-            done = dlsubmit(place, *line)
-        for one in asked:
-            assert isinstance(parse(one), QuoteRequest)
-            assert (one["shapes"], one["partition"], one["limit_s"]) == (["1x4"], "gpu", 3600)
-            assert time.time() < one["due_s"] < time.time() + 7201
+    with daemon(place / "s", answers) as asked:
+        done = dlsubmit(place, "--by=+2h", "--time=1:00:00", "--name=x", *args, "--", "true")
 
+    for one in asked:
+        assert isinstance(parse(one), QuoteRequest)
+        assert (one["shapes"], one["partition"], one["limit_s"]) == (["1x4"], "gpu", 3600)
+        assert time.time() < one["due_s"] < time.time() + 7201
     assert done.returncode == status, done.stderr
     said = done.stdout if status in {0, 3} and "--quote" in args else done.stderr
     assert re.search(words, said), said
@@ -327,14 +312,10 @@ def test_a_job_with_a_deadline_is_submitted(
     place: Path, answers: Answers | None, args: list[str], words: str
 ) -> None:
     """Its verdict is said where the start would be said without one."""
-    line = ["--by=+2h", "--time=1:00:00", *args, "--", "true"]
-    if answers is None:
-        done = dlsubmit(place, *line)
-    else:
-        with daemon(place / "s", answers) as asked:
-            done = dlsubmit(place, *line)
-        assert [one["request"] for one in asked] == ["quote"] * len(asked)
+    with daemon(place / "s", answers) as asked:
+        done = dlsubmit(place, "--by=+2h", "--time=1:00:00", *args, "--", "true")
 
+    assert [one["request"] for one in asked] == ["quote"] * len(asked)
     said = "".join(one for one in done.stderr.splitlines(keepends=True) if "note: due" not in one)
     assert done.returncode == 0, done.stderr
     assert re.search(words, said), said
@@ -451,8 +432,8 @@ def three(*says: str) -> Answers:
 @pytest.mark.parametrize(
     ("answers", "size", "words"),
     [
-        (three("yes", "yes", "yes"), 2, rf"smallest of --gpus 2,4,8 .* 2: {PROMISED}\n"),
-        (three("no", "yes", "yes"), 4, rf"4: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
+        (three("yes", "yes", "yes"), 2, rf"the smallest size .* 2 GPUs: {PROMISED}\n"),
+        (three("no", "yes", "yes"), 4, rf"4 GPUs: {PROMISED} \| 2 GPUs: {BEST_EFFORT}\n"),
         (refusing("bad_request"), 2, "no verdict, so the first size is taken, 2: no"),
     ],
 )

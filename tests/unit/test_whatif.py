@@ -67,7 +67,7 @@ def fates(
     processes: int = 1,
     **more: Any,  # noqa: ANN401 - fields of the experiment
 ) -> dict[str, Fate]:
-    """What became of the jobs under each policy."""
+    """The fate of the jobs under each policy."""
     workload = Workload(cluster=cluster, trace=history.trace)
     experiment = Experiment(workloads={"": workload}, **more)
     measure = functools.partial(fate_of, history)
@@ -77,7 +77,7 @@ def fates(
 
 
 def fate(policy: str, history: DailyHistory, **more: Any) -> Fate:  # noqa: ANN401 - of `fates`
-    """What became of the jobs under one policy."""
+    """The fate of the jobs under one policy."""
     (found,) = fates(history, [PolicySpec(policy=policy, preset="none")], **more).values()
     return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict, TypeVar, Unpack
 
 import click
+from click.core import ParameterSource
 
 from slurm_dl.cli.commandline import command_line, print_json
 from slurm_dl.cli.dlsim.simulation_options import LONGEST_QUANTUM_S
@@ -23,11 +24,13 @@ from slurm_dl.experiments.placement_choice import (
     parse_named,
 )
 from slurm_dl.experiments.process_pool import WorkFault
+from slurm_dl.experiments.whatif_history import DAY_S, DailyHistory
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.report import export
 from slurm_dl.report.terminal_table import console, progress
+from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.slurm.dumps import read_dump
@@ -37,8 +40,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 M = TypeVar("M")
-
-_DAY_S = 86_400.0
 
 
 def run_each(
@@ -106,22 +107,15 @@ def placement_of(
     places = given["places"]
     words = (places,) if isinstance(places, str) else places or ()
     schemes = tuple(None if w.strip() == NOWHERE else parse_named("--place", w) for w in words)
-    context = click.get_current_context()
-    for name in ("rules", "profiles", "widths", "contention"):
-        source = context.get_parameter_source(name)
-        if not any(schemes) and source is not None and source.name == "COMMANDLINE":
-            option = "--rule" if name == "rules" else f"--{name}"
+    for name, option in given_options().items():
+        if not any(schemes) and name in {"rules", "profiles", "widths", "contention"}:
             msg = f"{option} goes with --place: name a scheme"
             raise click.UsageError(msg)
     foresight = parse_foresight(
-        given.get("gpu_speed"),
-        given.get("estimate_error", 0.0),
-        given.get("due"),
-        given.get("rates"),
-        elastic=given.get("elastic", 0.0),
-        expand=given.get("expand", False),
+        given.get("gpu_speed"), given.get("estimate_error", 0.0), given.get("due"),
+        given.get("rates"), elastic=given.get("elastic", 0.0), expand=given.get("expand", False),
         steadiness=given.get("steadiness"),
-    )
+    )  # fmt: skip
     profiles = given["profiles"]
     return schemes, PlacementSetup(
         rules=tuple(parse_named("--rule", word) for word in given["rules"]),
@@ -151,8 +145,7 @@ def given_options() -> dict[str, str]:
         option.name: option.opts[-1] if isinstance(option, click.Option) else "TRACE"
         for option in context.command.params
         if option.name is not None
-        and (source := context.get_parameter_source(option.name)) is not None
-        and source.name == "COMMANDLINE"
+        and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
     }
 
 
@@ -165,7 +158,7 @@ def check_picture(path: Path | None) -> None:
 
 
 def is_printed(json_path: Path | None) -> bool:
-    """Whether the value of ``--json`` means standard output."""
+    """True if the value of ``--json`` means standard output."""
     return json_path is not None and str(json_path) == "-"
 
 
@@ -184,15 +177,48 @@ def report(told: dict[str, object], json_path: Path | None, text: Iterator[Rende
         export.write_json(json_path, told)
 
 
-def read_lines(trace: Trace) -> Iterator[str]:
-    """Number of jobs read, and of those left out, with reasons."""
+def read_lines(trace: Trace, *, too_large: int = 0, gpus: int = 0) -> Iterator[str]:
+    """Number of jobs read, and of those left out, with reasons.
+
+    Args:
+        too_large: So many ask for more than the *gpus* of the cluster.
+    """
     summary = summarize(trace)
     yield (
         f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "
-        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / _DAY_S:.1f} days"
+        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / DAY_S:.1f} days"
     )
     for kind in summary.left_out:
         yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"
+    if too_large:
+        yield f"left out {too_large:,} jobs that ask for more than the {gpus} GPUs there are"
+
+
+def head_lines(
+    trace: Trace,
+    history: DailyHistory,
+    shape: ClusterShape,
+    ran: Sequence[tuple[str, str, Sequence[str]]],
+    *days: str,
+) -> Iterator[str]:
+    """Jobs, cluster and policies of a study of a history.
+
+    Args:
+        ran: Label, costs and notes of each policy.
+        days: Lines about the days that count.
+    """
+    costs = "; ".join(dict.fromkeys(word for _, word, _ in ran))
+    yield from read_lines(trace, too_large=history.too_large, gpus=shape.gpus)
+    yield f"on {shape}, costs {costs}"
+    yield from days
+    if costs == "none":
+        yield (
+            "starting and stopping costs nothing here, which favours policies that preempt: "
+            "see --costs"
+        )
+    told = ((label, note) for label, _, notes in ran for note in notes)
+    yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(told))
+    yield ""
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:

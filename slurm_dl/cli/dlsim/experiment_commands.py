@@ -132,12 +132,9 @@ def run_command() -> None:
     option.PROCESSES,
     option.JSON_FILE,
     click.option("--csv", "csv_path", type=_FILE, help="Write each simulation here."),
-    click.option(
-        "--plot",
-        "plot_path",
-        type=_FILE,
-        help="Draw here (.png, .svg, .pdf): bars, the best policy on top; with several loads the "
-        "mean JCT over the load.",
+    option.plot_option(
+        "Draw here (.png, .svg, .pdf): bars, the best policy on top; with several loads the mean "
+        "JCT over the load."
     ),
     option.QUIET,
     *option.ON_SLURM,

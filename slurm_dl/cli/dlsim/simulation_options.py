@@ -6,6 +6,7 @@ It imports no NumPy: `lazy_command` imports a command's module when the command 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import math
@@ -17,7 +18,7 @@ import click
 from click.core import ParameterSource
 
 from slurm_dl.cli.commandline import seconds_of
-from slurm_dl.text import safe
+from slurm_dl.text import safe, seconds_in
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -123,6 +124,11 @@ def trace_options(*, required: bool = True) -> tuple[Option, ...]:
         required: The jobs cannot come from elsewhere.
     """
     return (click.argument("trace", type=_file(exists=True), required=required), *format_options())
+
+
+def plot_option(text: str) -> Option:
+    """``--plot``; *text* is its help."""
+    return click.option("--plot", "plot_path", type=_file(dir_okay=False), help=text)
 
 
 def policies_option(text: str, *, default: str | None = None) -> Option:
@@ -345,61 +351,33 @@ FORESIGHT: Final = (
 """Knowledge that policies have beforehand."""
 
 
-def _figure_or_deadline(
-    ctx: click.Context, param: click.Parameter, value: str
-) -> str | float | None:
+def _figure_or_deadline(_ctx: click.Context, _param: click.Parameter, value: str) -> str | float:
     """``--by`` of whatif: a figure, or seconds."""
     if value in FIGURES:
         return value
-    try:
-        return seconds_of(ctx, param, value)
-    except click.BadParameter:
-        msg = f"{safe(value, 40)!r} is no figure ({', '.join(FIGURES)}) and no deadline such as 5h"
-        raise click.BadParameter(msg) from None
+    if seconds := seconds_in(value):
+        return seconds
+    msg = f"{safe(value, 40)!r} is no figure ({', '.join(FIGURES)}) and no deadline such as 5h"
+    raise click.BadParameter(msg)
 
 
 _BY_HELP = (
     "The figure that counts; less is better. lost: GPU-hours a day without progress. "
     "unfair: the share of jobs with a finish-time fairness above 1.05."
 )
-_BY = click.option(
-    "--by", type=click.Choice(FIGURES), default=FIGURES[0], show_default=True, help=_BY_HELP
-)
-_BY_OR_DEADLINE = click.option(
-    "--by",
-    metavar="FIGURE|TIME",
-    default=FIGURES[0],
-    show_default=True,
-    callback=_figure_or_deadline,
-    help=f"{_BY_HELP} FIGURE is one of {', '.join(FIGURES)}. TIME, such as 5h: the deadline of "
-    "one more job, see --gpus and --time.",
-)
+_by = functools.partial(click.option, "--by", default=FIGURES[0], show_default=True)
 DEADLINE: Final = (
-    click.option(
-        "--curve",
-        "curve_path",
-        metavar="FILE",
-        type=_file(exists=True, dir_okay=False),
-        help="Values of one more job, lines of a time after its submission and a value: 8h 10. "
-        "Without --by TIME its deadline is the first.",
-    ),
-    click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="GPUs of that job."),
-    click.option(
-        "--time", "time_s", metavar="TIME", callback=seconds_of, help="How long that job runs: 2h."
-    ),
-    click.option(
-        "--instants",
-        type=click.IntRange(1, 10_000),
-        metavar="N",
-        help="How many times it is submitted, each time alone; 40 if not given.",
-    ),
-    click.option(
-        "--plot",
-        "plot_path",
-        type=_file(dir_okay=False),
-        help="Draw here when it is done (.png, .svg, .pdf).",
-    ),
-)
+    click.option("--curve", "curve_path", metavar="FILE", type=_file(exists=True, dir_okay=False),
+                 help="Values of one more job, lines of a time after its submission and a value: "
+                 "8h 10. Without --by TIME its deadline is the first."),
+    click.option("--gpus", type=click.IntRange(min=1), metavar="N",
+                 help="GPUs of that job; with --by TIME or --curve."),
+    click.option("--time", "time_s", metavar="TIME", callback=seconds_of,
+                 help="How long that job runs: 2h."),
+    click.option("--instants", type=click.IntRange(1, 10_000), metavar="N",
+                 help="How many times it is submitted, each time alone; 40 if not given."),
+    plot_option("Draw here when it is done (.png, .svg, .pdf)."),
+)  # fmt: skip
 """One more job with a deadline; see `whatif_deadline`."""
 
 _HISTORY: Final = (
@@ -434,9 +412,13 @@ _HISTORY: Final = (
         "lasts for days.",
     ),
 )
-HISTORY: Final = (*_HISTORY, _BY)
+HISTORY: Final = (*_HISTORY, _by(type=click.Choice(FIGURES), help=_BY_HELP))
 """The history, how its days are counted, and by what."""
-HISTORY_OR_DEADLINE: Final = (*_HISTORY, _BY_OR_DEADLINE)
+HISTORY_OR_DEADLINE: Final = (*_HISTORY, _by(
+    metavar="FIGURE|TIME", callback=_figure_or_deadline,
+    help=f"{_BY_HELP} FIGURE is one of {', '.join(FIGURES)}. TIME, such as 5h: the deadline of "
+    "one more job, see --gpus and --time.",
+))  # fmt: skip
 
 
 def dir_option(text: str) -> Option:
@@ -478,4 +460,4 @@ ON_SLURM: Final = (
         help="With --on slurm: stop waiting after so long (a day if not given); the array goes on.",
     ),
 )
-"""Where the simulations of a comparison run."""
+"""The place of the simulations of a comparison: here, or an array on Slurm."""

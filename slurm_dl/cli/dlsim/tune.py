@@ -17,10 +17,11 @@ from slurm_dl.cli.dlsim.asked import (
     parse_thresholds,
     placement_of,
     read_history,
+    read_lines,
     report,
     run_all,
 )
-from slurm_dl.cli.dlsim.whatif import METHOD, days_json, ends, read_lines_of, signed
+from slurm_dl.cli.dlsim.whatif import METHOD, days_json, ends, signed
 from slurm_dl.config.loading import load
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.experiments import grid, tuning
@@ -144,7 +145,8 @@ def lines(trace: Trace, found: TuningResult) -> Iterator[str]:
     """All of it for people."""
     data = found.halves
     early, late = data.days[CHOSEN_ON], data.days[HELD_OUT]
-    yield from read_lines_of(trace, data.shape, early.too_large + late.too_large)
+    too_large = early.too_large + late.too_large
+    yield from read_lines(trace, too_large=too_large, gpus=data.shape.gpus)
     yield f"on {data.shape}, costs {found.costs}; by {KINDS[data.by].title}"
     yield f"chosen on {_days(early)}; judged on {_days(late)}"
     yield ""

@@ -17,12 +17,13 @@ from slurm_dl.cli.dlsim import whatif_deadline
 from slurm_dl.cli.dlsim.asked import (
     PlacementOptions,
     check_outputs,
+    check_picture,
+    head_lines,
     manifest,
     parse_quanta,
     parse_thresholds,
     placement_of,
     read_history,
-    read_lines,
     report,
     run_all,
 )
@@ -32,8 +33,8 @@ from slurm_dl.experiments.option_words import parse_parameters
 from slurm_dl.experiments.placement_choice import Named
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval, Ranking, rank
-from slurm_dl.experiments.whatif_deadline import BEFORE_DAYS, ProbeStudy
-from slurm_dl.experiments.whatif_history import DAY_S, KINDS, DailyHistory
+from slurm_dl.experiments.whatif_deadline import ProbeStudy
+from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
 from slurm_dl.report.terminal_table import NONE, Column, TimeUnit, number, percent, table, unit_of
@@ -82,8 +83,9 @@ def whatif(
 ) -> None:
     """Run ``dlsim whatif``; the arguments are its options."""
     check_outputs(json_path, plot_path)
+    check_picture(plot_path)
     shape = parse_shape(cluster)
-    probe = whatif_deadline.probe_of(by, curve_path, gpus, time_s, plot_path)
+    probe = whatif_deadline.probe_of(shape, by, curve_path, gpus, time_s)
     schemes, ground = placement_of(**placed)
     quanta = parse_quanta(min_quanta)
     specs = asked(policies, thresholds, parameters, schemes, quanta, least=1 if probe else 2)
@@ -98,12 +100,13 @@ def whatif(
         experiment.ready(cell)
     written = manifest(experiment, cells)
     if probe is not None:
-        study = ProbeStudy(
-            experiment=experiment, history=history, probe=probe,
-            before_s=DAY_S * (BEFORE_DAYS if warm_up is None else warm_up),
+        study = ProbeStudy(experiment=experiment, history=history, probe=probe)
+        if warm_up is not None:
+            study = dataclasses.replace(study, before_days=warm_up)
+        whatif_deadline.show(
+            study, cells, jobs, study.instants(instants or 40).tolist(), processes=processes or 1,
+            manifest=written, json_path=json_path, plot_path=plot_path,
         )  # fmt: skip
-        pieces = [(cell, at_s) for cell in cells for at_s in study.instants(instants or 40)]
-        whatif_deadline.show(study, pieces, processes or 1, written, (json_path, plot_path))
         return
     assert isinstance(by, str)  # noqa: S101 - a deadline makes a probe
     measure = functools.partial(whatif_history.fate_of, history)
@@ -155,32 +158,16 @@ def asked(
     return found
 
 
-def read_lines_of(trace: Trace, shape: ClusterShape, too_large: int) -> Iterator[str]:
-    """Number of jobs read, and of those left out."""
-    yield from read_lines(trace)
-    if too_large:
-        yield (
-            f"left out {too_large:,} jobs that ask for more than the {shape.gpus} GPUs of the "
-            "cluster"
-        )
-
-
 def lines(
     trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
 ) -> Iterator[RenderableType]:
     """All of it for people."""
-    costs = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
-    yield from read_lines_of(trace, shape, history.too_large)
-    yield f"on {shape}, costs {costs}"
-    yield (
+    ran = [(row.label, row.fate.costs, row.fate.notes) for row in ranking.rows]
+    yield from head_lines(
+        trace, history, shape, ran,
         f"{history.jobs_counted:,} jobs of {history.counted_days} days count; those of the first "
-        f"{history.warm_up} and the last {history.cool_down} are simulated beside them"
-    )
-    if costs == "none":
-        yield whatif_deadline.NO_COSTS
-    notes = ((row.label, note) for row in ranking.rows for note in row.fate.notes)
-    yield from (f"{safe(label, 40)}: {note}" for label, note in dict.fromkeys(notes))
-    yield ""
+        f"{history.warm_up} and the last {history.cool_down} are simulated beside them",
+    )  # fmt: skip
     yield _ranked_table(ranking)
     yield ""
     yield from _verdict_lines(ranking, history)
@@ -214,7 +201,7 @@ def _ranked_table(ranking: Ranking) -> RenderableType:
 
 
 def _verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
-    """What the history shows, a sentence for each policy, and what the ranges are."""
+    """A sentence on each policy, as far as the history shows any, and the kind of the ranges."""
     first = safe(ranking.first, _NAME)
     for row in ranking.rows:
         said = _SAID.get(row.verdict, "").format(first=first)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -194,8 +193,7 @@ def show(usual: UsualOptions, *, as_json: bool) -> int:
         click.echo(f"{name}: {text}  ({safe(path)})")
     if not rows:
         click.echo("no defaults: write them into ~/.config/slurm_dl/config.yaml or .slurm_dl.yaml")
-    for note in usual.notes:
-        click.echo(f"dlsubmit: note: {note}", err=True)
+    tell(usual.notes, quiet=False)
     return 0
 
 
@@ -230,7 +228,6 @@ def submit_script(
     script, site = read_script(Path(line.script[0])), read_client_config()
     slurm = Slurm(environ=dict(os.environ), timeout_s=SLURM_S)
     by = given.get("by", usual.own.get("by"))
-    verdict.check(params, by)
     sizes = size_choice.sizes_of(given, by)
     requests = [
         ScriptRequest(
@@ -250,21 +247,17 @@ def submit_script(
     ]
     jobs = [script_job.compose(request, where) for request in requests]
     at, status = 0, None
-    if len(sizes) > 1:
-        asked = [verdict.of_script(*one, slurm) for one in zip(requests, jobs, strict=True)]
-        at, status = size_choice.choose(params, sizes, asked)
-        if status is not None:
-            return status
+    if by is not None and (len(sizes) > 1 or not params["diff"]):
+        questions = [verdict.of_script(*one, slurm) for one in zip(requests, jobs, strict=True)]
+        at, status = size_choice.choose(params, sizes, questions)
     request, job = requests[at], jobs[at]
     tell((*usual.notes, site.trouble, *job.notes), quiet=params["quiet"])
+    if status is not None:
+        return status
     if params["diff"]:
         argv = quote((slurm.path("sbatch"), *job.args))
         click.echo(f"# {argv}\n{job.diff()}".encode("utf-8", "surrogateescape"), nl=False)
         return 0
-    if by is not None and len(sizes) == 1:
-        status = verdict.before(params, verdict.of_script(request, job, slurm))
-        if status is not None:
-            return status
     wanted = Delivery(
         args=job.args,
         script=job.script,
@@ -314,7 +307,6 @@ def submit_command(
     defaults: UsualOptions = ctx.meta[DEFAULTS]
     options = ctx.params
     dry_run, quiet = options["dry_run"], options["quiet"]
-    verdict.check(options, typed.by)
     cleaned = job_environment.clean(environ, keep_sbatch=options["keep_sbatch_env"])
     line = replace(whole, sbatch=(*defaults.sbatch_beside(whole.sbatch), *whole.sbatch))
     if typed.partition is None:
@@ -323,7 +315,7 @@ def submit_command(
     at_site = read_client_config(environ)
     slurm = Slurm(environ=environ, timeout_s=SLURM_S)
     sizes = size_choice.sizes_of(options, typed.by)
-    all_typed = [size_choice.in_size(typed, size) for size in sizes]
+    all_typed = [replace(typed, **size) for size in sizes]  # type: ignore[arg-type]
     requests = [
         check(
             one,
@@ -383,14 +375,11 @@ def submit_command(
         told = (*defaults.notes, *of_qos, of_grace, *of_job, model_note, *found.notes, *missing)
         tell((*told, of_script), quiet=quiet)
     if len(sizes) == 1 and questions:
-        if (status := verdict.before(options, questions[0])) is not None:
-            return status
-    elif not (quiet or questions):
-        previews = options["previews"]
-        asks = sys.stderr.isatty() if previews is None else previews
-        asks = asks and not (options["parsable"] or options["as_json"])
-        if asks and (start := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
-            click.echo(f"dlsubmit: note: {start}", err=True)
+        status = size_choice.choose(options, sizes, questions)[1]
+    if status is not None:
+        return status
+    if not questions and verdict.is_told(options):
+        tell((preview(request, chosen, partitions, no_preempt=typed.no_preempt),), quiet=quiet)
     job = Delivery(
         args=submission.args,
         script=submission.script,

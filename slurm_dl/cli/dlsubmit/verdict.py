@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
-from slurm_dl.cli.commandline import print_json
 from slurm_dl.daemon.control.client import Client, DaemonError, daemon_at
 from slurm_dl.forecast.start_time_text import preview_text
 from slurm_dl.json_types import JsonObject, as_list, number
@@ -96,6 +95,7 @@ ODDS_S: Final = 10.0  # So long ``--quote`` lets the daemon run forward
 Question: TypeAlias = "JsonObject | str"
 """Fields of the request; or the reason why there is none, of which no verdict can be had."""
 
+_NO_ARRAYS: Final = "arrays are never promised anything"
 _GPUS = re.compile(r"(?:gres[:/])?(?:gpu[:/=])?(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<n>\d{1,6})")
 
 
@@ -110,15 +110,13 @@ def of_command(
     fields = shape_fields(request, chosen, partitions)
     if isinstance(fields, str):
         return fields
+    if request.array is not None:
+        return _NO_ARRAYS
     accounts = [w.partition("=")[2] for w in request.sbatch if w.startswith("--account=")]
-    return _question(
-        fields,
-        is_array=request.array is not None,
-        due_s=request.due_s,
-        account="".join(accounts[-1:]),
-        qos=request.qos or qos_of(request.sbatch) or "",
-        no_preempt=no_preempt,
-    )
+    return {
+        **fields, "due_s": request.due_s, "account": "".join(accounts[-1:]),
+        "qos": request.qos or qos_of(request.sbatch) or "", "no_preempt": no_preempt,
+    }  # fmt: skip
 
 
 def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
@@ -144,79 +142,27 @@ def of_script(request: ScriptRequest, job: ScriptJob, slurm: Slurm) -> Question:
         shape = f"{nodes or 1}x{shape}"
     elif nodes and int(shape) % max(1, int(nodes)) == 0:
         shape = f"{nodes}x{int(shape) // max(1, int(nodes))}"
+    if request.said("array") is not None:
+        return _NO_ARRAYS
     limit_s = time_limit_s(said("time")) if said("time") else math.inf
-    fields: JsonObject = {
+    return {
         "shapes": [shape],
         "partition": partition,
         "gpu_type": found["type"] or "",
         "limit_s": None if math.isinf(limit_s) else limit_s,
         "name": said("job-name"),
+        "due_s": due_by(request.text("by", ""), time.time())[0],
+        "account": said("account"),
+        "qos": said("qos") or request.site.qos or "",
+        "no_preempt": False,
     }
-    return _question(
-        fields,
-        is_array=request.said("array") is not None,
-        due_s=due_by(request.text("by", ""), time.time())[0],
-        account=said("account"),
-        qos=said("qos") or request.site.qos or "",
-        no_preempt=False,
-    )
 
 
-def _question(fields: JsonObject, *, is_array: bool, **more: Any) -> Question:  # noqa: ANN401
-    return "arrays are never promised anything" if is_array else {**fields, **more}
-
-
-def check(params: Mapping[str, Any], by: object) -> None:
-    """Check that options about a deadline have one.
-
-    Raises:
-        ConfigError: They have none.
-    """
-    for name in ("quote", "or_else"):
-        if params[name] and not by:
-            msg = f"--{name.replace('_', '-')} needs a deadline: --by TIME"
-            raise ConfigError(msg)
-
-
-def before(params: Mapping[str, Any], question: Question) -> int | None:
-    """Say the verdict, as far as somebody wants to know it.
-
-    Args:
-        params: dlsubmit's options.
-
-    Returns:
-        The exit status if nothing is to be submitted; None if the job is.
-
-    Raises:
-        DaemonError: ``--quote``, and there is no verdict.
-    """
-    quote = params["quote"]
-    cancels = params["or_else"] == "cancel" and not params["dry_run"]
-    asks = sys.stderr.isatty() if params["previews"] is None else params["previews"]
-    asks = asks and not (params["quiet"] or params["parsable"] or params["as_json"])
-    if not (quote or cancels or asks):
-        return None
-    try:
-        answer = ask(question, within_s=ODDS_S if quote else RUN_S)
-    except (DaemonError, ConfigError, ElsewhereError) as err:
-        if quote:
-            raise
-        if cancels:
-            say(f"not submitted (--or-else cancel), as there is no verdict: {err}")
-        return NOT_PROMISED if cancels else None
-    line, promised = verdict_line(answer), is_promised(answer)
-    if quote:
-        if params["as_json"]:
-            print_json(answer)
-        elif not params["quiet"]:
-            click.echo(safe(line, 500))
-        return 0 if promised else NOT_PROMISED
-    if cancels and not promised:
-        say(f"not submitted (--or-else cancel): {line}")
-        return NOT_PROMISED
-    if asks:
-        say(f"note: {line}")
-    return None
+def is_told(params: Mapping[str, Any]) -> bool:
+    """True if notes of the daemon's word are printed: as the options say, else on a terminal."""
+    if params["quiet"] or params["parsable"] or params["as_json"]:
+        return False
+    return bool(sys.stderr.isatty() if params["previews"] is None else params["previews"])
 
 
 def after(slurm: Slurm, job_id: int) -> int:
