@@ -285,8 +285,9 @@ class _Look(PromiseBook):
             size, least = np.full((2, n), AS_ASKED, dtype=np.int32)
             size[list(self.size)] = list(self.size.values())
             size[barred] = NOT_NOW
+            # In a smaller size it would run longer than was looked at, into other windows.
             for row in self.windows:
-                least[row] = self.choice(row, self.promises[row]).size
+                least[row] = self.size.get(row, self.choice(row, self.promises[row]).size)
         for row, (first_s, _) in self.windows.items():
             due_s[row] = self.promises[row].due_s
             if self.snap.jobs.state[row] > PENDING:
