@@ -109,10 +109,17 @@ SLOWER = [  # The engine once chose 4 GPUs, which are slower than the 3 that wer
     Job(0.0, 1168.0, {2: 1.0, 4: 1.9, 16: 7.5}, ()),
     Job(273.0, 1620.0, {3: 1.0, 4: 0.59, 8: 2.4}, (2362.0,)),
 ]
-LONGER = [  # It once chose a smaller size than was looked at, and ran into the window of job 0.
-    Job(0.0, 1620.0, {8: 1.0}, (5340.0,)),
-    Job(200.0, 4000.0, {2: 1.0}, ()),
-    Job(300.0, 1020.0, {4: 1.0, 1: 0.25, 8: 1.9}, (9000.0,)),
+LONGER = [  # It once chose a smaller size than was looked at, and ran into the window of job 1.
+    Job(0.0, 1080.0, {4: 1.0, 6: 1.36}, ()),
+    Job(180.0, 1620.0, {8: 1.0}, (5340.0,)),
+    Job(300.0, 1200.0, {8: 1.0, 1: 0.21, 4: 0.59, 12: 1.36, 16: 1.68}, (600.0,)),
+    Job(1560.0, 600.0, {2: 1.0, 8: 2.83, 16: 4.76}, (2399.0, 3077.0, 3287.0)),
+    Job(2100.0, 1200.0, {2: 1.0}, ()),
+    Job(2460.0, 1020.0, {4: 1.0, 1: 0.354, 6: 1.36}, (6120.0,)),
+]
+ROUNDED = [  # What was left of a slot was once whole seconds.
+    Job(0.0, 300.0, {1: 1.0}, (300.0,)),
+    Job(0.0, 1020.0, {1: 1.0, 2: 1.68, 4: 2.83, 6: 3.83, 8: 4.76}, ()),
 ]
 
 
@@ -121,6 +128,7 @@ LONGER = [  # It once chose a smaller size than was looked at, and ran into the 
 @given(jobs=st.lists(JOBS, min_size=2, max_size=9), policy=POLICIES)
 @example(jobs=SLOWER, policy=ElasticFlow())
 @example(jobs=LONGER, policy=ElasticFlow(others="fifo"))
+@example(jobs=ROUNDED, policy=ElasticFlow(others="srsf"))
 def test_promises_are_kept_and_never_moved(
     jobs: list[Job], policy: ElasticFlow, *, once: bool
 ) -> None:
