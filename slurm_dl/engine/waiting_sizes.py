@@ -28,7 +28,15 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, I16, PENDING, Held
 from slurm_dl.model.plan import Book, Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.sizes import NO_HISTORY, NOT_NOW, SIZE, SizeHistory, Sizes, size_histories, size_of
+from slurm_dl.model.sizes import (
+    NO_HISTORY,
+    NOT_NOW,
+    SIZE,
+    SizeHistory,
+    Sizes,
+    size_histories,
+    size_of,
+)
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.step_report import StepTime
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests

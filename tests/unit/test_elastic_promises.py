@@ -34,7 +34,7 @@ class Job(NamedTuple):
     submit_s: float
     lasts_s: float  # In its first size, which it asks for
     sizes: dict[int, float]  # GPUs, and the speed there; one: it is not elastic
-    dues_s: tuple[float, ...]  # Deadlines after its submission, increasing; none: it has no deadline
+    dues_s: tuple[float, ...]  # Deadlines after its submission, increasing; or none
 
 
 class Watched(IdealCluster):
@@ -51,7 +51,12 @@ class Watched(IdealCluster):
             told.setdefault(int(job), []).append(promise)
 
 
-def simulated(jobs: Sequence[Job], policy: ElasticFlow, shape: str = "2x4", **known: Any) -> Watched:  # noqa: ANN401
+def simulated(
+    jobs: Sequence[Job],
+    policy: ElasticFlow,
+    shape: str = "2x4",
+    **known: Any,  # noqa: ANN401
+) -> Watched:
     """The ideal cluster after *jobs*, the first of which comes at 0."""
     curves = {
         JobId(i): ValueCurve.of((j.submit_s + due, 9.0 - k) for k, due in enumerate(j.dues_s))
@@ -151,7 +156,7 @@ def test_promises_are_kept_and_never_moved(
 @pytest.mark.xfail(strict=True, reason="without an engine GPUs of all types count as one pool")
 @pytest.mark.parametrize("once", [True, False])
 def test_no_job_is_promised_more_gpus_than_its_types_have(*, once: bool) -> None:
-    """Where speeds differ by type a job runs on one type, of which there are too few."""
+    """A job runs on GPUs of one type where speeds differ by type, and there are too few."""
     job = Job(0.0, 600.0, {8: 1.0}, (6000.0,))
     rates = np.array([[1.0, 0.5]])
     cluster = simulated([job], ElasticFlow(once=once), "1x4:v100,1x4:k80", rates=rates)
