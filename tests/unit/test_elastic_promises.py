@@ -217,3 +217,17 @@ def test_no_promise_is_lost_where_sizes_may_change_and_where_not(
             world.cluster.advance(5)
             assert world.booked()[due].is_kept
             assert world.totals().withdrawn == 0
+
+
+def test_slurm_does_not_start_it_in_a_smaller_size_before(tmp_path: Path) -> None:
+    """Promised are more GPUs than it asks for, and those that it asks for are free."""
+    world = PromiseWorld(tmp_path, policy=ElasticFlow(others="fifo_skip"))
+    world.submit(4, 5000, contract=GRACE)
+    world.look()
+    world.cluster.advance(35)
+    due = world.submit(2, 300, 350, contract=GRACE, begin_s=world.cluster.now_s + 25)
+    world.cluster.jobs[due].sizes = (Shape(1, 2), Shape(2, 4))
+    world.look()
+    assert world.booked()[due].plan[0][2] == 8.0
+    world.run(lambda: world.cluster.jobs[due].state.name == "RUNNING")
+    assert world.cluster.jobs[due].gpus == 8.0

@@ -248,8 +248,10 @@ class _Look(PromiseBook):
             one, need, end_s = self._early_choice(row)
             if window is not None:
                 self.calendar.take(self._need(row), *window)
-            barred[row] = need is None
-            if need is None:
+            # Slurm would start it in the smaller size that it shows while others hold its GPUs.
+            smaller = window is not None and one.gpus > max(free, float(jobs.gpus[row]))
+            barred[row] = need is None or smaller
+            if need is None or smaller:
                 continue
             self.size[row] = one.size
             displaces = window is not None or self.terms.holds_s[row] < jobs.limit_s[row]
