@@ -154,12 +154,12 @@ class _FreeGpus:
         On the type that is asked, else the one it holds, else others.
 
         Args:
-            bound: Smaller ones do not count.
+            bound: See `Sizes.down_from`.
         """
-        down, asks = sizes.down_from(row, asked), int(self._asks[row])
-        for kind in self._kinds(row, down[0]):
+        down, asks = sizes.down_from(row, asked, bound), int(self._asks[row])
+        for kind in self._kinds(row, down[0]) if down else ():
             most = min(self.left[kind], self.left[asks]) + SLACK_GPUS
-            for i in (i for i in down if i >= bound):
+            for i in down:
                 gpus = self._snap.jobs.gpus[row] if i == AS_ASKED else sizes.gpus[i]
                 if gpus <= most and speed_on(self._snap, self._rates, row, i, kind) > 0:
                     return i, kind

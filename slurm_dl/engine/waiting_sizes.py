@@ -28,7 +28,15 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, I16, PENDING, Held
 from slurm_dl.model.plan import Book, Reshape
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.sizes import NO_HISTORY, SIZE, SizeHistory, Sizes, size_histories, size_of
+from slurm_dl.model.sizes import (
+    NO_HISTORY,
+    NOT_NOW,
+    SIZE,
+    SizeHistory,
+    Sizes,
+    size_histories,
+    size_of,
+)
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.step_report import StepTime
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
@@ -114,14 +122,14 @@ def waiting_shapes(
     Jobs of hand-overs keep their sizes.
 
     Each has the size of the target, or the largest smaller one that has room on the nodes now where
-    that has none: the target counts GPUs alone.
+    that has none: the target counts GPUs alone. None is smaller than `Order.least`.
 
     Args:
         served: Rows of the managed live jobs as they are served, best first.
         most: Waiting jobs that are placed at most.
         types: Nodes of the type that the policy chose for a job.
     """
-    sizes, size = snap.sizes, intent.size
+    sizes, size, least = snap.sizes, intent.size, intent.order.least
     if sizes is None or size is None:
         return {}, False
     target = np.zeros(len(snap.jobs), dtype=np.bool_)
@@ -134,7 +142,8 @@ def waiting_shapes(
         if JobId(int(snap.jobs.job_id[row])) in busy:
             continue
         got = int(size[row])
-        for i in sizes.down_from(row, got):
+        bound = NOT_NOW if least is None else int(least[row])
+        for i in sizes.down_from(row, got, bound):
             need = needs.of(row) if i < 0 else need_in(snap, row, i)
             need = narrowed(need, types(row))
             nodes = room.place(need, within=open_)

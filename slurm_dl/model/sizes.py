@@ -76,13 +76,16 @@ class Sizes:
             return range(0)
         return range(int(self.first[at]), int(self.first[at + 1]))
 
-    def down_from(self, row: int, size: int) -> range:
+    def down_from(self, row: int, size: int, bound: int = NOT_NOW) -> range:
         """Sizes of the job at *row* up to *size*, largest first; `AS_ASKED` alone if it is that.
 
         The least size alone if *size* is below it.
+
+        Args:
+            bound: A size; smaller ones do not count.
         """
         least = size if size == AS_ASKED else self.of(row).start
-        return range(max(size, least), least - 1, -1)
+        return range(max(size, least), max(least, bound) - 1, -1)
 
     def held(self, row: int, gpus: float, nodes: int = 0) -> int:
         """Index of the size with so many GPUs, on so many nodes if one is; `AS_ASKED`: none."""

@@ -34,7 +34,8 @@ class ElasticFlow(Promising):
     Attributes:
         once: A job keeps the size with which it starts. False: plans have a size for each slot, as
             in the paper, and a change of size is taken to cost nothing.
-        slot_s: Length of a slot, seconds, above 0. Plans begin and end with one.
+        slot_s: Length of a slot, seconds, above 0, rounded up to whole ones. Plans begin and end
+            with one.
     """
 
     name = "elasticflow"
@@ -76,8 +77,13 @@ class ElasticFlow(Promising):
     def keep(self, snap: Snapshot, terms: PromiseTerms, ranked: I64, /) -> Promised:
         """See `Promising`."""
         if self.once:
-            return promised(snap, terms, ranked, self.margin, math.ceil(self.slot_s))
-        return planned(snap, terms, ranked, margin=self.margin, slot_s=self.slot_s)
+            return promised(snap, terms, ranked, self.margin, self._whole_slot_s)
+        return planned(snap, terms, ranked, margin=self.margin, slot_s=self._whole_slot_s)
+
+    @property
+    def _whole_slot_s(self) -> int:
+        """Promises are kept in whole seconds."""
+        return math.ceil(self.slot_s)
 
     def _asks(self, snap: Snapshot) -> bool:
         return snap.sizes is not None or Promising._asks(self, snap)  # noqa: SLF001
@@ -91,5 +97,6 @@ class ElasticFlow(Promising):
         standing = promises_in(updated(snap.booked, order.book)).values()
         begins_s = [float(b) for p in standing if p.is_kept for b, *_ in p.plan if b > snap.now_s]
         if waits.any() and begins_s:
-            begins_s.append((slot_at(snap.now_s, self.slot_s) + 1) * self.slot_s)
+            slot_s = self._whole_slot_s
+            begins_s.append((slot_at(snap.now_s, slot_s) + 1) * slot_s)
         return min([change_s, *begins_s])

@@ -108,7 +108,7 @@ class _Plans(PromiseBook):
         dues_s = [self.promises[row].due_s for row in rows]
         dues_s += [due_s for row in self.new_rows() for due_s in self.needs.dues_s(row)]
         self.free = SlotTable(self.calendar, self.slot_s, max(dues_s, default=0))
-        self.lasts_s = np.full(len(self.free), self.slot_s)
+        self.lasts_s = np.full(len(self.free), self.slot_s, dtype=np.float64)
         self.lasts_s[0] = (self.free.first + 1) * self.slot_s - self.snap.now_s
         found = self._all_anew(rows)
         if found is None:

@@ -83,7 +83,10 @@ class PromiseBook:
             return promise.missed and not dues_s
         if promise.missed or promise.says == "no" or self.snap.jobs.state[row] > PENDING:
             return True
-        needs_s = self.needs.needs_s(row, self.choice(row, promise).rate)
+        # A plan of several sizes was answered by the run time in the size that is asked for.
+        in_plan = {gpus for *_, gpus in promise.plan}
+        rates = [one.rate for one in self.needs.choices(row) if one.gpus in in_plan]
+        needs_s = min(self.needs.needs_s(row, rate) for rate in (*rates, None))
         longer = promise.rests_on == "limit" and needs_s > promise.needs_s
         # A plan of an elastic job has sizes of its own.
         sized = self.snap.sizes is not None and row in self.snap.sizes.row
@@ -91,9 +94,12 @@ class PromiseBook:
         return not (larger or longer)
 
     def choice(self, row: int, promise: Promise) -> Choice:
-        """The size that was promised to a job that waits; that of one that runs is as it is."""
+        """The size that was promised to a job that waits, of a plan of several the largest.
+
+        That of one that runs is as it is.
+        """
         choices = self.needs.choices(row)
-        gpus = promise.plan[0][2] if promise.plan else 0.0
+        gpus = max((gpus for *_, gpus in promise.plan), default=0.0)
         return next((one for one in choices if one.gpus == gpus), choices[0])
 
     def _ending(self, job_id: JobId, row: int | None, promise: Promise) -> str:

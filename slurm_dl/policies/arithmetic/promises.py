@@ -237,8 +237,10 @@ class _Look(PromiseBook):
             one, need, end_s = self._early_choice(row)
             if window is not None:
                 self.calendar.take(self._need(row), *window)
-            barred[row] = need is None
-            if need is None:
+            # Slurm would start it in the smaller size that it shows while others hold its GPUs.
+            smaller = window is not None and one.gpus > max(free, float(jobs.gpus[row]))
+            barred[row] = need is None or smaller
+            if need is None or smaller:
                 continue
             self.size[row] = one.size
             displaces = window is not None or self.terms.holds_s[row] < jobs.limit_s[row]
@@ -274,8 +276,9 @@ class _Look(PromiseBook):
             size, least = np.full((2, n), AS_ASKED, dtype=np.int32)
             size[list(self.size)] = list(self.size.values())
             size[barred] = NOT_NOW
+            # In a smaller size it would run longer than was looked at, into other windows.
             for row in self.windows:
-                least[row] = self.choice(row, self.promises[row]).size
+                least[row] = self.size.get(row, self.choice(row, self.promises[row]).size)
         for row, (first_s, _) in self.windows.items():
             due_s[row] = self.promises[row].due_s
             if self.snap.jobs.state[row] > PENDING:
