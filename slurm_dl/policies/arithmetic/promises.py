@@ -253,7 +253,8 @@ class _Look(PromiseBook):
     def _early_choice(self, row: int) -> tuple[Choice, Need | None, float]:
         """Size, need and end of a job that starts now; no need: it would take a window."""
         choices, promised = self.needs.choices(row), row in self.windows
-        least = self.choice(row, self.promises[row]) if promised else choices[0]
+        answer = self.promises.get(row)
+        least = choices[0] if answer is None else self.choice(row, answer)
         most = MOST_GPU_TIME * least.gpus / least.rate
         for one in reversed(choices):
             if one.gpus < least.gpus or (one.gpus / one.rate > most and one != least):
@@ -277,7 +278,8 @@ class _Look(PromiseBook):
             size[list(self.size)] = list(self.size.values())
             size[barred] = NOT_NOW
             # In a smaller size it would run longer than was looked at, into other windows.
-            for row in self.windows:
+            # Where the promise is broken, its time limit would end it.
+            for row in self.standing():
                 least[row] = self.size.get(row, self.choice(row, self.promises[row]).size)
         for row, (first_s, _) in self.windows.items():
             due_s[row] = self.promises[row].due_s
