@@ -50,6 +50,7 @@ class Probed:
 
     finish_s: float  # Seconds after its submission, to the millisecond; inf: never
     says: str  # ``yes`` or ``no`` at its first look; empty: the policy promises nothing
+    kept: bool  # It was over by the deadline that was promised
     added_s: float  # Sum over the other jobs of what their JCT is longer
     later: int  # Other jobs that end later
     earlier: int
@@ -111,9 +112,11 @@ class ProbeStudy:
         over_s = float(np.fmax(both_s, alone_s)[moved_s != 0].max(initial=end_s))
         assert jobs.due_s is not None  # noqa: S101 - the job has a deadline
         last_s = np.delete(jobs.due_s, row) + 0.5 * 10.0**-_DIGITS
+        answer = told.answers.get(row)
         return Probed(
             finish_s=math.inf if math.isnan(end_s) else round(end_s - at_s, _DIGITS),
-            says=told.answers[row].says if row in told.answers else "",
+            says="" if answer is None else answer.says,
+            kept=answer is not None and end_s + told.zero_s <= answer.due_s + 10.0**-_DIGITS,
             added_s=float(moved_s.sum()),
             later=int((moved_s > 0).sum()),
             earlier=int((moved_s < 0).sum()),
@@ -146,8 +149,10 @@ def added(trace: Trace, probe: Probe, row: int, at_s: float) -> Trace:
         if isinstance(column, np.ndarray):
             columns[name] = np.insert(column, row, cells.get(name, 0))
     columns["job_id"] = (*trace.job_id[:row], NAME, *trace.job_id[row:])
-    if trace.curves is not None:
-        columns["curves"] = (*trace.curves[:row], None, *trace.curves[row:])
+    several = len(probe.curve.due_s) > 1 and probe.curve.due_s[0] == probe.due_s
+    if several or trace.curves is not None:
+        curves = trace.curves or (None,) * len(trace)
+        columns["curves"] = (*curves[:row], probe.curve if several else None, *curves[row:])
     return Trace(**{**columns, "users": (*trace.users, NAME)})
 
 
@@ -163,7 +168,7 @@ def summary(probe: Probe, found: Sequence[Probed]) -> dict[str, object]:
         "in_time": float(in_time.mean()),
         "done_by": [float((finish_s <= due_s).mean()) for due_s in probe.curve.due_s],
         "promised": float((says == "yes").mean()) if says.any() else math.nan,
-        "kept": float(in_time[says == "yes"].mean()) if "yes" in says else math.nan,
+        "kept": float(columns["kept"][says == "yes"].mean()) if "yes" in says else math.nan,
         "added_jct_s": added_s / len(found),
         "change_s": added_s / int(moved) if moved else 0.0,
         **{name: float(columns[name].mean()) for name in ("later", "earlier", "missed")},

@@ -96,12 +96,22 @@ def test_where_there_is_room_nobody_is_moved(policy: str) -> None:
     for at_s in study.instants(8).tolist():
         says = "yes" if policy == "edf" else ""
         assert study.probed((cell, at_s)) == Probed(
-            finish_s=HOUR_S, says=says, added_s=0.0, later=0, earlier=0, missed=0, unfinished=0
-        )
+            finish_s=HOUR_S, says=says, kept=says == "yes", added_s=0.0, later=0, earlier=0,
+            missed=0, unfinished=0,
+        )  # fmt: skip
 
 
 LONG = make_trace([day * DAY_S for day in range(4)], [20 * HOUR_S] * 4)
 """One GPU that is busy until 20:00 each day."""
+
+
+def test_a_later_deadline_of_a_curve_is_promised_and_kept() -> None:
+    """The job runs for four hours; done after three it would be worth more than after ten."""
+    curve = ValueCurve((3 * HOUR_S, 10 * HOUR_S), (5.0, 2.0))
+    study, cell = study_of(LONG, "edf", duration_s=4 * HOUR_S, due_s=curve.due_s[0])
+    study = dataclasses.replace(study, probe=dataclasses.replace(study.probe, curve=curve))
+    found = study.probed((cell, DAY_S + 12 * HOUR_S))
+    assert (found.says, found.kept, curve.at(found.finish_s)) == ("yes", True, 2.0)
 
 
 def test_edf_promises_what_fifo_misses() -> None:
@@ -195,9 +205,10 @@ def test_figures_are_those_of_the_instants(finish_s: list[float], data: st.DataO
     says = data.draw(st.lists(st.sampled_from(["yes", "no"]), min_size=15, max_size=15))
     probe = Probe(gpus=1, duration_s=1, due_s=20, curve=curve)
     found = [
-        Probed(finish_s=f, says=s, added_s=f, later=1, earlier=1, missed=2, unfinished=0)
+        Probed(finish_s=f, says=s, kept=f <= 20, added_s=f, later=1, earlier=1, missed=2,
+               unfinished=0)
         for f, s in zip(finish_s, says, strict=False)
-    ]
+    ]  # fmt: skip
     told = summary(probe, found)
 
     values = [max((9.0 - i for i, due in enumerate(steps) if end <= due), default=0.0)
