@@ -264,7 +264,7 @@ class _Plans(PromiseBook):
         """``(n,)`` sizes: those of the plans, then the least for all others, then more by saving.
 
         The next size goes to the job that saves most GPU time by it for each GPU that it has more,
-        or that costs least. Section 4.3 of the paper; the artefact has the opposite sign.
+        or that costs least. So does the paper; the artefact has the opposite sign.
         """
         snap, nodes = self.snap, self.snap.seen.nodes
         size = np.full(len(snap.jobs), AS_ASKED, dtype=np.int32)
