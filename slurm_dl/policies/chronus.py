@@ -42,7 +42,7 @@ class Chronus(PolicyDefaults):
         lease_length_s: Length of a lease, seconds, above 0.
         margin: Share that is added to run times that are no time limits, 0 or more.
         restart_s: Seconds that a job of one GPU loses at the begin of a lease, 0 or more; each
-            doubling of its GPUs adds as many. On Slurm at least `deadlines.lead_s` counts.
+            doubling of its GPUs adds as many. On Slurm at least ``deadlines.lead_s`` counts.
         milp: Where the greedy rule finds no room, ask an integer program.
         node_limit: Branches that it may look at, 1 or more.
     """
@@ -130,8 +130,9 @@ class Chronus(PolicyDefaults):
             pressing=found.now & waits,
         )
 
-    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
-        """The end of the lease under way, while jobs wait; see `Policy`."""
-        waits = (snap.jobs.state < COMPLETING) & ~running
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """The end of the lease under way, while jobs wait for others; see `Policy`."""
+        planned = order.start_s is not None and bool(np.isfinite(order.start_s).any())
+        waits = (snap.jobs.state < COMPLETING) & ~running & (bool(running.any()) or planned)
         next_lease = slot_at(snap.now_s, self.lease_length_s) + 1
         return next_lease * self.lease_length_s if waits.any() else math.inf
