@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -110,9 +110,8 @@ def snapshot(
 
 def written(snap: Snapshot, policy: Policy, settings: Settings) -> Snapshot:
     """*snap* with every SiteFactor as *policy* wants it: nothing is left to write."""
-    quiet = dataclasses.replace(settings, preemption=Preemption(max_preemptions=0))
     wanted, rows = snap.memory.site_factor.copy(), snap.jobs.row_of()
-    for action in decide(snap, policy, quiet).actions:
+    for action in decide(snap, policy, settings).actions:
         if isinstance(action, SetSiteFactor):
             wanted[rows[action.job_id]] = action.value
     return dataclasses.replace(snap, memory=dataclasses.replace(snap.memory, site_factor=wanted))
