@@ -22,7 +22,9 @@ from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.config import load
 from slurm_dl.config.derived_files import client_config_of
 from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.model.booking import Entry
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.promise import Promise, promises_in
 from slurm_dl.sandbox import Sandbox
 
 ROOT = Path(__file__).parent.parent
@@ -183,6 +185,17 @@ class Schedd:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         entries = [json.loads(line) for line in lines]
         return [e for e in entries if all(e.get(k) == v for k, v in wanted.items())]
+
+    def book(self) -> list[Entry]:
+        """The entries that policies have in the ledger on disk."""
+        with sqlite3.connect(f"file:{self.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
+            rows = db.execute("SELECT kind, key, body FROM book").fetchall()
+        db.close()
+        return [Entry(kind=kind, key=key, body=body) for kind, key, body in rows]
+
+    def promises(self) -> dict[str, Promise]:
+        """The answers to the deadlines of live jobs, by job."""
+        return {str(job): promise for job, promise in promises_in(self.book()).items()}
 
     def attained_gpu_s(self, job: str) -> float:
         """What the ledger on disk says the job has had."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 from schedd import Schedd, schedd_in
 
-from slurm_dl.model.booking import Entry
-from slurm_dl.model.promise import Promise, promises_in
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
@@ -33,15 +30,6 @@ def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
         yield daemon
 
 
-def promises(place: Schedd) -> dict[str, Promise]:
-    """The promises of live jobs in the ledger on disk, by job."""
-    with sqlite3.connect(f"file:{place.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
-        rows = db.execute("SELECT kind, key, body FROM book").fetchall()
-    db.close()
-    entries = [Entry(kind=kind, key=key, body=body) for kind, key, body in rows]
-    return {str(job): promise for job, promise in promises_in(entries).items()}
-
-
 @pytest.mark.full("waits for leases and a deadline, four minutes")
 def test_leases_hand_gpus_over_and_back(place: Schedd) -> None:
     """Jobs that may be preempted hold all GPUs; one with a deadline has some leases of them."""
@@ -50,8 +38,8 @@ def test_leases_hand_gpus_over_and_back(place: Schedd) -> None:
         place.until_state(toy, "RUNNING")
     options = ["--by", "+240", "--time=1", "--no-preempt", "--signal=USR1@10"]
     due = place.submit(8, "sleep", "40", options=options)
-    place.until("an answer", lambda: due in promises(place))
-    promise = promises(place)[due]
+    place.until("an answer", lambda: due in place.promises())
+    promise = place.promises()[due]
     assert promise.says == "yes"
     assert all(
         at_s % LEASE_S == 0 for begin_s, end_s, _ in promise.plan for at_s in (begin_s, end_s)

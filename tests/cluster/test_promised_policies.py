@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +12,7 @@ from conftest import MakeSandbox
 from resized import SETTINGS, held
 from schedd import Schedd, schedd_in
 
-from slurm_dl.model.booking import Entry
-from slurm_dl.model.promise import Promise, promises_in
+from slurm_dl.model.promise import Promise
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
 
@@ -28,19 +26,10 @@ SCALES = 'sleep "$(({} / SLURM_GPUS_ON_NODE))"'
 """A job of so many seconds on one GPU."""
 
 
-def answers(place: Schedd) -> dict[str, Promise]:
-    """The answers to the deadlines of live jobs in the ledger on disk, by job."""
-    with sqlite3.connect(f"file:{place.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
-        rows = db.execute("SELECT kind, key, body FROM book").fetchall()
-    db.close()
-    entries = [Entry(kind=kind, key=key, body=body) for kind, key, body in rows]
-    return {str(job): promise for job, promise in promises_in(entries).items()}
-
-
 def answer(place: Schedd, job: str) -> Promise:
     """The answer to the deadline of *job*, as soon as there is one."""
-    place.until("an answer", lambda: job in answers(place))
-    return answers(place)[job]
+    place.until("an answer", lambda: job in place.promises())
+    return place.promises()[job]
 
 
 def at(due_s: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,8 +13,7 @@ import pytest
 from conftest import MakeSandbox
 from schedd import Schedd, schedd_in
 
-from slurm_dl.model.booking import Entry
-from slurm_dl.model.promise import Promise, promises_in, totals_in
+from slurm_dl.model.promise import Promise, totals_in
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.sandbox.spec import PartitionSpec
 
@@ -38,23 +36,10 @@ def configure(place: Schedd, others: str, **sections: dict[str, Any]) -> None:
     place.configure(**{"policy": edf, **shares, **sections})
 
 
-def book(place: Schedd) -> list[Entry]:
-    """The entries in the ledger on disk."""
-    with sqlite3.connect(f"file:{place.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
-        rows = db.execute("SELECT kind, key, body FROM book").fetchall()
-    db.close()
-    return [Entry(kind=kind, key=key, body=body) for kind, key, body in rows]
-
-
-def promises(place: Schedd) -> dict[str, Promise]:
-    """The promises of live jobs, by job."""
-    return {str(job): promise for job, promise in promises_in(book(place)).items()}
-
-
 def answer(place: Schedd, job: str) -> Promise:
     """The verdict on the deadline of *job*."""
-    place.until("an answer", lambda: job in promises(place))
-    return promises(place)[job]
+    place.until("an answer", lambda: job in place.promises())
+    return place.promises()[job]
 
 
 def asks(place: Schedd, gpus: int, ahead_s: float, *options: str, minutes: int = 1) -> str:
@@ -120,7 +105,7 @@ def test_gpus_are_taken_back_for_a_promise_at_its_window(place: Schedd, policy: 
     place.until_state(due, "COMPLETED", within_s=LIMIT_S)
     assert epoch_s(place, due, "EndTime") <= promise.due_s
     assert 4 <= restarts(place, *toys) <= 5
-    place.until("it to be struck out", lambda: due not in promises(place))
+    place.until("it to be struck out", lambda: due not in place.promises())
 
 
 @pytest.mark.full("waits until all have run")
@@ -218,14 +203,14 @@ def test_windows_outlive_the_daemon(place: Schedd) -> None:
         place.start()
         time.sleep(wait_s)
         place.kill()
-        now = promises(place)
+        now = place.promises()
         assert now.keys() <= set(jobs)
         assert {job: now[job] for job in told} == told
         told = now
     place.start()
     looks = place.cycles() + 3
     place.until("more looks", lambda: place.cycles() >= looks)
-    last = promises(place)
+    last = place.promises()
     assert last.keys() == set(jobs)
     assert {promise.says for promise in last.values()} == {"yes"}
     assert {job: last[job] for job in told} == told
@@ -280,12 +265,12 @@ def test_a_dead_node_breaks_only_what_has_no_room_without_it(place: Schedd) -> N
     assert answer(place, wide).says == "yes"
 
     fail(place, name)
-    place.until("it to be broken", lambda: promises(place)[wide].broken == "node")
-    assert promises(place)[narrow] == before
-    place.until("the loss to be counted", lambda: totals_in(book(place)).broken == {"node": 1})
+    place.until("it to be broken", lambda: place.promises()[wide].broken == "node")
+    assert place.promises()[narrow] == before
+    place.until("the loss to be counted", lambda: totals_in(place.book()).broken == {"node": 1})
     place.box.start_daemon(f"slurmd-{name}")
-    place.until("it to hold again", lambda: not promises(place)[wide].broken)
-    promise = promises(place)[wide]
+    place.until("it to hold again", lambda: not place.promises()[wide].broken)
+    promise = place.promises()[wide]
     place.until_state(wide, "COMPLETED", within_s=160)
     assert epoch_s(place, wide, "EndTime") <= promise.due_s
 
@@ -295,7 +280,7 @@ Story = dict[str, list[Promise]]
 
 def watch(place: Schedd, told: Story) -> None:
     """Add to *told* what has changed in the promises."""
-    for job, promise in promises(place).items():
+    for job, promise in place.promises().items():
         if not told.setdefault(job, []) or told[job][-1] != promise:
             told[job].append(promise)
 
@@ -330,7 +315,7 @@ def test_promises_are_kept_or_their_break_is_told(place: Schedd) -> None:
         while events and time.time() > begun_s + events[0][0]:
             events.pop(0)[1]()
         watch(place, told)
-        return not events and told.keys() == set(jobs) and not promises(place)
+        return not events and told.keys() == set(jobs) and not place.promises()
 
     place.until("all to be over", over, within_s=360)
     broken = dict[str, str]()
