@@ -152,7 +152,7 @@ def promises_in(booked: Iterable[Entry]) -> dict[JobId, Promise]:
 
 def note_answers(answers: dict[JobId, Promise], news: Iterable[Entry]) -> None:
     """Add the promises in *news* to jobs without an answer: later ones do not count."""
-    for job_id, promise in promises_in(e for e in news if e.kind == KIND).items():
+    for job_id, promise in promises_in(news).items():
         answers.setdefault(job_id, promise)
 
 

@@ -19,15 +19,13 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.model.booking import of_kind
 from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
 from slurm_dl.model.parameter_bounds import Count, NotNegative, Positive
-from slurm_dl.model.promise import KIND
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.lease_plans import LeaseRules, leased
 from slurm_dl.policies.arithmetic.slots import slot_at
 from slurm_dl.policies.base import About, Order, PolicyDefaults, in_tiers
-from slurm_dl.policies.promising import ideal_terms
+from slurm_dl.policies.promising import asks, ideal_terms, ranked_rows
 from slurm_dl.policies.shortest import Srsf
 
 _ROUNDING_S: Final = 1e-3  # Sums of run times are off by less
@@ -102,17 +100,16 @@ class Chronus(PolicyDefaults):
         jobs, key = snap.jobs, Srsf().key(snap)
         tier = np.full(len(jobs), _OTHERS, dtype=np.int16)
         order = in_tiers(tier, key, self.tiers)
-        if snap.due_s is None and not of_kind(snap.booked, KIND):
+        if not asks(snap):
             return order
         terms = snap.terms or ideal_terms(snap)
-        ranked = np.lexsort((jobs.job_id, snap.memory.queued_s, key)).astype(np.int64)
         rules = LeaseRules(
             lease_s=self.lease_length_s,
             margin=self.margin,
             restart_s=self.restart_s,
             node_limit=self.node_limit if self.milp else 0,
         )
-        found = leased(snap, terms, ranked[snap.managed_jobs[ranked]], rules)
+        found = leased(snap, terms, ranked_rows(snap, order), rules)
         promised = np.isfinite(found.due_s)
         ahead = promised & ~found.now
         tier[found.now], key[found.now] = _NOW, found.due_s[found.now]

@@ -23,7 +23,7 @@ from slurm_dl.model.promise import PromiseTerms
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.promises import Promised, promised
 from slurm_dl.policies.base import About, Order
-from slurm_dl.policies.promising import Promising
+from slurm_dl.policies.promising import IDLES, STARVES, Promising
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +45,8 @@ class Edf(Promising):
         ),
         needs=("due_s", "left_s"),
         fallback="a job without a time limit or an estimate is promised nothing",
-        starves=(
-            "as others; and a job that may not be preempted and asks for more GPUs than promises "
-            "leave, while deadlines come"
-        ),
-        idles=(
-            "its GPUs are promised to others before it would give them back, or it would take the "
-            "window of another promise"
-        ),
+        starves=STARVES,
+        idles=IDLES,
         trusts=("its deadline",),
     )
     interpretation = (

@@ -24,7 +24,7 @@ from slurm_dl.policies.arithmetic.promises import Promised, promised
 from slurm_dl.policies.arithmetic.slots import slot_at
 from slurm_dl.policies.base import About, Order
 from slurm_dl.policies.elastic.sizing_policy import SPEEDS_TOLD
-from slurm_dl.policies.promising import Promising
+from slurm_dl.policies.promising import IDLES, STARVES, Promising
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +52,8 @@ class ElasticFlow(Promising):
             "a job without sizes has the one it asks for; one without a time limit or an estimate "
             "is promised nothing"
         ),
-        starves=(
-            "as others; and a job that may not be preempted and asks for more GPUs than promises "
-            "leave, while deadlines come"
-        ),
-        idles=(
-            "its GPUs are promised to others before it would give them back, or it would take the "
-            "window of another promise"
-        ),
+        starves=STARVES,
+        idles=IDLES,
         trusts=("its deadline", *SPEEDS_TOLD),
     )
     interpretation = (
@@ -84,9 +78,6 @@ class ElasticFlow(Promising):
     def _whole_slot_s(self) -> int:
         """Promises are kept in whole seconds."""
         return math.ceil(self.slot_s)
-
-    def _asks(self, snap: Snapshot) -> bool:
-        return snap.sizes is not None or Promising._asks(self, snap)  # noqa: SLF001
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """When a plan next has other GPUs, or as for all policies that promise; see `Policy`."""

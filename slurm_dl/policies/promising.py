@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,30 @@ def ideal_terms(snap: Snapshot) -> PromiseTerms:
         holds_s=np.zeros(len(jobs)),
     )
 
+
+def asks(snap: Snapshot) -> bool:
+    """True if a job has a deadline or a promise."""
+    return snap.due_s is not None or bool(of_kind(snap.booked, KIND))
+
+
+def ranked_rows(snap: Snapshot, order: Order) -> I64:
+    """``(k,)`` rows of the managed jobs in an order, best first."""
+    tie = order.key if order.tie is None else order.tie
+    keys = (snap.jobs.job_id, snap.memory.queued_s, tie, order.key, order.tier)
+    ranked = np.lexsort(keys).astype(np.int64)
+    managed: I64 = ranked[snap.managed_jobs[ranked]]
+    return managed
+
+
+STARVES: Final = (
+    "as others; and a job that may not be preempted and asks for more GPUs than promises leave, "
+    "while deadlines come"
+)
+IDLES: Final = (
+    "its GPUs are promised to others before it would give them back, or it would take the window "
+    "of another promise"
+)
+"""Of policies that promise windows; see `About`."""
 
 _Others = Annotated[
     str, Bound(f"one of {', '.join(sorted(PLAIN))}", PLAIN.__contains__, " (got {value!r})")
@@ -86,13 +110,9 @@ class Promising(PolicyDefaults):
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
         base, order = self._behind(snap)
-        if not self._asks(snap):
+        if not (asks(snap) or ("sizes" in self.about.needs and snap.sizes is not None)):
             return order
-        tie = order.key if order.tie is None else order.tie
-        keys = (snap.jobs.job_id, snap.memory.queued_s, tie, order.key, order.tier)
-        ranked = np.lexsort(keys).astype(np.int64)
-        ranked = ranked[snap.managed_jobs[ranked]]
-        found = self.keep(snap, snap.terms or ideal_terms(snap), ranked)
+        found = self.keep(snap, snap.terms or ideal_terms(snap), ranked_rows(snap, order))
         tier, key = order.tier, order.key
         tier[found.running], tier[found.pressing] = 0, 1
         ours = found.running | found.pressing
@@ -119,10 +139,6 @@ class Promising(PolicyDefaults):
             waits = (order.start_s > snap.now_s) & ~running
             change_s = min(change_s, float(order.start_s[waits].min(initial=np.inf)))
         return change_s
-
-    def _asks(self, snap: Snapshot) -> bool:
-        """True if a job has a deadline or a promise."""
-        return snap.due_s is not None or bool(of_kind(snap.booked, KIND))
 
     def _others(self) -> Policy:
         return PLAIN[self.others]()

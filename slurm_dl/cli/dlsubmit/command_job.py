@@ -229,6 +229,7 @@ def submit_script(
     slurm = Slurm(environ=dict(os.environ), timeout_s=SLURM_S)
     by = given.get("by", usual.own.get("by"))
     sizes = size_choice.sizes_of(given, by)
+    sweep = sweep_of(params["sweep"], slurm, line.script[1:], script.text)
     requests = [
         ScriptRequest(
             script=script,
@@ -241,7 +242,7 @@ def submit_script(
             site=site,
             dlrun=dlrun,
             cwd=str(Path.cwd()),
-            sweep=sweep_of(params["sweep"], slurm, line.script[1:], script.text),
+            sweep=sweep,
         )
         for size in sizes
     ]
@@ -315,6 +316,7 @@ def submit_command(
     at_site = read_client_config(environ)
     slurm = Slurm(environ=environ, timeout_s=SLURM_S)
     sizes = size_choice.sizes_of(options, typed.by)
+    sweep = sweep_of(options["sweep"], slurm, line.command)
     all_typed = [replace(typed, **size) for size in sizes]  # type: ignore[arg-type]
     requests = [
         check(
@@ -326,7 +328,7 @@ def submit_command(
             qos=at_site.qos or None,
             max_grace_s=at_site.max_grace_s,
             native=at_site.native,
-            sweep=sweep_of(options["sweep"], slurm, line.command),
+            sweep=sweep,
             environ=environ,
         )
         for one in all_typed
