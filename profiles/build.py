@@ -15,7 +15,7 @@ from typing import Any
 
 from architectures import ARCHITECTURES
 
-from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed, skew_of
+from slurm_dl.model.profile import Beside, Profile, Shape, ShapeRate, Speed, skew_of
 from slurm_dl.profiles.directory import path_of, write_profile
 
 HERE = Path(__file__).parent
@@ -129,7 +129,15 @@ def _profile(name: str, published: dict[str, dict[str, Any]]) -> Profile:
         tensors_mb=tensors,
         speeds=tuple(sorted(speeds, key=lambda s: (s.gpu_type, s.shape.gpus, s.shape.nodes))),
         shape_rates=tuple(sorted(rates, key=lambda r: (r.shape.gpus, r.shape.nodes))),
-        beside={other: rounded(rate) for other, rate in gavel["beside"].get(name, {}).items()},
+        beside=tuple(
+            Beside(
+                other=other,
+                rate=rounded(rate),
+                gpu_type=gavel["beside_on"],
+                origin="published",
+            )
+            for other, rate in gavel["beside"].get(name, {}).items()
+        ),
     )
 
 

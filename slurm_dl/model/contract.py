@@ -113,6 +113,9 @@ class Claim:
         bid: Credits that it offers, 0 or more; None if it offers none. No effect yet.
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
         asked: That of *sizes* which it was submitted with; None: the first of them.
+        gpu_busy: Share of the time in which its kernels ran while it was alone on a GPU, 0 to 1, as
+            dlrun reported it; None if it did not. It may only keep the job from a neighbour.
+        gpu_mem_mb: Most GPU memory that it had on one GPU, MB; likewise.
         in_place: Its command can be stopped and started again by dlrun in the same allocation, on
             fewer of its nodes.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
@@ -143,6 +146,8 @@ class Claim:
     asked: Shape | None = None
     batch: Batch = "fixed"  # Its global batch in another size
     steps: StepReport | None = None  # Steps that it last reported
+    gpu_busy: float | None = None
+    gpu_mem_mb: int | None = None
     in_place: bool = False
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False

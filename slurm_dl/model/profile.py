@@ -23,6 +23,9 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"  # A model's name as a job may give 
 Label = Annotated[int, Bound(ge=0, le=2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""
 
+SharingMode = Literal["slices", "mps"]
+"""Two jobs on one GPU: they take turns in slices of time, or run at once under NVIDIA's MPS."""
+
 _Name = Annotated[str, Spelled(NAME, "must be letters, digits and . _ + / -, 64 at most")]
 _Alias = Annotated[str, Spelled(r"[A-Za-z0-9][ -~]{0,63}", "must be 1 to 64 ASCII characters")]
 _GpuType = Annotated[str, Spelled(r"[A-Za-z0-9._+-]{0,64}", "must be letters, digits and . _ + -")]
@@ -74,19 +77,42 @@ class CheckpointCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one GPU of the job puts on its surroundings.
+    """What one GPU of the job puts on its surroundings, alone on it.
 
     Attributes:
+        gpu_type: GPUs that `gpu_util`, `memory_util` and `sm_active` were measured on; empty for
+            any.
+        memory_util: Share of the time in which its kernels read or write GPU memory, 0 to 1; None
+            if unknown.
+        sm_active: Share of the multiprocessors that have work, mean over time, 0 to 1; None if
+            unknown.
+        observations: Runs that those count for; 0 if they were not measured here.
         gpu_mem_kept_mb: Of that what stays between iterations (weights, optimiser state), MB; None
             if unknown.
         network_mb_s: Traffic with other nodes when it spans several, MB a second; None if unknown.
     """
 
+    gpu_type: _GpuType = ""
     gpu_util: _Share | None = None  # Share of the time its kernels run, 0 to 1; None if unknown
+    memory_util: _Share | None = None
+    sm_active: _Share | None = None
+    observations: _Count = 0
     gpu_mem_mb: _NotNegative | None = None  # Most GPU memory at any time, MB; None if unknown
     gpu_mem_kept_mb: _NotNegative | None = None
     network_mb_s: _NotNegative | None = None
     pcie_mb_s: _NotNegative | None = None  # Traffic over PCIe, MB a second; None if unknown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Speed of a model beside another one on the same GPU, relative to being alone there."""
+
+    other: _Name  # The other model
+    rate: Annotated[float, Bound(ge=0, le=2)]  # 0 if both do not fit
+    mode: SharingMode = "slices"
+    gpu_type: _GpuType = ""  # GPUs it was measured on; empty for any
+    observations: _Count = 0  # Runs it counts for; 0 if it was not measured here
+    origin: Origin = "declared"  # Where it is from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +133,9 @@ class Profile:
         parameters: Number of parameters; None if unknown.
         skew: Largest tensor / sum of all; None if unknown.
         batch: Least and most samples of one GPU in one step; None if unknown.
-        beside: Its speed beside another model on the same GPU relative to being alone, by that
-            model's name.
+        label: How much it slows down a neighbour in slices, on any GPU, as the admin says; None:
+            that is for measurements to say.
+        beside: Its speed beside other models on the same GPU.
         host: Speeds by CPUs and memory; empty if unknown.
         speeds: Speed in each shape that was measured or published.
         shape_rates: Relative speeds, for shapes of which `speeds` says nothing.
@@ -122,13 +149,11 @@ class Profile:
     source: Annotated[str, Bound(max_length=4000)] = ""  # Where the figures are from
     parameters: Annotated[int, Bound(ge=1, le=10**15)] | None = None
     skew: Annotated[float, Bound(gt=0, le=1)] | None = None
-    label: Label | None = None  # How much it slows down a neighbour; None: it is never packed
+    label: Label | None = None
     batch: tuple[_Batch, _Batch] | None = None
     load: Load = Load()  # What one GPU of it loads
     checkpoint: CheckpointCost = CheckpointCost()  # What saving costs
-    beside: Annotated[
-        Mapping[_Name, Annotated[float, Bound(ge=0, le=2)]], Bound(max_length=1000)
-    ] = field(default_factory=dict)
+    beside: Annotated[tuple[Beside, ...], Bound(max_length=4000)] = ()
     host: Annotated[tuple[HostRate, ...], Bound(max_length=1000)] = ()
     speeds: Annotated[tuple[Speed, ...], Bound(max_length=2000)] = ()
     shape_rates: Annotated[tuple[ShapeRate, ...], Bound(max_length=2000)] = ()
@@ -141,6 +166,24 @@ class Profile:
         """The speed in *shape*, the type's own before any type's; None if nobody measured it."""
         fitting = [s for s in self.speeds if s.shape == shape and s.gpu_type in ("", gpu_type)]
         return max(fitting, key=lambda s: s.gpu_type == gpu_type, default=None)
+
+    def speed_beside(
+        self, other: str, mode: SharingMode, gpu_type: str = "", *, least: int = 0
+    ) -> float | None:
+        """Relative speed beside *other*, the type's own before any type's; None if not measured.
+
+        Args:
+            least: Runs that it must count for.
+        """
+        fitting = [
+            b
+            for b in self.beside
+            if (b.other, b.mode) == (other, mode)
+            and b.gpu_type in ("", gpu_type)
+            and b.observations >= least
+        ]
+        best = max(fitting, key=lambda b: b.gpu_type == gpu_type, default=None)
+        return None if best is None else best.rate
 
     def rate(self, shape: Shape, gpu_type: str = "") -> float | None:
         """Speed in *shape* relative to the best known shape with as many GPUs of the type.

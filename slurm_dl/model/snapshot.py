@@ -28,6 +28,7 @@ from slurm_dl.model.json_marks import SharedMasks
 from slurm_dl.model.limits import PartitionLimits, Quotas
 from slurm_dl.model.nodes import Allocations, Nodes, OtherGres, SharedGpu
 from slurm_dl.model.promise import PromiseTerms
+from slurm_dl.model.pair_rates import PairRates
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.steer import Steer
 from slurm_dl.model.value_curve import ValueCurve
@@ -250,6 +251,8 @@ class Snapshot:
         booked: What policies had written down, sorted by kind and key; see `booking`.
         terms: What a policy must know before it promises anything; `decide` sets it. None: the
             terms of an ideal cluster.
+        pair_rates: Speeds of two jobs on the same GPUs, row by row of the jobs; None: nobody
+            measured any.
         setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
             hold, start and restore. None: nobody measured it.
         fixed: ``(n,)`` int8, a `Fixed`: what each running job cannot give up now; `decide` sets it
@@ -283,6 +286,7 @@ class Snapshot:
     on_type: I16 | None = field(default=None, metadata={NEW_JOB: -1})
     credit_s: F64 | None = field(default=None, metadata={NEW_JOB: 0.0})
     sizes: Sizes | None = None  # The sizes of elastic jobs; None: no job is elastic
+    pair_rates: PairRates | None = None
     past: Past = NO_PAST  # Jobs that are over, the last of them
     booked: tuple[Entry, ...] = ()
     terms: PromiseTerms | None = None

@@ -57,10 +57,14 @@ def profile_of(document: Document, name: str) -> Profile:
     if not mistakes:
         try:
             # Of Python's own values a strict dataclass would have to be one already.
-            (profile,) = _FILE.validate_json(json.dumps([document.value]))
+            (profile,) = _FILE.validate_json(json.dumps([_present_form(document.value)]))
         except ValidationError as err:
             found = err.errors(include_url=False)
-            mistakes = [_mistake(one["loc"][1:], sentence(one), document, name) for one in found]
+            places = [_place_of(one["loc"][1:], document.value) for one in found]
+            mistakes = [
+                _mistake(at, sentence(one), document, name)
+                for at, one in zip(places, found, strict=True)
+            ]
         else:
             mistakes = [_mistake(*one, document, name) for one in _contradictions(profile)]
         if not mistakes:
@@ -81,6 +85,25 @@ def plain(profile: Profile) -> dict[str, object]:
     return known
 
 
+def _present_form(value: dict[str, object]) -> dict[str, object]:
+    """*value*, of the form that had in ``beside`` speeds by model, in the present form.
+
+    Those speeds are of slices of time, on any GPU.
+    """
+    speeds = value.get("beside")
+    if not isinstance(speeds, dict):
+        return value
+    return {**value, "beside": [{"other": name, "rate": rate} for name, rate in speeds.items()]}
+
+
+def _place_of(loc: Loc, value: dict[str, object]) -> Loc:
+    """Place in the file *value* of what is at *loc* in its present form."""
+    speeds = value.get("beside")
+    if loc[:1] != ("beside",) or len(loc) == 1 or not isinstance(speeds, dict):
+        return loc
+    return ("beside", [*speeds][int(loc[1])])
+
+
 def _contradictions(profile: Profile) -> Iterator[tuple[Loc, str]]:
     most, kept = profile.load.gpu_mem_mb, profile.load.gpu_mem_kept_mb
     if most is not None and kept is not None and kept > most:
@@ -93,6 +116,8 @@ def _contradictions(profile: Profile) -> Iterator[tuple[Loc, str]]:
             yield (), f"skew is {profile.skew:.4g}, but that of tensors_mb is {computed:.4g}"
     if len({(s.shape, s.gpu_type) for s in profile.speeds}) < len(profile.speeds):
         yield (), "speeds has one shape twice for the same gpu_type"
+    if len({(b.other, b.mode, b.gpu_type) for b in profile.beside}) < len(profile.beside):
+        yield (), "beside has one model twice for the same mode and gpu_type"
     if len({r.shape for r in profile.shape_rates}) < len(profile.shape_rates):
         yield (), "shape_rates has one shape twice"
 

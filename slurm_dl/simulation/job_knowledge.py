@@ -10,6 +10,7 @@ import numpy as np
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Origin
+from slurm_dl.model.pair_rates import PairRates
 from slurm_dl.model.policy_inputs import Inputs
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import Sizes
@@ -55,6 +56,7 @@ class TraceKnowledge:
         steps_per_s: ``(N,)`` steps a second at rate 1; rates are then steps a second, and work and
             *foreseen_s* are counted in steps. None: work is counted in seconds at rate 1.
         sizes: Of each job; None for one that is not elastic. None: no job is.
+        pair_rates: Speeds of two of them on the same GPUs; None: nobody shares.
         before: Jobs that were over before, for policies that learn; users and names are indices
             into the trace's users and models.
     """
@@ -65,6 +67,7 @@ class TraceKnowledge:
     foreseen_s: F64 | None = None
     steps_per_s: F64 | None = None
     sizes: tuple[JobSizes | None, ...] | None = None
+    pair_rates: PairRates | None = None
     texts: bool = False  # Whether jobs have their names, users and accounts
     before: Past = NO_PAST
 
@@ -105,6 +108,7 @@ class TraceKnowledge:
             "due_s": None if self.due_s is None else self.due_s[rows] + zero_s,
             "rates": None if self.rates is None else self.rates[rows],
             "sizes": self.sizes_of(rows),
+            "pair_rates": None if self.pair_rates is None else self.pair_rates.at(rows),
         }
 
     def curves_from(self, zero_s: float, first_id: int = 0) -> Mapping[JobId, ValueCurve]:

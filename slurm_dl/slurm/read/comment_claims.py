@@ -10,7 +10,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "due": 1790090000, "values": [[1790090000, 10], [1790150000, 5]],
                   "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
-                  "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64]}}
+                  "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64],
+                  "use": [37, 1156]}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -95,7 +96,7 @@ class ClaimReader:
         contract = self._contract(ours)
         word = ours.get("unhandled")
         *request, unhandled_run = word if isinstance(word, list) and word else [word]
-        elastic = _elastic(ours)
+        elastic, (busy, gpu_mem_mb) = _elastic(ours), _use(ours)
         return Claim(
             contract=contract,
             unreadable=contract is None and "sig" in ours,
@@ -122,6 +123,8 @@ class ClaimReader:
             asked=None if elastic is None else elastic[1],
             batch="fixed" if elastic is None else elastic[2],
             steps=_steps(ours),
+            gpu_busy=busy,
+            gpu_mem_mb=gpu_mem_mb,
             in_place=elastic is not None and ours.get("in_place") == 1,
             sizes_unreadable=elastic is None and "sizes" in ours,
         )
@@ -270,6 +273,15 @@ def _steps(ours: dict[object, object]) -> StepReport | None:
         return StepReport.of(ours.get("steps"))
     except ValueError:
         return None
+
+
+def _use(ours: dict[object, object]) -> tuple[float | None, int | None]:
+    """Busy share and memory, MB; None if any of it is unclear."""
+    use = ours.get("use")
+    busy, mem_mb = use if isinstance(use, list) and len(use) == 2 else (None, None)  # noqa: PLR2004 - a pair
+    if not _is_number(busy) or type(mem_mb) is not int or not 0 <= mem_mb <= _HUGE:
+        return None, None
+    return min(max(busy / 100, 0.0), 1.0), mem_mb
 
 
 def _until(ours: dict[object, object]) -> float | None:

@@ -1,0 +1,40 @@
+"""Speeds of two jobs on the same GPUs, relative to each of them alone there."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I32, I64, Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PairRates:
+    """Speeds of pairs by the kinds of their jobs.
+
+    Attributes:
+        kind: ``(n,)`` int32 kind of each job; -1: it never shares.
+        rate: ``(c, c, t)`` ``rate[a, b, j]``: speed of a job of kind a beside one of kind b on GPUs
+            of type j, relative to its speed alone there; 0 where the two do not fit.
+    """
+
+    kind: I32
+    rate: F64
+
+    def at(self, rows: I64) -> PairRates:
+        """Those of the jobs at *rows*."""
+        return dataclasses.replace(self, kind=self.kind[rows])
+
+    def beside(self, one: I64, other: I64) -> F64:
+        """``(k, t)`` relative speed of the jobs at rows *one* beside those at rows *other*."""
+        a, b = self.kind[one], self.kind[other]
+        both: Bool = (a >= 0) & (b >= 0)
+        return np.where(both[..., None], self.rate[a, b], 0.0)
+
+    def sums(self) -> F64:
+        """``(c, c, t)`` sum of both relative speeds; 0 where the two do not fit."""
+        other = self.rate.transpose(1, 0, 2)
+        total: F64 = np.where((self.rate > 0) & (other > 0), self.rate + other, 0.0)
+        return total
