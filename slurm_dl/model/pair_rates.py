@@ -1,4 +1,4 @@
-"""Speeds of two jobs on the same GPUs, relative to each of them alone there."""
+"""Two jobs on the same GPUs: their speeds, and a policy's rule on who may share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I32, I64, Bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairRule:
+    """A policy's own conditions on a pair, beyond those of the site.
+
+    Attributes:
+        by_labels: The labels of both models must add up to 2 at most; the sum of speeds does not
+            count.
+        most_ratio: Most that the expected GPU-seconds of the guest may be of those that the host
+            has left; None: no such bound.
+        first_host: Of several hosts the one that started first is taken, not the best sum.
+    """
+
+    by_labels: bool = False
+    most_ratio: float | None = None
+    first_host: bool = False
+
+
+NO_RULE = PairRule()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

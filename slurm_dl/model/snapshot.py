@@ -27,8 +27,8 @@ from slurm_dl.model.jobs import F64, I8, I16, I64, Bool, Jobs, Origin, Remembere
 from slurm_dl.model.json_marks import SharedMasks
 from slurm_dl.model.limits import PartitionLimits, Quotas
 from slurm_dl.model.nodes import Allocations, Nodes, OtherGres, SharedGpu
-from slurm_dl.model.promise import PromiseTerms
 from slurm_dl.model.pair_rates import PairRates
+from slurm_dl.model.promise import PromiseTerms
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.steer import Steer
 from slurm_dl.model.value_curve import ValueCurve

@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, Bool
+from slurm_dl.model.pair_rates import PairRule
 from slurm_dl.model.parameter_bounds import Bounded
 from slurm_dl.model.snapshot import Snapshot
 
@@ -102,6 +103,7 @@ class Order:
         shielded: ``(n,)`` bool, running jobs that are not to be preempted. None: no job.
         pressing: ``(n,)`` bool, waiting jobs for which others may be preempted whoever may be a
             beneficiary, before overdue jobs. None: no job.
+        pairs: Its own conditions on jobs that share GPUs; None: those of the site alone.
     """
 
     tier: I16
@@ -118,6 +120,7 @@ class Order:
     book: tuple[Entry, ...] = ()
     shielded: Bool | None = None
     pressing: Bool | None = None
+    pairs: PairRule | None = None
 
 
 def in_tiers(tier: I16, key: F64, tiers: int, tie: F64 | None = None) -> Order:
