@@ -302,6 +302,7 @@ def manifest_of(experiment: Experiment, cells: Sequence[Cell], command: str) -> 
         "elastic": foresight.elastic,
         "expand": foresight.expand,
         "steadiness": foresight.steadiness,
+        "pairs": None if foresight.pairs is None else dataclasses.asdict(foresight.pairs),
         "node_failures": experiment.failures,
     }
 

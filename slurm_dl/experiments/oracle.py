@@ -20,6 +20,7 @@ import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
 from slurm_dl.experiments.option_words import numbers, pairs
+from slurm_dl.experiments.pair_table import PairTable, parse_pairs
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
@@ -56,6 +57,7 @@ class Oracle:
     elastic: float = 0.0  # Share of the jobs that can change size, 0 to 1; see `oracle`
     expand: bool = False  # See `sized_target.Resizing`
     steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
+    pairs: PairTable | None = None  # Speeds of jobs that share their GPUs; None: none shares
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
 
     def of(
@@ -92,6 +94,7 @@ class Oracle:
             foreseen_s=foreseen_s,
             steps_per_s=steps_per_s,
             sizes=sizes,
+            pair_rates=None if self.pairs is None else self.pairs.of(trace, seed),
         )
 
     def speeds(self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]) -> Speeds:
@@ -228,6 +231,7 @@ def parse_foresight(
     elastic: float = 0.0,
     expand: bool = False,
     steadiness: float | None = None,
+    pair_table: str | None = None,
 ) -> Oracle:
     """What is known beforehand, from the words of its options.
 
@@ -253,7 +257,7 @@ def parse_foresight(
     return Oracle(
         gpu_speed=speeds, error=error, due_share=share, due_after=after,
         rates=None if rates is None else str(rates), elastic=elastic, expand=expand,
-        steadiness=steadiness,
+        steadiness=steadiness, pairs=parse_pairs(pair_table),
     )  # fmt: skip
 
 

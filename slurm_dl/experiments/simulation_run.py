@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,13 +28,15 @@ from slurm_dl.simulation.ideal.gavel_rounds import GavelRounds
 from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes
 from slurm_dl.simulation.ideal.measured_jobs import OnMeasured
 from slurm_dl.simulation.ideal.placement_model import PlacementModel
+from slurm_dl.simulation.ideal.shared_gpus import SharedGpus
 from slurm_dl.simulation.ideal.simulator import IdealCluster, simulate
 from slurm_dl.simulation.ideal.start_costs import Costs
-from slurm_dl.simulation.job_knowledge import JobSizes
+from slurm_dl.simulation.job_knowledge import JobSizes, TraceKnowledge
 from slurm_dl.simulation.outcome import NodeJournal, Outcome
 from slurm_dl.simulation.slurm.job_columns import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
+from slurm_dl.text import shown
 
 SIZES_FROM_TRACE = "sizes: those of all jobs of the trace, which no real cluster knows beforehand"
 """Told where a preset gives them to the policy."""
@@ -169,22 +171,10 @@ def run(
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    foresight = cluster.ground.foresight
-    known = foresight.of(trace, cluster.rates, seed, cluster.steps_per_s, shape)
-    if known.sizes is not None and (
-        len(shape.gpu_types) > 1 or cluster.placement.scheme is not None
-    ):
-        msg = "--elastic: sizes are GPUs of one type; leave out --place and types of GPUs"
-        raise ConfigError(msg)
-    if cluster.measured and foresight.elastic:
-        msg = "--elastic: the jobs have the sizes that were measured: leave it out"
-        raise ConfigError(msg)
-    if cluster.resizing.expand and known.sizes is None and not cluster.measured:
-        msg = "--expand: no job can change size: give --elastic SHARE as well"
-        raise ConfigError(msg)
-    if known.sizes is not None:
-        note = _of_sizes(known.sizes, cluster.resizing, chosen.made)
-        chosen = dataclasses.replace(chosen, notes=(*chosen.notes, note))
+    known = cluster.ground.foresight.of(trace, cluster.rates, seed, cluster.steps_per_s, shape)
+    chosen = dataclasses.replace(
+        chosen, notes=(*chosen.notes, *_knowledge_notes(cluster, known, shape, chosen.made))
+    )
     journal = NodeJournal() if cluster.notes_nodes else None
     if isinstance(cluster.costs, SlurmCosts):
         if known.rates is not None:
@@ -214,11 +204,60 @@ def run(
         outcome = simulate(
             trace, shape, chosen.made, costs=cluster.costs, clockwork=cluster.clockwork,
             whereabouts=where, known=known, seed=seed, progress=progress,
-            kind=IdealCluster if cluster.steps_per_s is None else GavelRounds,
+            kind=_kind_of(cluster, known),
             resizing=cluster.resizing,
         )  # fmt: skip
     wall_s = time.perf_counter() - began_s
     return Result(chosen, cluster.name, cluster.place, outcome, seed, wall_s)
+
+
+def _knowledge_notes(
+    cluster: Cluster, known: TraceKnowledge, shape: ClusterShape, policy: Policy | None
+) -> Iterator[str]:
+    """For people, which jobs can change size, and which may share.
+
+    Raises:
+        ConfigError: They cannot on such a cluster.
+    """
+    foresight = cluster.ground.foresight
+    if known.sizes is not None and (
+        len(shape.gpu_types) > 1 or cluster.placement.scheme is not None
+    ):
+        msg = "--elastic: sizes are GPUs of one type; leave out --place and types of GPUs"
+        raise ConfigError(msg)
+    if cluster.measured and foresight.elastic:
+        msg = "--elastic: the jobs have the sizes that were measured: leave it out"
+        raise ConfigError(msg)
+    if cluster.resizing.expand and known.sizes is None and not cluster.measured:
+        msg = "--expand: no job can change size: give --elastic SHARE as well"
+        raise ConfigError(msg)
+    if known.sizes is not None:
+        yield _of_sizes(known.sizes, cluster.resizing, policy)
+    if known.pair_rates is not None:
+        yield _of_pairs(cluster, known, shape)
+
+
+def _kind_of(cluster: Cluster, known: TraceKnowledge) -> type[IdealCluster]:
+    if cluster.steps_per_s is not None:
+        return GavelRounds
+    return IdealCluster if known.pair_rates is None else SharedGpus
+
+
+def _of_pairs(cluster: Cluster, known: TraceKnowledge, shape: ClusterShape) -> str:
+    counted = cluster.placement.scheme is None and not cluster.measured
+    is_slurm = isinstance(cluster.costs, SlurmCosts)
+    if is_slurm or not counted or len(shape.gpu_types) > 1 or known.sizes is not None:
+        msg = (
+            "--pairs: GPUs are counted, of one type, and jobs keep their size; leave out --place, "
+            "--elastic, types of GPUs, and --costs slurm"
+        )
+        raise ConfigError(msg)
+    table, rates = cluster.ground.foresight.pairs, known.pair_rates
+    assert table is not None  # noqa: S101 - the rates are of it
+    assert rates is not None  # noqa: S101 - the caller has looked
+    numbers = np.bincount(rates.kind, minlength=len(table.kinds)).tolist()
+    jobs = ", ".join(f"{n} {shown(name)}" for name, n in zip(table.kinds, numbers, strict=True))
+    return f"two jobs may share their GPUs: {jobs}"
 
 
 def _of_sizes(sizes: Sequence[JobSizes | None], resizing: Resizing, policy: Policy | None) -> str:

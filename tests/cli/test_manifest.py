@@ -53,6 +53,7 @@ INPUTS = {
     "elastic": ("--elastic", "0.4"),
     "expand": ("--elastic", "0.4", "--expand"),
     "steadiness": ("--steadiness", "2"),
+    "pairs": ("--pairs", "mps"),
     "loads": ("--loads", "1,2"),
     "resamples": ("--resamples", "2"),
     "seeds": ("--seeds", "2"),

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.cli.dlsim.asked import parse_thresholds
-from slurm_dl.cli.dlsim.simulation_options import FIGURES
+from slurm_dl.cli.dlsim.history_options import FIGURES
 from slurm_dl.cli.dlsim.whatif import as_json, asked
 from slurm_dl.experiments import grid
 from slurm_dl.experiments.grid import Experiment, Workload

@@ -98,6 +98,7 @@ class PlacementOptions(TypedDict):
     elastic: NotRequired[float]
     expand: NotRequired[bool]
     steadiness: NotRequired[float | None]
+    pairs: NotRequired[str | None]
 
 
 def placement_of(
@@ -114,7 +115,7 @@ def placement_of(
     foresight = parse_foresight(
         given.get("gpu_speed"), given.get("estimate_error", 0.0), given.get("due"),
         given.get("rates"), elastic=given.get("elastic", 0.0), expand=given.get("expand", False),
-        steadiness=given.get("steadiness"),
+        steadiness=given.get("steadiness"), pair_table=given.get("pairs"),
     )  # fmt: skip
     profiles = given["profiles"]
     return schemes, PlacementSetup(

@@ -47,6 +47,7 @@ _IN_FOLDER = (
     "trace", "format_name", "parameters", "places", "rules", "cluster", "costs", "policies",
     "profiles", "widths", "contention", "loads", "resamples", "seeds", "seed", "block_days",
     "tags", "gpu_speed", "estimate_error", "due", "rates", "elastic", "expand", "steadiness",
+    "pairs",
 )  # fmt: skip
 """Options whose values stand in the folder of an array."""
 

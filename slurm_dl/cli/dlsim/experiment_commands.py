@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from slurm_dl.cli.dlsim import history_options as history
 from slurm_dl.cli.dlsim import simulation_options as option
 from slurm_dl.cli.dlsim.simulation_options import lazy_command
 
@@ -167,7 +168,7 @@ def compare_command() -> None:
 @lazy_command(
     "whatif",
     "slurm_dl.cli.dlsim.whatif:whatif",
-    *option.HISTORY_OR_DEADLINE,
+    *history.HISTORY_OR_DEADLINE,
     *option.CLUSTER,
     option.policies_option(
         "What is compared; the first is what the others are held against.",
@@ -186,7 +187,7 @@ def compare_command() -> None:
         several=True,
     ),
     *option.place_options(several=True),
-    *option.DEADLINE,
+    *history.DEADLINE,
     option.PROCESSES,
     option.JSON,
 )
@@ -217,7 +218,7 @@ def whatif_command() -> None:
 @lazy_command(
     "tune",
     "slurm_dl.cli.dlsim.tune:tune",
-    *option.HISTORY,
+    *history.HISTORY,
     *option.CLUSTER,
     click.option(
         "--config",

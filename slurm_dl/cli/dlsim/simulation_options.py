@@ -6,7 +6,6 @@ It imports no NumPy: `lazy_command` imports a command's module when the command 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
 import math
@@ -17,18 +16,9 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from slurm_dl.cli.commandline import seconds_of
-from slurm_dl.text import safe, seconds_in
-
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 LONGEST_QUANTUM_S: Final = 30 * 86400.0  # As in the configuration
-
-FIGURES: Final = (
-    "mean-jct", "p50-jct", "p95-jct", "p99-jct", "mean-queue", "p95-queue", "lost", "mean-rho",
-    "unfair",
-)  # fmt: skip
-"""The words of ``--by``: the keys of `whatif_history.KINDS`."""
 
 
 def lazy_command(
@@ -55,7 +45,8 @@ def lazy_command(
     return make
 
 
-def _file(**more: bool) -> click.Path:
+def input_file(**more: bool) -> click.Path:
+    """The type of an option that names a file or folder."""
     return click.Path(path_type=Path, **more)
 
 
@@ -107,7 +98,7 @@ def format_options(text: str = "Format of the trace, if it cannot be told") -> t
         click.option(
             "--models",
             metavar="DIR",
-            type=_file(exists=True, file_okay=False),
+            type=input_file(exists=True, file_okay=False),
             is_eager=True,
             expose_value=False,
             callback=_keep,
@@ -123,12 +114,15 @@ def trace_options(*, required: bool = True) -> tuple[Option, ...]:
     Args:
         required: The jobs cannot come from elsewhere.
     """
-    return (click.argument("trace", type=_file(exists=True), required=required), *format_options())
+    return (
+        click.argument("trace", type=input_file(exists=True), required=required),
+        *format_options(),
+    )
 
 
 def plot_option(text: str) -> Option:
     """``--plot``; *text* is its help."""
-    return click.option("--plot", "plot_path", type=_file(dir_okay=False), help=text)
+    return click.option("--plot", "plot_path", type=input_file(dir_okay=False), help=text)
 
 
 def policies_option(text: str, *, default: str | None = None) -> Option:
@@ -156,11 +150,13 @@ PROCESSES: Final = click.option(
     metavar="PROCESSES",
     help="Simulations at a time; 1 if not given.",
 )
-JSON_FILE: Final = click.option("--json", "json_path", type=_file(), help="Write the figures here.")
+JSON_FILE: Final = click.option(
+    "--json", "json_path", type=input_file(), help="Write the figures here."
+)
 JSON: Final = click.option(
     "--json",
     "json_path",
-    type=_file(allow_dash=True),
+    type=input_file(allow_dash=True),
     help="Write the figures here; -: print them in place of the text.",
 )
 TAGS: Final = click.option(
@@ -252,7 +248,7 @@ def place_options(*, several: bool) -> tuple[Option, ...]:
             "--profiles",
             "profiles",
             metavar="DIR",
-            type=_file(exists=True, file_okay=False),
+            type=input_file(exists=True, file_okay=False),
             help="With --place: profiles of models, before those that come with slurm_dl.",
         ),
         click.option(
@@ -306,7 +302,7 @@ FORESIGHT: Final = (
     click.option(
         "--rates",
         metavar="FILE",
-        type=_file(exists=True, dir_okay=False),
+        type=input_file(exists=True, dir_okay=False),
         help="Speeds of models on GPU types, before those of profiles and --gpu-speed: YAML or "
         "JSON, MODEL: {TYPE: SPEED} or MODEL: {GPUS: {TYPE: SPEED}}.",
     ),
@@ -347,83 +343,22 @@ FORESIGHT: Final = (
         help="A running job gets more GPUs only if that saves it more than so many restarts; "
         "if not given, as the preset has it, or 10.",
     ),
+    click.option(
+        "--pairs",
+        metavar="slices|mps|FILE[:SHARES]",
+        help="Two jobs may share their GPUs, at the speeds of a file, KIND: {OTHER: SPEED}, or "
+        "those measured on an H200 of heavy, medium and light jobs in slices of time or under "
+        "MPS. A job is of the kind that its model names, else drawn: mps:40/30/30.",
+    ),
 )
 """Knowledge that policies have beforehand."""
 
 
-def _figure_or_deadline(_ctx: click.Context, _param: click.Parameter, value: str) -> str | float:
-    """``--by`` of whatif: a figure, or seconds."""
-    if value in FIGURES:
-        return value
-    if seconds := seconds_in(value):
-        return seconds
-    msg = f"{safe(value, 40)!r} is no figure ({', '.join(FIGURES)}) and no deadline such as 5h"
-    raise click.BadParameter(msg)
-
-
-_BY_HELP = (
-    "The figure that counts; less is better. lost: GPU-hours a day without progress. "
-    "unfair: the share of jobs with a finish-time fairness above 1.05."
-)
-_by = functools.partial(click.option, "--by", default=FIGURES[0], show_default=True)
-DEADLINE: Final = (
-    click.option("--curve", "curve_path", metavar="FILE", type=_file(exists=True, dir_okay=False),
-                 help="Values of one more job, lines of a time after its submission and a value: "
-                 "8h 10. Without --by TIME its deadline is the first."),
-    click.option("--gpus", type=click.IntRange(min=1), metavar="N",
-                 help="GPUs of that job; with --by TIME or --curve."),
-    click.option("--time", "time_s", metavar="TIME", callback=seconds_of,
-                 help="How long that job runs: 2h."),
-    click.option("--instants", type=click.IntRange(1, 10_000), metavar="N",
-                 help="How many times it is submitted, each time alone; 40 if not given."),
-    plot_option("Draw here when it is done (.png, .svg, .pdf)."),
-)  # fmt: skip
-"""One more job with a deadline; see `whatif_deadline`."""
-
-_HISTORY: Final = (
-    *trace_options(required=False),
-    click.option(
-        "--from-sacct",
-        "dump",
-        metavar="DUMP",
-        type=_file(exists=True, dir_okay=False),
-        help="In place of TRACE: a dump of accounting; 'dlsim history --sacct-command' tells "
-        "how to make it.",
-    ),
-    click.option(
-        "--warm-up",
-        type=click.IntRange(0, 1000),
-        metavar="DAYS",
-        help="Days at the beginning that are simulated and not counted, as the cluster begins "
-        "empty; a tenth, 1 to 7, if not given.",
-    ),
-    click.option(
-        "--cool-down",
-        type=click.IntRange(0, 1000),
-        metavar="DAYS",
-        help="The same at the end, where no new jobs come; a tenth, 1 to 7, if not given.",
-    ),
-    click.option(
-        "--block-days",
-        type=click.IntRange(1, 100),
-        default=1,
-        show_default=True,
-        help="So many days are resampled together: 7 where weeks are alike, or where a queue "
-        "lasts for days.",
-    ),
-)
-HISTORY: Final = (*_HISTORY, _by(type=click.Choice(FIGURES), help=_BY_HELP))
-"""The history, how its days are counted, and by what."""
-HISTORY_OR_DEADLINE: Final = (*_HISTORY, _by(
-    metavar="FIGURE|TIME", callback=_figure_or_deadline,
-    help=f"{_BY_HELP} FIGURE is one of {', '.join(FIGURES)}. TIME, such as 5h: the deadline of "
-    "one more job, see --gpus and --time.",
-))  # fmt: skip
-
-
 def dir_option(text: str) -> Option:
     """``--dir``; *text* is its help."""
-    return click.option("--dir", "directory", metavar="DIR", type=_file(file_okay=False), help=text)
+    return click.option(
+        "--dir", "directory", metavar="DIR", type=input_file(file_okay=False), help=text
+    )
 
 
 ON_SLURM: Final = (

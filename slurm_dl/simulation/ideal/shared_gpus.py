@@ -1,0 +1,214 @@
+"""An ideal cluster in which two jobs may share their GPUs.
+
+GPUs are counted. What the policy wants is so at once; a job that it leaves without GPUs may then
+join one that runs alone on as many GPUs. Both go on at their speeds beside each other until one of
+them ends, and the GPUs are the other's. Jobs join in the order of the policy, by its own conditions
+(`PairRule`) or, without any, where the speeds add up to 1.25 or more. Of a pair the policy is shown
+all GPUs at the job that it placed better, and none at the other: a policy that stops the first
+stops both. Each of the two has half of the GPUs in what it has attained.
+
+Source: Lucid, ASPLOS 2023, section 4.2 (binder); ours for policies that stop jobs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from slurm_dl.engine.intent import Intent
+from slurm_dl.engine.target import NOBODY
+from slurm_dl.model.jobs import F64, I64, PENDING
+from slurm_dl.model.pair_rates import NO_RULE, PairRates, PairRule
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.gpu_packing import FORM_FROM, MOST_LABELS
+from slurm_dl.placement.pair_speeds import label_of
+from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
+from slurm_dl.simulation.ideal.placement_model import AtSpeeds, PlacementChange, Rows, change_to
+from slurm_dl.simulation.ideal.simulator import IdealCluster
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
+
+ALONE = -1
+
+
+class Pairs(AtSpeeds):
+    """GPUs are counted; a job that was not placed stays beside the one it shares with.
+
+    Args:
+        n: Jobs of the trace.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.other: I64 = np.full(n, ALONE)  # By row of the trace, whom each shares with
+        self.intent: Intent | None = None  # Of the last decision
+        self.first: Rows = NOBODY  # Rows of the jobs that the policy is shown with all GPUs
+        self.second: Rows = NOBODY  # Rows of those that share with them
+
+    def settle(self, jobs: ActiveJobs, _snap: Snapshot, intent: Intent, /) -> PlacementChange:
+        """See `PlacementModel`."""
+        self.intent = intent
+        wanted = np.zeros(len(jobs), dtype=np.bool_)
+        wanted[intent.target] = True
+        wanted[self.second] = wanted[self.first]
+        return change_to(jobs, wanted.nonzero()[0], np.zeros(len(jobs), dtype=np.bool_))
+
+    def leave(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+        jobs.speed[rows] = 1.0
+
+    def part(self, ids: I64) -> None:
+        """The jobs *ids* share with nobody any more."""
+        shared = self.other[ids]
+        self.other[shared[shared != ALONE]] = ALONE
+        self.other[ids] = ALONE
+
+    def tell_apart(self, jobs: ActiveJobs) -> None:
+        """Find *first*, of each pair the job that the policy placed better, and *second*."""
+        one = (self.other[jobs.job_id] > jobs.job_id).nonzero()[0]
+        other = jobs.job_id.searchsorted(self.other[jobs.job_id[one]])
+        swap = jobs.place[other] < jobs.place[one]
+        self.first, self.second = np.where(swap, other, one), np.where(swap, one, other)
+
+
+class SharedGpus(IdealCluster):
+    """One simulation with pairs under way; see the module.
+
+    Args:
+        known: Its `pair_rates` are given, of one type of GPUs.
+        least_speed: Least sum of speeds, where the policy has no rule by labels.
+    """
+
+    def __init__(
+        self,
+        *,
+        known: TraceKnowledge,
+        least_speed: float = FORM_FROM,
+        **given: Any,  # noqa: ANN401 - all that an ideal cluster takes
+    ) -> None:
+        rates = known.pair_rates
+        assert rates is not None  # noqa: S101 - else there is nothing to share
+        self._pairs = Pairs(len(rates.kind))
+        super().__init__(known=known, **{**given, "whereabouts": self._pairs})
+        self._rates = rates
+        self._least = least_speed
+        self._labels = labels_of(rates)
+        self._formed = 0
+
+    @property
+    def formed(self) -> int:
+        """How many pairs were formed."""
+        return self._formed
+
+    def _complete(self) -> None:
+        jobs, other = self._jobs, self._pairs.other
+        ids = jobs.job_id[(other[jobs.job_id] != ALONE).nonzero()[0]]
+        super()._complete()
+        ended = ids[~np.isnan(self._end_s[ids])]
+        left = np.setdiff1d(other[ended], ended)
+        self._go_on(jobs.job_id.searchsorted(left), np.ones(len(left)))
+        self._pairs.part(ended)
+
+    def _decide(self) -> None:
+        jobs, gpus = self._jobs, self._trace.gpus
+        self._pairs.intent = None
+        self._pairs.tell_apart(jobs)
+        jobs.gpus[self._pairs.second] = 0.0
+        super()._decide()
+        jobs.gpus[:] = gpus[jobs.job_id]
+        if self._pairs.intent is not None:
+            self._join(self._pairs.intent)
+
+    def _stop(self, rows: Rows) -> None:
+        super()._stop(rows)
+        self._pairs.part(self._jobs.job_id[rows])
+
+    def _account(self) -> None:
+        super()._account()
+        jobs = self._jobs
+        had = (jobs.ran_s - jobs.ran_before_s) * self._held(np.arange(len(jobs)))
+        jobs.attained_gpu_s[:] = jobs.had_before_gpu_s + had
+
+    def _close_runs(self, rows: Rows) -> None:
+        self._jobs.gpus[rows] = self._held(rows)
+        super()._close_runs(rows)
+        self._jobs.gpus[rows] = self._trace.gpus[self._jobs.job_id[rows]]
+
+    def _book_losses(self, rows: Rows, lost_s: F64) -> None:
+        self._lost_gpu_s[self._jobs.job_id[rows]] += lost_s * self._held(rows)
+
+    def _held(self, rows: Rows) -> F64:
+        """``(len(rows),)`` GPUs of the jobs, of a pair half for each."""
+        ids = self._jobs.job_id[rows]
+        gpus: F64 = self._trace.gpus[ids] * np.where(self._pairs.other[ids] == ALONE, 1.0, 0.5)
+        return gpus
+
+    def _join(self, intent: Intent) -> None:
+        """Let waiting jobs join running ones, in the order of the policy."""
+        jobs = self._jobs
+        ranked, barred = intent.ranked, intent.order.barred
+        waits = jobs.state[ranked] == PENDING
+        if barred is not None:
+            waits &= ~barred[ranked]
+        alone = (jobs.running & (self._pairs.other[jobs.job_id] == ALONE)).nonzero()[0]
+        rule = intent.order.pairs or NO_RULE
+        hosts = alone[np.lexsort((jobs.job_id[alone], self._first_start_s[jobs.job_id[alone]]))]
+        for guest in ranked[waits].tolist():
+            fits = hosts[self._fit(rule, hosts, guest)]
+            if len(fits):
+                sums = self._sums(fits, guest)
+                host = int(fits[0 if rule.first_host else int(sums.argmax())])
+                self._pair(host, guest)
+                hosts = hosts[hosts != host]
+            elif not self._policy.skips:
+                break
+
+    def _fit(self, rule: PairRule, hosts: Rows, guest: int) -> Any:  # noqa: ANN401 - bool column
+        jobs, sums = self._jobs, self._sums(hosts, guest)
+        asked = self._trace.gpus[jobs.job_id]
+        fit = (sums > 0) & (asked[hosts] == asked[guest])
+        if rule.by_labels:
+            kind = self._rates.kind[jobs.job_id]
+            fit &= self._labels[kind[hosts]] + self._labels[kind[guest]] <= MOST_LABELS
+        else:
+            fit &= sums >= self._least
+        if rule.most_ratio is not None:
+            left_s = jobs.left_s
+            fit &= left_s[guest] <= rule.most_ratio * left_s[hosts]
+        return fit
+
+    def _sums(self, hosts: Rows, guest: int) -> F64:
+        ids = self._jobs.job_id
+        both = ids[hosts], np.full(len(hosts), ids[guest])
+        one, other = self._rates.beside(*both)[:, 0], self._rates.beside(*both[::-1])[:, 0]
+        sums: F64 = np.where((one > 0) & (other > 0), one + other, 0.0)
+        return sums
+
+    def _pair(self, host: int, guest: int) -> None:
+        jobs, rows = self._jobs, np.array([host, guest])
+        ids = jobs.job_id[rows]
+        speed = self._rates.beside(ids, ids[::-1])[:, 0]
+        self._go_on(rows[:1], speed[:1])
+        self._pairs.other[ids] = ids[::-1]
+        jobs.speed[guest] = speed[1]
+        self._start(rows[1:])
+        self._formed += 1
+
+    def _go_on(self, rows: Rows, speed: F64) -> None:
+        """Running jobs will share with others than so far, and go on at *speed*."""
+        jobs = self._jobs
+        lag_s = np.maximum(jobs.lag_s[rows] - (self._now_s - jobs.since_s[rows]), 0.0)
+        self._end_stretch(rows)
+        # What a job held so far is a run of its own: it held more, or less, than it will.
+        self._close_runs(rows)
+        ran_s = self._now_s - jobs.start_s[rows]
+        jobs.ran_before_s[rows] += ran_s
+        jobs.had_before_gpu_s[rows] += ran_s * self._held(rows)
+        jobs.start_s[rows] = self._now_s
+        jobs.speed[rows] = speed
+        self._begin_stretch(rows, lag_s)
+
+
+def labels_of(rates: PairRates) -> F64:
+    """``(c,)`` Lucid's label of each kind of job: by the mean speed of all kinds beside it."""
+    mean = rates.rate[:, :, 0].mean(axis=0) if rates.rate.size else np.zeros(0)
+    return np.array([label_of(speed) for speed in mean], dtype=np.float64)
