@@ -119,4 +119,7 @@ def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:
         pack=section.pack,
         gpu_mem_mb=dict(section.gpu_mem_mb),
         max_host_slowdown=section.max_host_slowdown if section.max_host_slowdown < 1 else None,
+        sharing_mode=section.sharing_mode,
+        least_pair_speed=section.least_pair_speed,
+        profile_slots=section.profile_slots,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -114,6 +114,33 @@ class PlacementSection(Section):
         description=(
             "Largest part of its speed that a job may lose to another job on the same GPU. Below "
             "1 only pairs with measured speeds are packed."
+        ),
+    )
+    sharing_mode: Literal["slices", "mps"] = Field(
+        default="slices",
+        description=(
+            "How two jobs on one GPU run there: they take turns in time slices (slices), or run "
+            "at once under NVIDIA MPS (mps). Speeds of pairs count in this mode. It changes "
+            "nothing on the nodes."
+        ),
+    )
+    least_pair_speed: Annotated[float, NumberUnit("sum of two relative speeds")] = Field(
+        default=1.25,
+        ge=1,
+        le=2,
+        description=(
+            "Two jobs are put on one GPU if their speeds there, each relative to its speed alone, "
+            "add up to this at least."
+        ),
+    )
+    profile_slots: Annotated[Whole, NumberUnit("GPUs")] = Field(
+        default=100_000,
+        ge=0,
+        le=100_000,
+        description=(
+            "Most GPUs that jobs with shares may hold whose model was not measured, while more "
+            "GPUs are waited for than are free. An array or a job on several nodes may pass it "
+            "if no other such job runs. The default is no limit."
         ),
     )
 

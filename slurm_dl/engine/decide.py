@@ -64,6 +64,7 @@ from slurm_dl.model.booking import changes
 from slurm_dl.model.handover import jobs_of
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, is_in
+from slurm_dl.model.pair_rates import NO_RULE
 from slurm_dl.model.plan import Book, Plan, Promote, Reshape, SetSiteFactor, TripBreaker
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
@@ -254,7 +255,8 @@ def place(snap: Snapshot, wish: Wish, target: Target, settings: Settings) -> Pla
     held = barred_rows(wish.soon, target.intent, ranked, busy, how.window if settings.hold else 0)
     ranked = ranked[~is_in(ranked, held)]
     placed = place_waiting(snap, ranked, busy, wish.guarantee.placement, target.types)
-    placed = with_shares(snap, ranked, busy, how, placed)
+    rule = target.intent.order.pairs or NO_RULE
+    placed = with_shares(snap, ranked, busy, how, placed, rule=rule)
     return with_held(snap, wish.policy, target.intent.order, held, placed)
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from slurm_dl.model.json_marks import OneOf
-from slurm_dl.model.profile import Profile
+from slurm_dl.model.profile import Profile, SharingMode
 from slurm_dl.model.promise import Estimate
 from slurm_dl.placement.candidate_nodes import Rule
+from slurm_dl.placement.gpu_packing import FORM_FROM
 from slurm_dl.placement.scheme import Scheme
 
 
@@ -185,6 +186,10 @@ class Placement:
         gpu_mem_mb: Memory of a GPU by its type, MB; nobody is packed on types that are not there.
         max_host_slowdown: Most that a job may lose of its speed, 0 to 1, to one that joins it; None
             is no bound.
+        sharing_mode: How two jobs on one GPU run there; speeds of pairs count in this mode.
+        least_pair_speed: Least sum of relative speeds from which two jobs are put together.
+        profile_slots: GPUs that jobs whose model was not measured may hold while more GPUs are
+            waited for than are free.
     """
 
     scheme: Scheme | None = None  # Chooses nodes; None: that is left to Slurm
@@ -199,6 +204,9 @@ class Placement:
     pack: bool = False
     gpu_mem_mb: Mapping[str, float] = field(default_factory=dict)
     max_host_slowdown: float | None = None
+    sharing_mode: SharingMode = "slices"
+    least_pair_speed: float = FORM_FROM
+    profile_slots: int = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

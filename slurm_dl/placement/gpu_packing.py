@@ -22,7 +22,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.pair_rates import NO_RULE, PairRule
 from slurm_dl.model.profile import Label, Load, Profile, SharingMode
-from slurm_dl.placement.pair_speeds import expected_sum
+from slurm_dl.placement.pair_speeds import TREES, expected_sum
 
 HALF: Final = 0.5  # Share of a device from which on no third job fits beside two
 MOST_LABELS: Final = 2  # Most that the labels of a pair may add up to (Lucid)
@@ -169,7 +169,9 @@ def _why_models(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> str:
         return f"{models[0]} and {models[1]} were tried together and lost"
     if not bounds.rule.by_labels:
         return ""
-    one, other = (bounds.labels.get(name) for name in models)
+    one, other = bounds.labels.get(models[0]), bounds.labels.get(models[1])
+    if one is None and host.own is not None:
+        one = TREES[bounds.mode].label(host.own)
     if one is None or other is None:
         return "one model has no label: it was never measured"
     if one + other > MOST_LABELS:

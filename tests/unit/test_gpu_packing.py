@@ -2,65 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.profile import Load, Profile
+from slurm_dl.model.pair_rates import PairRule
+from slurm_dl.model.profile import Beside, Load, Profile
 from slurm_dl.placement.gpu_packing import (
     GpuTenant,
     PairLimits,
-    label_of,
     memory_of_pair_mb,
     rank_of,
     speed_of_pair,
     why_apart,
 )
 
-A100 = PairLimits(gpu_mem_mb=40_000.0)
+A100 = PairLimits(gpu_type="a100", gpu_mem_mb=40_000.0)
+MPS = dataclasses.replace(A100, mode="mps")
+LABELS = dataclasses.replace(
+    A100, rule=PairRule(by_labels=True), labels={"a": 0, "b": 1, "c": 2, "d": None}
+)
+RATIO = dataclasses.replace(A100, rule=PairRule(most_ratio=2.0))
 
 
 def model(
-    name: str,
-    *,
-    peak: float | None = 10_000,
-    kept: float | None = None,
-    **more: Any,  # noqa: ANN401
+    name: str, *, peak: float | None = 10_000, kept: float | None = None, **more: Any
 ) -> Profile:
-    """A tiny model of 10 GB, if nothing else is said."""
-    values = {"label": 0, **more}
-    return Profile(name=name, load=Load(gpu_mem_mb=peak, gpu_mem_kept_mb=kept), **values)
+    """A light model of 10 GB, if nothing else is said; *beside*: rates in slices by model."""
+    beside = tuple(Beside(other=o, rate=r) for o, r in more.pop("beside", {}).items())
+    load = Load(gpu_mem_mb=peak, gpu_mem_kept_mb=kept, gpu_util=more.pop("busy", 0.1))
+    return Profile(name=name, load=load, beside=more.pop("pairs", beside), **more)
 
 
-def half(job_id: int, profile: Profile | None, share: float = 0.5) -> GpuTenant:
+def half(job_id: int, profile: Profile | None, share: float = 0.5, **more: Any) -> GpuTenant:
     """A job with half a GPU."""
-    return GpuTenant(job_id=JobId(job_id), share=share, profile=profile)
+    return GpuTenant(job_id=JobId(job_id), share=share, profile=profile, **more)
 
 
 def best_host(guest: GpuTenant, hosts: Iterable[tuple[GpuTenant, PairLimits]]) -> JobId | None:
     """The host of the least rank; None if none may be joined."""
     ranks = [rank_of(host, guest, limits) for host, limits in hosts]
     return min((JobId(rank[2]), rank)[::-1] for rank in ranks if rank)[1] if any(ranks) else None
-
-
-@pytest.mark.parametrize(
-    ("speed", "label"), [(1.0, 0), (0.95, 0), (0.949, 1), (0.85, 1), (0.84, 2)]
-)
-def test_labels_are_lucids(speed: float, label: int) -> None:
-    """Mean speeds of neighbours from 0.95 are a 0, from 0.85 a 1, below that a 2."""
-    assert label_of(speed) == label
-
-
-@pytest.mark.parametrize("speed", [-0.1, float("nan"), float("inf")])
-def test_a_label_needs_a_speed(speed: float) -> None:
-    """What is no relative speed has no label."""
-    with pytest.raises(ValueError, match="relative speed"):
-        label_of(speed)
 
 
 def test_memory_between_iterations_adds_up_and_inside_one_the_larger_counts() -> None:
@@ -74,45 +63,76 @@ def test_memory_between_iterations_adds_up_and_inside_one_the_larger_counts() ->
 
 
 _OTHER = model("other")
+_LONG = half(2, _OTHER, left_gpu_s=201.0)
+_SAYS = Load(gpu_util=0.1, gpu_mem_mb=10_000)
 APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
-    "unknown model": (half(1, None), half(2, _OTHER), A100, "not known"),
-    "unknown guest": (half(1, _OTHER), half(2, None), A100, "not known"),
+    "unknown host": (half(1, None), half(2, _OTHER), A100, "has not measured itself"),
+    "unknown guest": (half(1, _OTHER), half(2, None, own=_SAYS), A100, "not known"),
     "a quarter": (half(1, _OTHER), half(2, _OTHER, 0.25), A100, "third could join"),
     "three quarters": (half(1, _OTHER), half(2, _OTHER, 0.75), A100, "do not fit"),
-    "no label": (half(1, model("m", label=None)), half(2, _OTHER), A100, "no label"),
-    "labels 1 + 2": (
-        half(1, model("m", label=1)),
-        half(2, model("n", label=2)),
+    "two GPUs": (half(1, _OTHER, devices=2), half(2, _OTHER), A100, "parts of 2 GPUs"),
+    "no speed": (half(1, model("m", busy=None)), half(2, _OTHER), A100, "nothing says how fast"),
+    "its own word alone": (
+        half(1, _OTHER),
+        half(2, model("m", busy=None), own=_SAYS),
         A100,
-        "more than 2",
+        "nothing says how fast",
+    ),
+    "says that it is busier": (
+        half(1, _OTHER),
+        half(2, _OTHER, own=Load(gpu_util=1.0, gpu_mem_mb=1)),
+        dataclasses.replace(A100, least_speed=1.75),
+        "1.74 of the speed",
+    ),
+    "says that it takes more": (
+        half(1, _OTHER, own=Load(gpu_util=0.1, gpu_mem_mb=30_001)),
+        half(2, _OTHER),
+        A100,
+        "40001 MB",
+    ),
+    "no label": (half(1, model("d")), half(2, model("a")), LABELS, "no label"),
+    "labels 1 + 2": (half(1, model("b")), half(2, model("c")), LABELS, "more than 2"),
+    "label of a stranger": (
+        half(1, None, own=Load(gpu_util=0.9, gpu_mem_mb=1)),
+        half(2, model("b")),
+        LABELS,
+        "labels 2 and 1",
     ),
     "memory": (half(1, model("m", peak=30_001)), half(2, _OTHER), A100, "40001 MB"),
     "unknown memory": (half(1, model("m", peak=None)), half(2, _OTHER), A100, "one of them takes"),
     "unknown GPU": (half(1, _OTHER), half(2, _OTHER), PairLimits(), "memory of the GPU"),
     "measured slow": (
         half(1, model("m", beside={"n": 0.4})),
-        half(2, model("n", beside={"m": 0.59})),
+        half(2, model("n", beside={"m": 0.84})),
         A100,
-        "0.99 of the speed",
+        "1.24 of the speed",
+    ),
+    "both heavy": (
+        half(1, model("m", busy=0.9)),
+        half(2, model("n", busy=0.9)),
+        A100,
+        "1.04 of the speed",
     ),
     "lost before": (
         half(1, model("m")),
         half(2, model("n")),
-        PairLimits(gpu_mem_mb=40_000, lost=frozenset({frozenset({"n", "m"})})),
+        dataclasses.replace(A100, lost=frozenset({frozenset({"n", "m"})})),
         "tried together",
     ),
     "host loses too much": (
         half(1, model("m", beside={"n": 0.9})),
         half(2, model("n", beside={"m": 0.9})),
-        PairLimits(gpu_mem_mb=40_000, max_host_slowdown=0.03),
+        dataclasses.replace(A100, max_host_slowdown=0.03),
         "would lose 10%",
     ),
     "host's loss unknown": (
         half(1, model("m")),
         half(2, model("n")),
-        PairLimits(gpu_mem_mb=40_000, max_host_slowdown=0.03),
+        dataclasses.replace(A100, max_host_slowdown=0.03),
         "was not measured",
     ),
+    "twice as long": (half(1, _OTHER, left_gpu_s=100.0), _LONG, RATIO, "more than 2 times"),
+    "nobody knows how long": (half(1, _OTHER), half(2, _OTHER), RATIO, "nobody knows"),
 }
 
 
@@ -124,24 +144,36 @@ def test_what_keeps_two_apart(case: str) -> None:
     assert why in why_apart(host, guest, bounds)
 
 
-def test_what_may_share() -> None:
-    """At the edge of every bound a pair is still one."""
-    tiny = model("tiny", peak=20_000, beside={"jumbo": 0.5})
-    jumbo = model("jumbo", peak=20_000, label=2, beside={"tiny": 0.5})
-    exact = model("m", beside={"m": 0.97})
+_EDGE = model("m", peak=20_000, beside={"m": 0.625})
+_KEEPS = model("m", beside={"m": 0.97})
+TOGETHER: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits]] = {
+    "memory and speeds at their bounds": (half(1, _EDGE), half(2, _EDGE), A100),
+    "labels 1 + 1": (half(1, model("b")), half(2, model("b")), LABELS),
+    "labels 0 + 2, however slow": (half(1, model("c", busy=1)), half(2, model("a")), LABELS),
+    "the host's loss": (
+        half(1, _KEEPS),
+        half(2, _KEEPS),
+        dataclasses.replace(A100, max_host_slowdown=0.03),
+    ),
+    "exactly twice": (half(1, _OTHER, left_gpu_s=100.5), _LONG, RATIO),
+    "a host without end": (half(1, _OTHER), _LONG, RATIO),
+    "a stranger that measured itself": (half(1, None, own=_SAYS), half(2, _OTHER), A100),
+    "a stranger by its label": (half(1, None, own=_SAYS), half(2, model("b")), LABELS),
+    "two GPUs each": (half(1, _OTHER, devices=2), half(2, _OTHER, devices=2), A100),
+    "under MPS": (half(1, model("m", busy=0.9)), half(2, model("n", busy=0.9)), MPS),
+}
 
-    assert why_apart(half(1, jumbo), half(2, tiny), A100) == ""
-    assert why_apart(half(1, tiny), half(2, jumbo), A100) == ""
-    medium = model("medium", label=1)
-    assert why_apart(half(1, medium), half(2, medium), A100) == ""
-    bounds = PairLimits(gpu_mem_mb=40_000, max_host_slowdown=0.03)
-    assert why_apart(half(1, exact), half(2, exact), bounds) == ""
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_what_may_share(case: str) -> None:
+    """At the edge of every bound a pair is still one."""
+    assert why_apart(*TOGETHER[case]) == ""
 
 
 def test_only_the_host_is_protected_by_the_bound() -> None:
     """AntMan's bound is for the one that was there first; who comes may lose more."""
     host, guest = model("h", beside={"g": 0.99}), model("g", beside={"h": 0.6})
-    bounds = PairLimits(gpu_mem_mb=40_000, max_host_slowdown=0.03)
+    bounds = dataclasses.replace(A100, max_host_slowdown=0.03)
 
     assert why_apart(half(1, host), half(2, guest), bounds) == ""
     assert why_apart(half(2, guest), half(1, host), bounds)
@@ -149,14 +181,14 @@ def test_only_the_host_is_protected_by_the_bound() -> None:
 
 def test_the_best_sum_of_speeds_then_the_least_memory_left_then_the_lowest_id() -> None:
     """In that order, and whatever the order in which the hosts are listed."""
-    guest = half(9, model("g", beside={"fast": 0.99, "slow": 0.8}))
+    guest = half(9, model("g", beside={"fast": 0.99, "slow": 0.8}, label=0))
     fast = model("fast", beside={"g": 0.99})
     slow = model("slow", peak=29_000, beside={"g": 0.8})
-    full = model("full", peak=25_000)
+    full = model("full", peak=25_000, busy=None, label=0)
     hosts = [
         (half(1, slow), A100),
         (half(2, full), A100),
-        (half(3, full), PairLimits(gpu_mem_mb=80_000)),
+        (half(3, full), dataclasses.replace(A100, gpu_mem_mb=80_000)),
         (half(4, full), A100),
         (half(5, fast), A100),
     ]
@@ -168,76 +200,199 @@ def test_the_best_sum_of_speeds_then_the_least_memory_left_then_the_lowest_id() 
     assert best_host(guest, []) is None
 
 
-def test_a_speed_without_figures_is_none() -> None:
-    """A label of the neighbour stands in for a measured speed, and nothing stands in for both."""
-    assert speed_of_pair(model("a"), model("b", label=1)) == 0.85 + 0.95
-    with pytest.raises(ValueError, match="nothing says"):
-        speed_of_pair(model("a"), model("b", label=None))
+def test_the_host_that_started_first_where_the_rule_says_so() -> None:
+    """Though another one would be faster, and has the lower id."""
+    bounds = dataclasses.replace(A100, rule=PairRule(first_host=True))
+    guest, slow, fast = half(9, model("g")), model("s", busy=0.5), model("f")
+    hosts = [(half(1, fast, start_s=20.0), bounds), (half(2, slow, start_s=10.0), bounds)]
+
+    assert best_host(guest, hosts) == 2
+    assert best_host(guest, [(host, A100) for host, _ in hosts]) == 1
+
+
+def test_the_sum_of_speeds_is_measured_else_expected_else_by_the_admins_labels() -> None:
+    """In slices alone labels stand in; another mode or type of GPU has measurements of its own."""
+    a, b = (
+        model(
+            name,
+            busy=busy,
+            label=0,
+            pairs=(
+                Beside(other=other, rate=slices),
+                Beside(other=other, rate=mps, mode="mps", gpu_type="a100"),
+            ),
+        )
+        for name, other, busy, slices, mps in (("a", "b", 0.8, 0.7, 0.9), ("b", "a", 0.6, 0.8, 1.0))
+    )
+    silent = model("c", busy=None, label=1)
+
+    assert speed_of_pair(half(1, a), half(2, b), A100) == pytest.approx(1.5)
+    assert speed_of_pair(half(1, a), half(2, b), MPS) == pytest.approx(1.9)
+    v100 = dataclasses.replace(MPS, gpu_type="v100")
+    assert speed_of_pair(half(1, a), half(2, b), v100) == pytest.approx(1.626)
+    assert speed_of_pair(half(1, a), half(2, silent), A100) == pytest.approx(0.95 + 0.85)
+    assert speed_of_pair(half(1, a), half(2, silent), MPS) is None
 
 
 names = st.sampled_from(["a", "b", "c"])
+sides = st.builds(
+    Beside,
+    other=names,
+    rate=st.sampled_from([0.3, 0.6, 0.9, 1.0]),
+    mode=st.sampled_from(["slices", "mps"]),
+    gpu_type=st.sampled_from(["", "a100"]),
+)
 profiles = st.builds(
-    lambda name, label, peak, kept, beside: Profile(
+    lambda name, label, peak, kept, busy, beside: Profile(
         name=name,
         label=label,
-        load=Load(gpu_mem_mb=peak, gpu_mem_kept_mb=None if kept is None else peak and peak * kept),
-        beside=beside,
+        load=Load(
+            gpu_mem_mb=peak,
+            gpu_mem_kept_mb=None if kept is None else peak and peak * kept,
+            gpu_util=busy,
+            gpu_type="a100",
+        ),
+        beside=tuple({(b.other, b.mode, b.gpu_type): b for b in beside}.values()),
     ),
     names,
     st.sampled_from([None, 0, 1, 2]),
     st.sampled_from([None, 10_000.0, 20_000.0, 25_000.0]),
     st.sampled_from([None, 0.25, 0.5]),
-    st.dictionaries(names, st.sampled_from([0.3, 0.6, 0.9, 1.0])),
+    st.sampled_from([None, 0.1, 0.5, 0.9]),
+    st.lists(sides, max_size=4),
 )
-shares = st.sampled_from([0.25, 0.5, 0.75])
-tenants = st.tuples(st.none() | profiles, shares)
+owns = st.none() | st.builds(
+    Load, gpu_util=st.sampled_from([0.0, 0.3, 1.0]), gpu_mem_mb=st.sampled_from([1.0, 22_000.0])
+)
+tenants = st.builds(
+    GpuTenant,
+    job_id=st.just(JobId(99)),
+    share=st.sampled_from([0.25, 0.5, 0.75]),
+    devices=st.sampled_from([1, 1, 2]),
+    profile=st.none() | profiles,
+    own=owns,
+    left_gpu_s=st.sampled_from([10.0, 20.0, 21.0, math.inf]),
+    start_s=st.sampled_from([1.0, 2.0, math.inf]),
+)
+rules = st.builds(
+    PairRule,
+    by_labels=st.booleans(),
+    most_ratio=st.sampled_from([None, 2.0]),
+    first_host=st.booleans(),
+)
 bounds = st.builds(
     PairLimits,
+    gpu_type=st.sampled_from(["a100", "v100"]),
     gpu_mem_mb=st.sampled_from([None, 30_000.0, 40_000.0]),
+    mode=st.sampled_from(["slices", "mps"]),
+    least_speed=st.sampled_from([1.0, 1.25]),
     max_host_slowdown=st.sampled_from([None, 0.1, 0.4]),
+    rule=rules,
+    labels=st.dictionaries(names, st.sampled_from([None, 0, 1, 2])),
     lost=st.frozensets(st.frozensets(names, min_size=1, max_size=2), max_size=2),
 )
 
 
-@given(guest=tenants, hosts=st.lists(st.tuples(tenants, bounds), max_size=5))
+@settings(max_examples=400)
+@given(guest=tenants, hosts=st.lists(tenants, max_size=5), limits=bounds)
 def test_the_host_is_the_one_that_a_plain_search_finds(
-    guest: tuple[Profile | None, float],
-    hosts: list[tuple[tuple[Profile | None, float], PairLimits]],
+    guest: GpuTenant, hosts: list[GpuTenant], limits: PairLimits
 ) -> None:
     """The conditions written down once more, one after the other, and every host tried."""
-    found: tuple[float, float, int] | None = None
-    for at, ((host, share), limits) in enumerate(hosts):
-        value = _value(host, share, guest, limits)
-        if value is not None and (found is None or (*value, at) < found):
-            found = (*value, at)
-    listed = [(half(at, p, share), limits) for at, ((p, share), limits) in enumerate(hosts)]
+    listed = [dataclasses.replace(h, job_id=JobId(i)) for i, h in enumerate(hosts)]
+    found = [(*value, h.job_id) for h in listed if (value := _value(h, guest, limits)) is not None]
 
-    assert best_host(half(99, *guest), listed) == (None if found is None else found[2])
+    assert best_host(guest, [(h, limits) for h in listed]) == (min(found)[2] if found else None)
 
 
-def _value(
-    host: Profile | None, share: float, guest: tuple[Profile | None, float], limits: PairLimits
-) -> tuple[float, float] | None:
-    """Minus the sum of speeds and the memory left; None if the two may not share."""
-    other = guest[0]
-    if host is None or other is None or (share, guest[1]) != (0.5, 0.5):
+@settings(max_examples=400)
+@given(host=tenants, guest=tenants, own=owns, limits=bounds)
+def test_no_word_of_a_job_lets_it_join_where_its_profile_does_not(
+    host: GpuTenant, guest: GpuTenant, own: Load | None, limits: PairLimits
+) -> None:
+    """Whatever it says of itself, its pairs are among those that it has if it says nothing."""
+    silent = dataclasses.replace(guest, own=None)
+
+    if why_apart(host, silent, limits):
+        assert why_apart(host, dataclasses.replace(guest, own=own), limits)
+
+
+def _value(host: GpuTenant, guest: GpuTenant, limits: PairLimits) -> tuple[float, float] | None:
+    """The rank of the pair but for the job id; None if the two may not share."""
+    one, other, rule = host.profile, guest.profile, limits.rule
+    if other is None or (host.share, guest.share) != (0.5, 0.5) or host.devices != guest.devices:
         return None
-    if host.label is None or other.label is None or limits.gpu_mem_mb is None:
+    if (one is None and host.own is None) or limits.gpu_mem_mb is None:
         return None
-    a, b = host.load, other.load
-    if a.gpu_mem_mb is None or b.gpu_mem_mb is None:
+    a, b = _figures(host, limits.gpu_type), _figures(guest, limits.gpu_type)
+    if a[0] is None or b[0] is None:
         return None
-    used = a.gpu_mem_mb + b.gpu_mem_mb
-    if a.gpu_mem_kept_mb is not None and b.gpu_mem_kept_mb is not None:
-        used = max(a.gpu_mem_mb + b.gpu_mem_kept_mb, b.gpu_mem_mb + a.gpu_mem_kept_mb)
-    speeds = (host.beside.get(other.name), other.beside.get(host.name))
-    bad = host.label + other.label in (3, 4) or used > limits.gpu_mem_mb
-    bad |= {host.name, other.name} in [set(pair) for pair in limits.lost]
-    bad |= None not in speeds and sum(s or 0 for s in speeds) < 1
+    used = a[0] + b[0]
+    if a[1] is not None and b[1] is not None:
+        used = max(a[0] + b[1], b[0] + a[1])
+    speeds = _speed(one, other, limits), _speed(other, one, limits)
+    total = _sum(host, guest, limits, speeds)
+    bad = used > limits.gpu_mem_mb
+    bad |= one is not None and {one.name, other.name} in [set(pair) for pair in limits.lost]
+    if rule.by_labels:
+        labels = _label(host, limits), limits.labels.get(other.name)
+        bad |= None in labels or sum(label or 0 for label in labels) > 2
+    else:
+        bad |= total is None or total < limits.least_speed
     if limits.max_host_slowdown is not None:
         bad |= speeds[0] is None or speeds[0] < 1 - limits.max_host_slowdown - 1e-9
-    floors = {0: 0.95, 1: 0.85, 2: 0.5}
-    total = (floors[other.label] if speeds[0] is None else speeds[0]) + (
-        floors[host.label] if speeds[1] is None else speeds[1]
-    )
-    return None if bad else (-total, limits.gpu_mem_mb - used)
+    if rule.most_ratio is not None:
+        bad |= guest.left_gpu_s == math.inf or guest.left_gpu_s > 2 * host.left_gpu_s
+    if bad:
+        return None
+    return (host.start_s if rule.first_host else -(total or 0.0), limits.gpu_mem_mb - used)
+
+
+def _figures(job: GpuTenant, gpu_type: str) -> tuple[float | None, float | None, float | None]:
+    """Peak and kept memory and busy share of a host or of a guest with a profile."""
+    is_host = job.job_id != JobId(99)
+    own_mem, own_busy = (None, None) if job.own is None else (job.own.gpu_mem_mb, job.own.gpu_util)
+    if job.profile is None:
+        return (own_mem, None, own_busy)
+    load = job.profile.load
+    peak, kept = load.gpu_mem_mb, load.gpu_mem_kept_mb
+    busy = load.gpu_util if gpu_type == "a100" else None
+    if own_mem is not None and (peak is not None or is_host) and own_mem > (peak or 0.0):
+        peak, kept = own_mem, None
+    if own_busy is not None and (busy is not None or is_host):
+        busy = max(busy or 0.0, own_busy)
+    return (peak, kept, busy)
+
+
+def _speed(one: Profile | None, other: Profile | None, limits: PairLimits) -> float | None:
+    if one is None or other is None:
+        return None
+    table = {(b.other, b.mode, b.gpu_type): b.rate for b in one.beside}
+    exact = table.get((other.name, limits.mode, limits.gpu_type))
+    return table.get((other.name, limits.mode, "")) if exact is None else exact
+
+
+def _label(host: GpuTenant, limits: PairLimits) -> int | None:
+    known = None if host.profile is None else limits.labels.get(host.profile.name)
+    if known is None and host.own is not None and host.own.gpu_util is not None:
+        tiny, medium = (0.05, 0.15) if limits.mode == "slices" else (0.35, 0.6)
+        return 0 if host.own.gpu_util <= tiny else 1 if host.own.gpu_util <= medium else 2
+    return known
+
+
+def _sum(
+    host: GpuTenant,
+    guest: GpuTenant,
+    limits: PairLimits,
+    speeds: tuple[float | None, float | None],
+) -> float | None:
+    if None not in speeds:
+        return sum(speed or 0.0 for speed in speeds)
+    a, b = (_figures(job, limits.gpu_type)[2] for job in (host, guest))
+    if a is not None and b is not None:
+        most, less = (2.84, 1.00) if limits.mode == "slices" else (2.55, 0.66)
+        return min(2.0, most - less * (a + b))
+    labels = [job.profile and job.profile.label for job in (host, guest)]
+    if limits.mode == "mps" or None in labels or sum(label or 0 for label in labels) > 2:
+        return None
+    return sum({0: 0.95, 1: 0.85, 2: 0.5}[label] for label in labels if label is not None)

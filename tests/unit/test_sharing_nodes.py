@@ -21,7 +21,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import SetSteer
-from slurm_dl.model.profile import Load, Profile
+from slurm_dl.model.profile import Beside, Load, Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
@@ -32,14 +32,17 @@ from tests.build import NOW_S, observed, pending, running, snapshot
 PROFILES = {
     name: Profile(name=name, label=label, load=Load(gpu_mem_mb=mem), beside=beside)  # type: ignore[arg-type]
     for name, label, mem, beside in (
-        ("tiny", 0, 10_000, {}),
-        ("small", 0, 12_000, {"tiny": 0.99}),
-        ("jumbo", 2, 10_000, {}),
-        ("huge", 0, 35_000, {}),
-        ("new", None, 10_000, {}),
+        ("tiny", 0, 10_000, (Beside(other="small", rate=0.95),)),
+        ("small", 0, 12_000, (Beside(other="tiny", rate=0.99),)),
+        ("jumbo", 2, 10_000, ()),
+        ("huge", 0, 35_000, ()),
+        ("new", None, 10_000, ()),
     )
 }
 HOW = Placement(steer=True, pack=True, profiles=PROFILES, gpu_mem_mb={"a100": 40_000.0})
+
+
+LARGE = 900  # A job that waits for more whole GPUs than there are
 
 
 def gpu(node: int, index: int, *jobs: int, share: float = 0.5, first: bool = True) -> SharedGpu:
@@ -67,9 +70,15 @@ def scene(
     nodes: Sequence[float] = (2, 2, 2),
     memory: Mapping[str, Mapping[int, float]] | None = None,
     steers: Mapping[JobId, Steer] | None = None,
+    crowded: bool = True,
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
-    """Jobs of *models*; who shares which device follows from *shared*."""
+    """Jobs of *models*; who shares which device follows from *shared*.
+
+    *crowded*: a large job waits besides, so that there are fewer free GPUs than are waited for.
+    """
+    if crowded:
+        rows = [*rows, pending(LARGE, 100)]
     held: dict[int, dict[int, float]] = {j: dict(on) for j, on in (whole or {}).items()}
     for device in shared:
         for job, share in zip(device.jobs, device.shares, strict=True):
@@ -200,8 +209,8 @@ def test_a_job_is_sent_beside_one_it_gets_on_with_or_where_it_is_alone(
 def test_of_two_that_begin_together_either_may_be_the_host(first: str, second: str) -> None:
     """The bound on what a host loses must hold for both: nobody knows who starts first."""
     profiles = {
-        name: Profile(name=name, label=0, load=Load(gpu_mem_mb=1), beside=beside)
-        for name, beside in (("safe", {"rough": 0.6}), ("rough", {"safe": 0.99}))
+        name: Profile(name=name, load=Load(gpu_mem_mb=1), beside=(Beside(other=other, rate=rate),))
+        for name, other, rate in (("safe", "rough", 0.6), ("rough", "safe", 0.99))
     }
     how = dataclasses.replace(HOW, profiles=profiles, max_host_slowdown=0.03)
     snap = scene([half(8), half(9)], {8: first, 9: second}, nodes=(2,))

@@ -216,13 +216,15 @@ def test_a_lost_pair_is_remembered_and_not_formed_again(tmp_path: Path) -> None:
     again.close()
     for lost, node in (((), 0), (now, 1)):
         seen = observed(
-            [running(1, 0.5), pending(9, 0.5)],
+            [running(1, 0.5), pending(9, 0.5), pending(10, 100)],
             held={1: {0: 0.5}},
             claims={JobId(1): claim("b", None), JobId(9): claim("a", None)},
             shared=(SharedGpu(node=0, index=0, jobs=(JobId(1),), shares=(0.5,), first=True),),
             sharable=np.ones(4, dtype=np.bool_),
         )
-        placed = with_shares(snapshot(seen, lost_pairs=lost), np.array([0, 1]), (), HOW, Placed())
+        placed = with_shares(
+            snapshot(seen, lost_pairs=lost), np.array([0, 1, 2]), (), HOW, Placed()
+        )
         within = placed.waits[JobId(9)].within
         assert within is not None
         assert np.flatnonzero(within).tolist() == [node]

@@ -4,12 +4,20 @@ Slurm is told a node; the device on it is its own choice. So a pair is formed on
 one device with room for it, and a job that is to be alone is kept from every node on which it could
 come beside somebody. Each of them gets nodes of its own: two that start in the same pass of Slurm
 would lie on the same device. Jobs that ask for whole GPUs are not looked at.
+
+Where there are free GPUs for all that wait nobody has to share: a job then gets a device of its
+own as long as there is one. A pair that was formed stays together, so what is found at one poll
+undoes nothing of the poll before, and the load needs no hysteresis.
+
+Source: Lucid, ASPLOS 2023, section 4 (no pairs at low load; jobs that were not measured run alone,
+and on a bounded number of GPUs).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +25,15 @@ import numpy as np
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import Placed, holds, named, to_place, wants_of
 from slurm_dl.engine.settings import Placement
-from slurm_dl.engine.target import Rows
+from slurm_dl.engine.target import Rows, pools
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState, is_in
 from slurm_dl.model.nodes import SLACK
-from slurm_dl.model.profile import Profile
+from slurm_dl.model.pair_rates import NO_RULE, PairRule
+from slurm_dl.model.profile import Label, Load, Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpu_packing import GpuTenant, PairLimits, rank_of, why_apart
+from slurm_dl.placement.pair_speeds import labels_in
 from slurm_dl.placement.resource_request import PendingJob
 from slurm_dl.placement.scheme import Wait
 
@@ -32,13 +42,20 @@ _ENDED = (JobState.PENDING, JobState.COMPLETED, JobState.FAILED)
 
 
 def with_shares(
-    snap: Snapshot, ranked: Rows, reserved: Collection[JobId], how: Placement, placed: Placed
+    snap: Snapshot,
+    ranked: Rows,
+    reserved: Collection[JobId],
+    how: Placement,
+    placed: Placed,
+    *,
+    rule: PairRule = NO_RULE,
 ) -> Placed:
     """*placed*, and where the jobs that ask for shares of a GPU should go.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
         reserved: Jobs that a hand-over makes room for.
+        rule: The policy's own conditions on a pair.
     """
     if not how.pack or snap.seen.sharable is None:
         return placed
@@ -52,10 +69,11 @@ def with_shares(
     rows = ranked[is_in(ranked, ready) | resting[ranked]]
     if not len(rows):
         return placed
-    at_work = _Sharing(snap, how, snap.seen.sharable)
+    at_work = _Sharing(snap, how, rule, snap.seen.sharable)
+    crowded = _crowded(snap, to_place(snap, ranked, jobs.gpus > 0, how))
     waits = {}
     for want in wants_of(snap, rows, reserved, how):
-        wait = at_work.place(want)
+        wait = at_work.place(want, crowded=bool(crowded[want.row]))
         if wait.within is None and resting[want.row]:
             # Its begin time is Slurm's, and not to be changed.
             wait = at_work.where_full(want) or wait
@@ -74,7 +92,7 @@ class _Device:
 
 
 class _Views:
-    """The nodes as seen by jobs of one model and share.
+    """The nodes as seen by jobs that are alike.
 
     Attributes:
         guest: One such job.
@@ -82,6 +100,7 @@ class _Views:
             the best.
         beside: ``(m,)`` bool, it may come beside somebody there.
         bearable: ``(m,)`` bool, whoever that is, it gets on with him.
+        until: How many of those that were sent somewhere have been looked at.
     """
 
     def __init__(self, guest: GpuTenant, m: int) -> None:
@@ -89,44 +108,78 @@ class _Views:
         self.hosts: dict[int, tuple[tuple[float, float, int], GpuTenant]] = {}
         self.beside: Bool = np.zeros(m, dtype=np.bool_)
         self.bearable: Bool = np.ones(m, dtype=np.bool_)
+        self.until = 0
 
 
 class _Sharing:
     """One walk over the jobs that want shares, best first."""
 
-    def __init__(self, snap: Snapshot, how: Placement, sharable: Bool) -> None:
+    def __init__(self, snap: Snapshot, how: Placement, rule: PairRule, sharable: Bool) -> None:
         self._snap = snap
         self._how = how
+        self._rule = rule
         self._sharable = sharable
         self._available = FreeResources.free_in(snap)
         self._whole = FreeResources.unoccupied(snap)
         self._lost = frozenset(frozenset(models) for models in snap.lost_pairs)
         self._closed: Bool = np.zeros(len(sharable), dtype=np.bool_)
         self._coming: dict[int, list[GpuTenant]] = {}
-        self._known: dict[tuple[str | None, float], _Views] = {}
+        self._sent: list[int] = []  # Nodes to which jobs were sent, in that order
+        self._known: dict[tuple[object, ...], _Views] = {}
+        self._limits: dict[str, PairLimits] = {}
         self._on: dict[int, list[_Device]] = {}
         for device in _devices(snap, how):
             self._on.setdefault(device.node, []).append(device)
+        tenants = [t for there in self._on.values() for d in there for t in d.tenants]
+        # GPUs with a job on them of which nothing was measured.
+        self._unmeasured = sum(not (_is_measured(t.profile) or t.own) for t in tenants)
 
-    def place(self, want: PendingJob) -> Wait:
-        """The nodes on which Slurm may start it: those of its device, or of a whole free one."""
-        guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
+    def place(self, want: PendingJob, *, crowded: bool) -> Wait:
+        """The nodes on which Slurm may start it: those of its device, or of a whole free one.
+
+        Args:
+            crowded: More GPUs are waited for than are free.
+        """
+        guest = _tenant(self._snap, want.row, want.gpus / want.need.n_nodes, want.profile)
+        slots = self._how.profile_slots
+        # What it says of itself before it runs here is not looked at: it could say anything.
+        unmeasured = not _is_measured(want.profile)
+        if unmeasured and crowded and self._unmeasured >= slots:
+            why = f"one of the {slots} GPUs for jobs whose model was not measured yet"
+            return Wait(within=None, for_s=float("inf"), why=why)
+        wait = self._find(want, guest, crowded=crowded)
+        if unmeasured and wait.within is not None:
+            self._unmeasured += want.need.n_nodes * int(self._snap.jobs.tasks[want.row])
+        return wait
+
+    def _find(self, want: PendingJob, guest: GpuTenant, *, crowded: bool) -> Wait:
         fits = self._fits(want)
         # The tasks of an array are one record: where one goes another may follow.
         is_single = want.need.n_nodes == 1 and self._snap.jobs.tasks[want.row] == 1
         found = self._host_of(guest, fits) if is_single else None
-        if found is not None:
-            node, host = found
-            self._send(want, guest, node, free=0.0)
-            host_text = f"beside job {host.job_id} ({_model(host)})"
-            return self._only([node], f"half of a GPU of {self._name(node)}, {host_text}")
-        nodes = self._alone(want, guest, fits)
+        if found is not None and crowded:
+            return self._join(want, guest, found, "more GPUs are waited for than are free")
+        # A node on which it may come beside somebody is as good only where GPUs are short.
+        apart = fits if crowded else fits & ~self._views(guest).beside
+        nodes = self._alone(want, guest, apart)
+        if found is not None and not nodes:
+            return self._join(want, guest, found, "no node has a GPU for it alone")
+        nodes = nodes or self._alone(want, guest, fits)
         for node in nodes:
             self._send(want, guest, node, free=1.0)
         if nodes:
             names = ", ".join(self._name(node) for node in nodes)
-            return self._only(nodes, f"a GPU of {names} that nobody shares yet")
+            more = "" if crowded else "; there are free GPUs for all that wait"
+            return self._only(nodes, f"a GPU of {names} that nobody shares yet{more}")
         return self._later(want)
+
+    def _join(
+        self, want: PendingJob, guest: GpuTenant, found: tuple[int, GpuTenant], why: str
+    ) -> Wait:
+        node, host = found
+        self._send(want, guest, node, free=0.0)
+        host_text = f"beside job {host.job_id} ({_model(host)})"
+        return self._only([node], f"half of a GPU of {self._name(node)}, {host_text}: {why}")
 
     def _fits(self, want: PendingJob) -> Bool:
         """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
@@ -147,13 +200,18 @@ class _Sharing:
         return node, hosts[node][1]
 
     def _views(self, guest: GpuTenant) -> _Views:
-        """The nodes as jobs of this model and share see them; worked out once for all of them."""
-        key = (None if guest.profile is None else guest.profile.name, guest.share)
+        """The nodes as jobs like *guest* see them; worked out once for all of them."""
+        left_gpu_s = None if self._rule.most_ratio is None else guest.left_gpu_s
+        key = (guest.model, guest.share, guest.devices, guest.own, left_gpu_s)
         views = self._known.get(key)
         if views is None:
             views = self._known[key] = _Views(guest, len(self._closed))
-            for node in {*self._on, *self._coming}:
-                self._look(views, node)
+            changed = {*self._on, *self._coming}
+        else:
+            changed = set(self._sent[views.until :])
+        views.until = len(self._sent)
+        for node in changed:
+            self._look(views, node)
         return views
 
     def _look(self, views: _Views, node: int) -> None:
@@ -223,7 +281,7 @@ class _Sharing:
 
     def where_full(self, want: PendingJob) -> Wait | None:
         """Nodes on which it cannot start as things are; None if there are too few."""
-        guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
+        guest = _tenant(self._snap, want.row, want.gpus / want.need.n_nodes, want.profile)
         within = want.need.allowed & self._sharable & (self._available.gpus < 1)
         for node in np.flatnonzero(within).tolist():
             within[node] = not self._open_to(node, guest)
@@ -244,18 +302,46 @@ class _Sharing:
         self._available.cpus[node] -= ask.cpus
         self._available.mem_mb[node] -= ask.mem_mb
         self._available.jobs_on[node] += 1
-        for views in self._known.values():
-            self._look(views, node)
+        self._sent.append(node)
 
     def _bounds(self, node: int) -> PairLimits:
-        return PairLimits(
-            gpu_mem_mb=self._how.gpu_mem_mb.get(self._snap.seen.gpu_type_on(node)),
-            max_host_slowdown=self._how.max_host_slowdown,
-            lost=self._lost,
-        )
+        """Limits on a pair on GPUs of that node's type."""
+        gpu_type, how = self._snap.seen.gpu_type_on(node), self._how
+        if gpu_type not in self._limits:
+            labels: Mapping[str, Label | None] = {}
+            if self._rule.by_labels:
+                labels = labels_in(how.profiles.values(), how.sharing_mode, gpu_type)
+            self._limits[gpu_type] = PairLimits(
+                gpu_type=gpu_type,
+                gpu_mem_mb=how.gpu_mem_mb.get(gpu_type),
+                mode=how.sharing_mode,
+                least_speed=how.least_pair_speed,
+                max_host_slowdown=how.max_host_slowdown,
+                rule=self._rule,
+                labels=labels,
+                lost=self._lost,
+            )
+        return self._limits[gpu_type]
 
     def _name(self, node: int) -> str:
         return self._snap.seen.nodes.name[node]
+
+
+def _crowded(snap: Snapshot, waiting: Rows) -> Bool:
+    """``(n,)`` bool, jobs of pools in which more GPUs are waited for than are free.
+
+    A share counts as a whole GPU: the question is whether each could have one of its own.
+
+    Args:
+        waiting: Rows of the jobs that wait for room.
+    """
+    jobs, free_gpus = snap.jobs, FreeResources.free_in(snap).gpus
+    wanted = np.ceil(jobs.gpus) * jobs.tasks
+    crowded = np.zeros(len(jobs), dtype=np.bool_)
+    for pool in pools(snap):
+        short = wanted[pool.of(waiting)].sum() > free_gpus[pool.usable(snap)].sum()
+        crowded[slice(None) if pool.jobs is None else pool.jobs] |= bool(short)
+    return crowded
 
 
 def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
@@ -264,9 +350,10 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
     part = (held.gpus != np.floor(held.gpus)) & ~is_in(jobs.state[held.job], _ENDED)
     loose: dict[tuple[int, int], GpuTenant] = {}
     for at in np.flatnonzero(part).tolist():
-        job_id, share = JobId(int(jobs.job_id[held.job[at]])), float(held.gpus[at] % 1.0)
+        row, share = int(held.job[at]), float(held.gpus[at] % 1.0)
+        job_id = JobId(int(jobs.job_id[row]))
         profile = how.profiles.get(snap.seen.claim(job_id).model or "")
-        loose[job_id, int(held.node[at])] = _tenant(job_id, share, profile)
+        loose[job_id, int(held.node[at])] = _tenant(snap, row, share, profile)
     for gpu in snap.seen.shared:
         tenants = [loose.pop((job_id, gpu.node), None) for job_id in gpu.jobs]
         there = tuple(tenant for tenant in tenants if tenant is not None)
@@ -276,8 +363,26 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
         yield _Device(node=node, tenants=(tenant,))
 
 
-def _tenant(job_id: JobId, share: float, profile: Profile | None) -> GpuTenant:
-    return GpuTenant(job_id=job_id, share=share, profile=profile)
+def _tenant(snap: Snapshot, row: int, share: float, profile: Profile | None) -> GpuTenant:
+    """The job at *row*, with such a share on each of its nodes."""
+    jobs = snap.jobs
+    job_id, gpus = JobId(int(jobs.job_id[row])), float(jobs.gpus[row])
+    claim, left_s = snap.seen.claim(job_id), float(snap.left_s[row])
+    measured = claim.gpu_busy is not None and claim.gpu_mem_mb is not None
+    return GpuTenant(
+        job_id=job_id,
+        share=share,
+        devices=max(1, round(gpus / share)),
+        profile=profile,
+        own=Load(gpu_util=claim.gpu_busy, gpu_mem_mb=claim.gpu_mem_mb) if measured else None,
+        left_gpu_s=math.inf if math.isnan(left_s) else left_s * gpus,
+        start_s=math.inf if jobs.state[row] == JobState.PENDING else float(jobs.start_s[row]),
+    )
+
+
+def _is_measured(profile: Profile | None) -> bool:
+    """Whether it is known how much memory its jobs take: without that nobody is paired."""
+    return profile is not None and profile.load.gpu_mem_mb is not None
 
 
 def _model(tenant: GpuTenant) -> str:

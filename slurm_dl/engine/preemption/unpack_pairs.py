@@ -23,7 +23,7 @@ from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.gpu_packing import LEAST_SPEED, Models
+from slurm_dl.placement.gpu_packing import PART_BELOW, Models
 
 
 def split(
@@ -107,7 +107,7 @@ def _losing(
     gpu_type = snap.seen.gpu_type_on(gpu.node)
     speeds = [_relative_speed(snap, row, profiles, gpu_type) for row in pair]
     known = [speed for speed in speeds if speed is not None]
-    if len(known) < len(gpu.jobs) or sum(known) >= LEAST_SPEED:
+    if len(known) < len(gpu.jobs) or sum(known) >= PART_BELOW:
         return None
     # Who says less of himself than is true goes himself. If that one may not be stopped nobody is:
     # else a job that cannot be preempted could say what takes its neighbour off the GPU.
