@@ -3,26 +3,27 @@
 GPUs are counted. What the policy wants is so at once; a job that it leaves without GPUs may then
 join one that runs alone on as many GPUs. Both go on at their speeds beside each other until one of
 them ends, and the GPUs are the other's. Jobs join in the order of the policy, by its own conditions
-(`PairRule`) or, without any, where the speeds add up to 1.25 or more. Of a pair the policy is shown
-all GPUs at the job that it placed better, and none at the other: a policy that stops the first
-stops both. Each of the two has half of the GPUs in what it has attained.
+(`PairRule`) or, without any, where the speeds add up to 1.25 or more. Each of
+the two has half of the GPUs in what it attains. Where GPUs are given out, all of a pair's count at
+the job that the policy placed better: a policy that stops this one stops both.
 
 Source: Lucid, ASPLOS 2023, section 4.2 (binder); ours for policies that stop jobs.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.target import NOBODY
-from slurm_dl.model.jobs import F64, I64, PENDING
+from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.pair_rates import NO_RULE, PairRates, PairRule
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpu_packing import FORM_FROM, MOST_LABELS
 from slurm_dl.placement.pair_speeds import label_of
+from slurm_dl.policies.base import Order, Policy
 from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.placement_model import AtSpeeds, PlacementChange, Rows, change_to
 from slurm_dl.simulation.ideal.simulator import IdealCluster
@@ -92,6 +93,7 @@ class SharedGpus(IdealCluster):
         self._rates = rates
         self._least = least_speed
         self._labels = labels_of(rates)
+        self._policy = cast("Policy", _ShownHalves(self._policy, self))
         self._formed = 0
 
     @property
@@ -108,13 +110,21 @@ class SharedGpus(IdealCluster):
         self._go_on(jobs.job_id.searchsorted(left), np.ones(len(left)))
         self._pairs.part(ended)
 
+    def show_halves(self) -> None:
+        """Show half of the GPUs at each job of a pair, from now on."""
+        self._jobs.gpus[:] = self._held(np.arange(len(self._jobs)))
+
+    def show_whole(self) -> None:
+        """Show all GPUs of a pair at one of its jobs, from now on."""
+        self._jobs.gpus[:] = self._trace.gpus[self._jobs.job_id]
+        self._jobs.gpus[self._pairs.second] = 0.0
+
     def _decide(self) -> None:
-        jobs, gpus = self._jobs, self._trace.gpus
+        jobs = self._jobs
         self._pairs.intent = None
         self._pairs.tell_apart(jobs)
-        jobs.gpus[self._pairs.second] = 0.0
         super()._decide()
-        jobs.gpus[:] = gpus[jobs.job_id]
+        jobs.gpus[:] = self._trace.gpus[jobs.job_id]
         if self._pairs.intent is not None:
             self._join(self._pairs.intent)
 
@@ -206,6 +216,27 @@ class SharedGpus(IdealCluster):
         jobs.start_s[rows] = self._now_s
         jobs.speed[rows] = speed
         self._begin_stretch(rows, lag_s)
+
+
+class _ShownHalves:
+    """*policy*, which is shown half of the GPUs at each job of a pair."""
+
+    def __init__(self, policy: Policy, cluster: SharedGpus) -> None:
+        self._policy = policy
+        self._cluster = cluster
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._policy, name)
+
+    def order(self, snap: Snapshot, /) -> Order:
+        self._cluster.show_halves()
+        order = self._policy.order(snap)
+        self._cluster.show_whole()
+        return order
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        self._cluster.show_halves()
+        return self._policy.next_change_s(snap, order, running)
 
 
 def labels_of(rates: PairRates) -> F64:
