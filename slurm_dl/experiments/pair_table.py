@@ -92,9 +92,12 @@ def read_pairs(path: Path) -> Mapping[str, Mapping[str, float]]:
     table = table.get("pairs", table)
     kinds = list(table)
     for kind, told in table.items():
-        speeds = [told.get(other) for other in kinds] if isinstance(told, dict) else [None]
-        right = [s for s in speeds if type(s) in (int, float) and 0 <= s <= 2]  # noqa: PLR2004
-        if len(right) < len(speeds) or len(told) > len(kinds) or len(kinds) > _MOST_KINDS:
+        speeds = list(told.values()) if isinstance(told, dict) else []
+        right = all(type(speed) in (int, float) and 0 <= speed <= 2 for speed in speeds)  # noqa: PLR2004
+        if not (right and isinstance(told, dict) and set(told) == set(kinds)):
             msg = f"--pairs {path}: {shown(kind)}: {form}"
             raise ConfigError(msg)
+    if len(kinds) > _MOST_KINDS:
+        msg = f"--pairs {path}: has more than {_MOST_KINDS} kinds"
+        raise ConfigError(msg)
     return {str(kind): {str(o): float(s) for o, s in told.items()} for kind, told in table.items()}

@@ -85,20 +85,20 @@ def plain(profile: Profile) -> dict[str, object]:
     return known
 
 
-def _present_form(value: dict[str, object]) -> dict[str, object]:
+def _present_form(value: object) -> object:
     """*value*, of the form that had in ``beside`` speeds by model, in the present form.
 
     Those speeds are of slices of time, on any GPU.
     """
-    speeds = value.get("beside")
-    if not isinstance(speeds, dict):
+    speeds = value.get("beside") if isinstance(value, dict) else None
+    if not (isinstance(value, dict) and isinstance(speeds, dict)):
         return value
     return {**value, "beside": [{"other": name, "rate": rate} for name, rate in speeds.items()]}
 
 
-def _place_of(loc: Loc, value: dict[str, object]) -> Loc:
+def _place_of(loc: Loc, value: object) -> Loc:
     """Place in the file *value* of what is at *loc* in its present form."""
-    speeds = value.get("beside")
+    speeds = value.get("beside") if isinstance(value, dict) else None
     if loc[:1] != ("beside",) or len(loc) == 1 or not isinstance(speeds, dict):
         return loc
     return ("beside", [*speeds][int(loc[1])])

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_traces import make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_traces import make_trace
 
 from slurm_dl.experiments.pair_table import parse_pairs
 from slurm_dl.model.jobs import F64
@@ -83,62 +83,80 @@ class Job:
     with_: Job | None = None
 
 
-def by_hand(
-    jobs: Sequence[tuple[float, float, int]], kind: Sequence[int], table: F64, rule: PairRule,
-    gpus: int,
-) -> list[float]:  # fmt: skip
-    """Ends of the jobs under `Packed`, from event to event, by objects."""
-    mean = [sum(table[b][a] for b in range(len(table))) / len(table) for a in range(len(table))]
-    label = [0 if m >= 0.95 else 1 if m >= 0.85 else 2 for m in mean]
-    coming = [Job(i, *job, kind[i]) for i, job in enumerate(jobs)]
-    waiting: list[Job] = []
-    running: list[Job] = []
-    ends = [math.nan] * len(jobs)
-    now_s = 0.0
+class ByHand:
+    """`Packed` from event to event, by objects."""
 
-    def speed(job: Job) -> float:
-        return 1.0 if job.with_ is None else float(table[job.kind][job.with_.kind])
+    def __init__(self, jobs: list[Job], table: F64, rule: PairRule, gpus: int) -> None:
+        kinds = range(len(table))
+        mean = [sum(table[b][a] for b in kinds) / len(table) for a in kinds]
+        self.label = [0 if m >= 0.95 else 1 if m >= 0.85 else 2 for m in mean]
+        self.table, self.rule, self.gpus = table, rule, gpus
+        self.coming = jobs
+        self.waiting: list[Job] = []
+        self.running: list[Job] = []
+        self.now_s = 0.0
 
-    def may(host: Job, guest: Job) -> float:
-        both = float(table[host.kind][guest.kind] + table[guest.kind][host.kind])
-        fits = label[host.kind] + label[guest.kind] <= 2 if rule.by_labels else both >= 1.25
-        if rule.most_ratio is not None:
-            fits = fits and guest.left <= rule.most_ratio * host.left
+    def speed(self, job: Job) -> float:
+        """Work a second."""
+        return 1.0 if job.with_ is None else float(self.table[job.kind][job.with_.kind])
+
+    def both(self, host: Job, guest: Job) -> float:
+        """Sum of their speeds; -inf if they may not share."""
+        both = float(self.table[host.kind][guest.kind] + self.table[guest.kind][host.kind])
+        labels = self.label[host.kind] + self.label[guest.kind]
+        fits = labels <= 2 if self.rule.by_labels else both >= 1.25
+        if self.rule.most_ratio is not None:
+            fits = fits and guest.left <= self.rule.most_ratio * host.left
         return both if fits and host.gpus == guest.gpus and host.with_ is None else -math.inf
 
-    while coming or waiting or running:
-        next_s = [job.submit_s for job in coming[:1]]
-        next_s += [now_s + job.left / speed(job) for job in running]
-        then_s = max(now_s, min(next_s))
-        for job in running:
-            job.left -= (then_s - now_s) * speed(job)
-        now_s = then_s
-        for job in [job for job in running if job.left < 1e-6]:
-            running.remove(job)
-            ends[job.number] = now_s
+    def start(self, job: Job, host: Job | None = None) -> None:
+        """*job* starts, beside *host* if there is one."""
+        if host is not None:
+            job.with_, host.with_ = host, job
+        job.start_s = self.now_s
+        self.running.append(job)
+        self.waiting.remove(job)
+
+    def join(self, job: Job) -> None:
+        """*job* joins somebody, if one suits."""
+        hosts = sorted(self.running, key=lambda host: (host.start_s, host.number))
+        found = [(self.both(host, job), host) for host in hosts]
+        found = [pair for pair in found if pair[0] > -math.inf]
+        if found:
+            first = self.rule.first_host
+            self.start(job, found[0][1] if first else max(found, key=lambda pair: pair[0])[1])
+
+    def event(self) -> Sequence[Job]:
+        """Go on to the next event; the jobs that are done then."""
+        next_s = [job.submit_s for job in self.coming[:1]]
+        next_s += [self.now_s + job.left / self.speed(job) for job in self.running]
+        passed_s = max(0.0, min(next_s) - self.now_s)
+        for job in self.running:
+            job.left -= passed_s * self.speed(job)
+        self.now_s += passed_s
+        done = [job for job in self.running if job.left < 1e-6]
+        for job in done:
+            self.running.remove(job)
             if job.with_ is not None:
                 job.with_.with_ = None
-        while coming and coming[0].submit_s <= now_s:
-            waiting.append(coming.pop(0))
-        free = gpus - sum(job.gpus / (1 if job.with_ is None else 2) for job in running)
-        waiting.sort(key=lambda job: (job.left * job.gpus, job.submit_s, job.number))
-        for job in list(waiting):
+        while self.coming and self.coming[0].submit_s <= self.now_s + 1e-9:
+            self.waiting.append(self.coming.pop(0))
+        free = self.gpus - sum(job.gpus / (1 if job.with_ is None else 2) for job in self.running)
+        self.waiting.sort(key=lambda job: (job.left * job.gpus, job.submit_s, job.number))
+        for job in list(self.waiting):
             if job.gpus <= free:
                 free -= job.gpus
-                job.start_s = now_s
-                running.append(job)
-                waiting.remove(job)
-        for job in list(waiting):
-            running.sort(key=lambda host: (host.start_s, host.number))
-            found = [(may(host, job), host) for host in running]
-            found = [pair for pair in found if pair[0] > -math.inf]
-            if found:
-                best = found[0] if rule.first_host else max(found, key=lambda pair: pair[0])
-                job.with_, best[1].with_ = best[1], job
-                job.start_s = now_s
-                running.append(job)
-                waiting.remove(job)
-    return ends
+                self.start(job)
+        for job in list(self.waiting):
+            self.join(job)
+        return done
+
+    def ends(self) -> list[float]:
+        """Ends of the jobs."""
+        found = {}
+        while self.coming or self.waiting or self.running:
+            found.update({job.number: self.now_s for job in self.event()})
+        return [found[number] for number in sorted(found)]
 
 
 JOBS = st.lists(
@@ -160,7 +178,8 @@ def test_every_job_ends_as_in_a_simulation_job_by_job(
     # Of equal works either may come first: here none are.
     jobs = [(float(s), w + i / 64, g) for i, (s, w, g) in enumerate(given_jobs)]
     found = run(jobs, kind, TABLE, Packed(rule=rule)).records
-    expected = by_hand(jobs, kind, TABLE, rule, 4)
+    each = [Job(i, *job, of) for i, (job, of) in enumerate(zip(jobs, kind, strict=True))]
+    expected = ByHand(each, TABLE, rule, 4).ends()
     assert found.end_s == pytest.approx(expected, abs=1e-5)
 
 

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import (
+    Beside,
     CheckpointCost,
     HostRate,
     Load,
     Profile,
+    SharingMode,
     Speed,
 )
 from slurm_dl.model.shape import Shape
@@ -40,9 +42,12 @@ parameters: 1000
 skew: 0.5
 label: 1
 batch: [1, 64]
-load: {gpu_util: 0.9, gpu_mem_mb: 9000, gpu_mem_kept_mb: 3000, network_mb_s: 10.5, pcie_mb_s: 0}
+load: {gpu_type: h200, gpu_util: 0.9, memory_util: 0.5, sm_active: 0.25, observations: 3,
+  gpu_mem_mb: 9000, gpu_mem_kept_mb: 3000, network_mb_s: 10.5, pcie_mb_s: 0}
 checkpoint: {size_mb: 12.5, save_s: 3, restore_s: 4.5, observations: 7}
-beside: {resnet50: 0.75, vgg16: 0}
+beside:
+- {other: resnet50, rate: 0.75, mode: mps, gpu_type: h200, observations: 4, origin: measured}
+- {other: vgg16, rate: 0}
 host:
 - {cpus_per_gpu: 2, mem_mb_per_gpu: 4000, rate: 0.5}
 - {cpus_per_gpu: 8, mem_mb_per_gpu: 4000, rate: 1}
@@ -75,11 +80,43 @@ def test_every_key_reaches_the_profile() -> None:
     assert plain(everything) == parse(EVERYTHING, "m").value
     assert everything.speeds[1] == Speed(shape=Shape(2, 4), steps_per_s=2.5)
     assert everything.load == Load(
-        gpu_util=0.9, gpu_mem_mb=9000, gpu_mem_kept_mb=3000, network_mb_s=10.5, pcie_mb_s=0
-    )
+        gpu_type="h200", gpu_util=0.9, memory_util=0.5, sm_active=0.25, observations=3,
+        gpu_mem_mb=9000, gpu_mem_kept_mb=3000, network_mb_s=10.5, pcie_mb_s=0,
+    )  # fmt: skip
+    assert everything.beside[1] == Beside(other="vgg16", rate=0)
     assert {f.name for f in dataclasses.fields(Profile)} == plain(everything).keys()
     assert read("name: m") == Profile(name="m")
     assert read("name: m\ntensors_mb: [3, 1]").skew == 0.75
+
+
+def test_speeds_beside_others_without_a_mode_are_of_slices() -> None:
+    """The form of files that were written before there were modes, with its mistakes."""
+    old, new = "{a: 0.5, b: 1}", "[{other: a, rate: 0.5}, {other: b, rate: 1, mode: slices}]"
+    assert read(f"name: m\nbeside: {old}") == read(f"name: m\nbeside: {new}")
+    (told,) = mistakes("name: m\nbeside:\n  a: 0.5\n  b: 7")
+    assert told.startswith("m.yaml:4: beside.b: ")
+
+
+@given(
+    st.lists(
+        st.builds(
+            Beside,
+            other=st.sampled_from(["a", "b"]),
+            rate=st.sampled_from([0.5, 0.75]),
+            mode=st.sampled_from(["slices", "mps"]),
+            gpu_type=st.sampled_from(["", "a100", "h200"]),
+        ),
+        max_size=8, unique_by=lambda b: (b.other, b.mode, b.gpu_type),
+    ),
+    st.sampled_from(["slices", "mps"]), st.sampled_from(["", "a100", "k80"]),
+)  # fmt: skip
+def test_a_speed_counts_in_its_mode_and_on_its_type(
+    beside: list[Beside], mode: SharingMode, gpu_type: str
+) -> None:
+    """The type's own comes before any type's; in another mode or on another type there is none."""
+    table = {(b.other, b.mode, b.gpu_type): b.rate for b in beside}
+    expected = table.get(("a", mode, gpu_type), table.get(("a", mode, "")))
+    assert Profile(name="m", beside=tuple(beside)).speed_beside("a", mode, gpu_type) == expected
 
 
 def test_the_example_in_the_documentation_is_a_profile() -> None:
@@ -281,7 +318,16 @@ SPEEDS = st.lists(
         parameters=st.none() | st.integers(1, 10**15),
         load=st.builds(Load, gpu_util=st.none() | SHARES, gpu_mem_mb=AMOUNTS, pcie_mb_s=AMOUNTS),
         label=st.none() | st.integers(0, 2),
-        beside=st.dictionaries(st.sampled_from(["on", "1e3", "m"]), st.floats(0, 1)),
+        beside=st.lists(
+            st.builds(
+                Beside,
+                other=st.sampled_from(["on", "1e3", "m"]),
+                rate=st.floats(0, 1),
+                mode=st.sampled_from(["slices", "mps"]),
+                gpu_type=st.sampled_from(["", "1e5"]),
+            ),
+            unique_by=lambda b: (b.other, b.mode, b.gpu_type),
+        ).map(tuple),
         host=st.lists(
             st.builds(HostRate, cpus_per_gpu=POSITIVE, mem_mb_per_gpu=SHARES, rate=SHARES)
         ).map(tuple),

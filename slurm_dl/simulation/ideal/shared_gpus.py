@@ -41,7 +41,7 @@ class Pairs(AtSpeeds):
 
     def __init__(self, n: int) -> None:
         self.other: I64 = np.full(n, ALONE)  # By row of the trace, whom each shares with
-        self.intent: Intent | None = None  # Of the last decision
+        self.intent: Intent | None = None  # Of the last decision, if there were jobs
         self.first: Rows = NOBODY  # Rows of the jobs that the policy is shown with all GPUs
         self.second: Rows = NOBODY  # Rows of those that share with them
 
@@ -63,8 +63,9 @@ class Pairs(AtSpeeds):
         self.other[shared[shared != ALONE]] = ALONE
         self.other[ids] = ALONE
 
-    def tell_apart(self, jobs: ActiveJobs) -> None:
-        """Find *first*, of each pair the job that the policy placed better, and *second*."""
+    def begin(self, jobs: ActiveJobs) -> None:
+        """Before a decision: *first* of each pair is the job that the policy placed better."""
+        self.intent = None
         one = (self.other[jobs.job_id] > jobs.job_id).nonzero()[0]
         other = jobs.job_id.searchsorted(self.other[jobs.job_id[one]])
         swap = jobs.place[other] < jobs.place[one]
@@ -121,8 +122,7 @@ class SharedGpus(IdealCluster):
 
     def _decide(self) -> None:
         jobs = self._jobs
-        self._pairs.intent = None
-        self._pairs.tell_apart(jobs)
+        self._pairs.begin(jobs)
         super()._decide()
         jobs.gpus[:] = self._trace.gpus[jobs.job_id]
         if self._pairs.intent is not None:
