@@ -71,6 +71,13 @@ def left_s(one: Queued) -> float:
     return left(one)[0]
 
 
+def predicted_s(one: Queued) -> float:
+    """Seconds left; what the time limit tells is less worth than the mean of the user (A17)."""
+    seconds, is_known = left(one)
+    mean_s = statistics.mean(p.ran_s for p in PAST) - ran_s(one)
+    return seconds if is_known or mean_s <= 0 else min(mean_s, seconds)
+
+
 def queue_of(service: float) -> int:
     """Tiresias' queue: who is at a threshold has left the one before."""
     return bisect.bisect_right(THRESHOLDS, service)
@@ -228,6 +235,7 @@ ORACLES: Final[Mapping[str, Oracle]] = {
     "karuna": karuna,
     "las": by(attained),  # A1, without queues
     "longest_pending": by(lambda one: -one.waits_s),  # G2; Tiresias' lpjf
+    "lucid": by(lambda one: predicted_s(one) * one.gpus),
     "mlfs": mlfs,
     "sjf": by(left_s),
     "srsf": by(lambda one: left_s(one) * one.gpus),

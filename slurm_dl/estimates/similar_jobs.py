@@ -115,6 +115,11 @@ def tagged_s(past: Past, jobs: JobFeatures, average: Average = "median") -> Tagg
     return TaggedEstimate(_each(jobs, predict), hit > 0)
 
 
+def mean_of_user_s(past: Past, jobs: JobFeatures) -> F64:
+    """``(n,)`` mean duration of the jobs of each one's user, seconds; of all, of a new user."""
+    return _each(jobs, lambda user, _name, _gpus: _index(past).mean_of_user(user))
+
+
 def expected_s(snap: Snapshot) -> F64 | None:
     """``(n,)`` duration of earlier jobs with the same tag; NaN for none. None: no jobs are over."""
     if not len(snap.past):
@@ -180,13 +185,13 @@ class _Index:
         key = user, name, gpus
         if key not in self._medians:
             rows = self._of_tag(user, name, gpus)
-            known = float(np.median(self.ran_s[rows])) if len(rows) else self._mean_s(user)
+            known = float(np.median(self.ran_s[rows])) if len(rows) else self.mean_of_user(user)
             self._medians[key] = known
         return self._medians[key]
 
     def mean_of_tag(self, user: str, name: str, gpus: float) -> float:
         rows = self._of_tag(user, name, gpus)
-        return float(self.ran_s[rows].mean()) if len(rows) else self._mean_s(user)
+        return float(self.ran_s[rows].mean()) if len(rows) else self.mean_of_user(user)
 
     def _rolling_s(self, user: str, name: str, gpus: float) -> float:
         whose = self.user_id.get(user)
@@ -196,12 +201,12 @@ class _Index:
         if not len(rows):
             close = [self._of_name(whose, i) for i in self._close(whose, name)]
             if not close:
-                return self._mean_s(user)
+                return self.mean_of_user(user)
             rows = np.concatenate(close)
         as_many = rows[self.gpus[rows] == gpus]
         return float(self.ran_s[as_many if len(as_many) else rows].mean())
 
-    def _mean_s(self, user: str) -> float:
+    def mean_of_user(self, user: str) -> float:
         whose = self.user_id.get(user)
         if whose is None:
             return self.mean_s

@@ -40,6 +40,7 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "karuna": f"{_ORDERS}; tests/cluster/test_deadline.py",
     "list_gittins": "tests/sim/test_gates.py",
     "list_las": "tests/sim/test_gates.py",
+    "lucid": f"{_ORDERS}; tests/cluster/test_lucid.py",
     "optimus": _SIZES,
     "pollux": _SIZES,
     "sia": _SIZES,

@@ -27,6 +27,7 @@ from slurm_dl.policies import (
     learned_gittins,
     list_gittins,
     list_las,
+    lucid,
     mlfs,
     policy_file,
     qssf,
@@ -45,7 +46,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     | named_in(
         *(allox, astraea_ltgf, backfill, carbyne, chronus, discrete_gittins, drf, edf, elas),
         *(gandiva_fair, gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las),
-        *(elasticflow, mlfs, qssf, fifo, tagged, afs, optimus, pollux, sia, sidecar),
+        *(elasticflow, lucid, mlfs, qssf, fifo, tagged, afs, optimus, pollux, sia, sidecar),
         *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
     )
 )

@@ -66,6 +66,7 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "thresholds_gpu_s": EDGES,
     },
     "list_las": {**LAS, "demotion_step_s": BELOW_0},
+    "lucid": {"most_ratio": NOT_ABOVE_0},
     "mlfs": {
         "alpha": NO_PART,
         "iterations": (0,),
