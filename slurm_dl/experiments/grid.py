@@ -318,8 +318,8 @@ def figures_of(simulated: Simulated) -> Figures:
     """The figures of one simulation: ``preset``, ``parameters``, ``costs``, ``notes``,
     ``too_large`` (jobs that want more GPUs than there are), ``blocks`` (of which resamples are
     drawn), those of `export.summary_json`,
-    ``placement``, ``deadlines``, ``decisions``, ``events`` and ``wall_s``, which alone differs from
-    run to run.
+    ``placement``, ``deadlines``, ``pairs``, ``decisions``, ``events`` and ``wall_s``, which alone
+    differs from run to run.
     """  # noqa: D205 - one list
     result, shape = simulated.result, simulated.shape
     outcome = result.outcome
@@ -333,6 +333,7 @@ def figures_of(simulated: Simulated) -> Figures:
         **export.summary_json(summary_metrics.summarise(outcome.records, gpus=shape.gpus)),
         "placement": None if outcome.lay is None else outcome.lay.as_json(),
         "deadlines": export.plain(outcome.deadlines),
+        "pairs": outcome.pairs,
         "decisions": outcome.decisions,
         "events": outcome.events,
         "wall_s": result.wall_s,

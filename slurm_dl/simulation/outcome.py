@@ -130,6 +130,7 @@ class Outcome:
     lay: Lay | None = None  # How the jobs lay on nodes; None if GPUs were only counted
     answers: Mapping[int, Promise] = field(default_factory=dict)  # First one of each job, by row
     zero_s: float = 0.0  # The trace's zero on the clock of *answers*
+    pairs: int | None = None  # Times that two jobs began to share GPUs; None: none could
     due_s: F64 | None = None  # ``(n,)`` deadline of each job, inf: none; None: no job has one
 
     @property

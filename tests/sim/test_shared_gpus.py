@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from small_traces import make_trace
 
 from slurm_dl.experiments.pair_table import parse_pairs
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.pair_rates import PairRates, PairRule
 from slurm_dl.model.snapshot import Snapshot
@@ -260,3 +262,56 @@ def mean_jct_s(outcome: Outcome) -> float:
     records = outcome.records
     assert records.finished.all()
     return float((records.end_s - records.submit_s).mean())
+
+
+def test_pairs_of_heavy_jobs_in_slices_harm() -> None:
+    """Their speeds add up to 1.02: from 1.25 none is formed, from 1.0 each job takes longer."""
+    trace, shape = read_trace(ITP10), parse_shape("2x8")
+    found = parse_pairs("slices:1/0/0")
+    assert found is not None
+    known = TraceKnowledge(pair_rates=found.of(trace, 0))
+    policy = Packed(rule=PairRule(most_ratio=2.0, first_host=True))
+    alone = simulate(trace, shape, policy)
+    kept = simulate(trace, shape, policy, kind=SharedGpus, known=known)
+    harmed = simulate(trace, shape, policy, kind=partial(SharedGpus, least_speed=1.0), known=known)
+
+    assert (kept.pairs, mean_jct_s(kept)) == (0, mean_jct_s(alone))
+    assert mean_jct_s(harmed) > 1.15 * mean_jct_s(alone)
+
+
+@pytest.mark.parametrize(
+    ("word", "why"),
+    [
+        ("mps:1/2", "shares"), ("mps:0/0/0", "shares"), ("mps:1e999/1/1", "KIND"),
+        ("nowhere.yaml", "KIND"), ("nowhere.yaml:1/2", "KIND"),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_none_is_refused(word: str, why: str) -> None:
+    """With the form that it should have."""
+    with pytest.raises(ConfigError, match=why):
+        parse_pairs(word)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a: 1", "a: {a: 1}\nb: {a: 1}", "a: {a: 3}", "a: {a: .nan}", "a: {a: true}", "[]",
+     "a: {b: 1}", "pairs: {a: {a: '1'}}"],
+)  # fmt: skip
+def test_a_file_must_have_a_speed_of_each_kind_beside_each(text: str, tmp_path: Path) -> None:
+    """A number from 0 to 2."""
+    path = tmp_path / "pairs.yaml"
+    path.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=r"a speed of 0 to 2|mapping|file"):
+        parse_pairs(str(path))
+
+
+def test_a_job_is_of_the_kind_that_its_model_names(tmp_path: Path) -> None:
+    """The others are drawn by the shares."""
+    path = tmp_path / "pairs.yaml"
+    path.write_text("x: {x: 0.5, y: 0.6}\ny: {x: 0.7, y: 0.8}\n", "utf-8")
+    table = parse_pairs(f"{path}:0/3")
+    assert table is not None
+    trace = make_trace([0, 0, 0], [1, 1, 1], models=("x", "z"), model=np.array([0, 1, -1]))
+    found = table.of(trace, 0)
+    assert found.kind.tolist() == [0, 1, 1]
+    assert found.rate[:, :, 0].tolist() == [[0.5, 0.6], [0.7, 0.8]]

@@ -31,7 +31,7 @@ from slurm_dl.report.terminal_table import console, number, percent, progress
 from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.simulation.ideal import presets
 from slurm_dl.simulation.outcome import Lay
-from slurm_dl.text import safe
+from slurm_dl.text import counted, safe
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.workload_generator import tagged
 
@@ -154,6 +154,8 @@ def _tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterato
         promised = f"; {due.promised:,} promised, {due.kept:,} of them met" if due.promised else ""
         share = f"{percent(due.met / due.jobs)}, by GPU time {percent(due.met_gpu_frac)}"
         yield f"{due.met:,} of {due.jobs:,} deadlines met, {share}{promised}"
+    if (pairs := result.outcome.pairs) is not None:
+        yield f"{counted(pairs, 'pair')} of jobs on the same GPUs"
     yield (
         f"{result.outcome.decisions:,} decisions at {result.outcome.events:,} instants in "
         f"{result.wall_s:.2f} s"

@@ -12,6 +12,7 @@ Source: Lucid, ASPLOS 2023, section 4.2 (binder); ours for policies that stop jo
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +29,7 @@ from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
 from slurm_dl.simulation.ideal.placement_model import AtSpeeds, PlacementChange, Rows, change_to
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.simulation.outcome import Outcome
 
 ALONE = -1
 
@@ -97,10 +99,9 @@ class SharedGpus(IdealCluster):
         self._policy = cast("Policy", _ShownHalves(self._policy, self))
         self._formed = 0
 
-    @property
-    def formed(self) -> int:
-        """How many pairs were formed."""
-        return self._formed
+    def outcome(self) -> Outcome:
+        """As of any ideal cluster, with how often two jobs began to share."""
+        return dataclasses.replace(super().outcome(), pairs=self._formed)
 
     def _complete(self) -> None:
         jobs, other = self._jobs, self._pairs.other
