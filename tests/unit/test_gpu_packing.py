@@ -385,7 +385,7 @@ def _speed(one: Profile | None, other: Profile | None, limits: PairLimits) -> fl
 def _label(host: GpuTenant, limits: PairLimits) -> int | None:
     known = None if host.profile is None else limits.labels.get(host.profile.name)
     if known is None and host.own is not None and host.own.gpu_util is not None:
-        tiny, medium = (0.05, 0.15) if limits.mode == "slices" else (0.35, 0.6)
+        tiny, medium = (0.05, 0.15) if limits.mode == "slices" else (0.48, 0.6)
         return 0 if host.own.gpu_util <= tiny else 1 if host.own.gpu_util <= medium else 2
     return known
 
