@@ -6,7 +6,7 @@ of the time in which each keeps the GPU busy alone:
     sum = a - b (busy of one + busy of the other), at most 2
 
 with a and b fitted to six pairs on an H200: 2.84 and 1.00 where jobs take turns in slices of time
-(largest error 0.10), 2.55 and 0.66 under MPS (0.20).
+(largest error 0.11), 2.55 and 0.66 under MPS (0.20).
 
 Lucid's label of a model is 0 if its neighbours reach 0.95 of their speed on average, 1 from 0.85,
 else 2. It is found from measured neighbours, else from the admin's word, else by a tree from what
@@ -61,7 +61,7 @@ class LabelTree:
 TREES: Final[Mapping[SharingMode, LabelTree]] = MappingProxyType(
     {
         "slices": LabelTree(tiny_util=0.05, tiny_memory=0.05, medium_util=0.15, medium_memory=0.15),
-        "mps": LabelTree(tiny_util=0.35, tiny_memory=0.35, medium_util=0.60, medium_memory=0.60),
+        "mps": LabelTree(tiny_util=0.48, tiny_memory=0.35, medium_util=0.60, medium_memory=0.60),
     }
 )
 

@@ -33,7 +33,11 @@ RATIO = dataclasses.replace(A100, rule=PairRule(most_ratio=2.0))
 
 
 def model(
-    name: str, *, peak: float | None = 10_000, kept: float | None = None, **more: Any
+    name: str,
+    *,
+    peak: float | None = 10_000,
+    kept: float | None = None,
+    **more: Any,  # noqa: ANN401
 ) -> Profile:
     """A light model of 10 GB, if nothing else is said; *beside*: rates in slices by model."""
     beside = tuple(Beside(other=o, rate=r) for o, r in more.pop("beside", {}).items())
@@ -41,7 +45,7 @@ def model(
     return Profile(name=name, load=load, beside=more.pop("pairs", beside), **more)
 
 
-def half(job_id: int, profile: Profile | None, share: float = 0.5, **more: Any) -> GpuTenant:
+def half(job_id: int, profile: Profile | None, share: float = 0.5, **more: Any) -> GpuTenant:  # noqa: ANN401
     """A job with half a GPU."""
     return GpuTenant(job_id=JobId(job_id), share=share, profile=profile, **more)
 
@@ -89,6 +93,12 @@ APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
         half(2, _OTHER),
         A100,
         "40001 MB",
+    ),
+    "and not what stays of it": (
+        half(1, model("m", kept=5000), own=Load(gpu_util=0.1, gpu_mem_mb=31_000)),
+        half(2, model("n", kept=1000)),
+        A100,
+        "41000 MB",
     ),
     "no label": (half(1, model("d")), half(2, model("a")), LABELS, "no label"),
     "labels 1 + 2": (half(1, model("b")), half(2, model("c")), LABELS, "more than 2"),
@@ -375,7 +385,7 @@ def _speed(one: Profile | None, other: Profile | None, limits: PairLimits) -> fl
 def _label(host: GpuTenant, limits: PairLimits) -> int | None:
     known = None if host.profile is None else limits.labels.get(host.profile.name)
     if known is None and host.own is not None and host.own.gpu_util is not None:
-        tiny, medium = (0.05, 0.15) if limits.mode == "slices" else (0.35, 0.6)
+        tiny, medium = (0.05, 0.15) if limits.mode == "slices" else (0.48, 0.6)
         return 0 if host.own.gpu_util <= tiny else 1 if host.own.gpu_util <= medium else 2
     return known
 

@@ -20,6 +20,7 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.nodes import SharedGpu
+from slurm_dl.model.pair_rates import NO_RULE, PairRule
 from slurm_dl.model.plan import SetSteer
 from slurm_dl.model.profile import Beside, Load, Profile
 from slurm_dl.model.snapshot import Snapshot
@@ -27,6 +28,7 @@ from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.policies.lucid import Lucid
 from tests.build import NOW_S, observed, pending, running, snapshot
 
 PROFILES = {
@@ -71,6 +73,7 @@ def scene(
     memory: Mapping[str, Mapping[int, float]] | None = None,
     steers: Mapping[JobId, Steer] | None = None,
     crowded: bool = True,
+    claims: Mapping[int, Claim] | None = None,
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Jobs of *models*; who shares which device follows from *shared*.
@@ -88,17 +91,22 @@ def scene(
         rows,
         nodes=nodes,
         held=held,
-        claims={JobId(j): Claim(model=m) for j, m in models.items()},
+        claims={
+            JobId(j): dataclasses.replace((claims or {}).get(j, Claim()), model=models.get(j))
+            for j in (*models, *(claims or {}))
+        },
         shared=tuple(shared),
         **values,
     )
     return snapshot(seen, memory=memory, steers=steers or {})
 
 
-def sent(snap: Snapshot, how: Placement = HOW) -> dict[int, list[int] | None]:
+def sent(
+    snap: Snapshot, how: Placement = HOW, rule: PairRule = NO_RULE
+) -> dict[int, list[int] | None]:
     """Node rows on which each job may start; None where it is to start nowhere."""
     ranked = np.argsort(snap.jobs.job_id)
-    placed = with_shares(snap, ranked, (), how, Placed())
+    placed = with_shares(snap, ranked, (), how, Placed(), rule=rule)
     assert not placed.spots
     return {
         int(job): None if wait.within is None else np.flatnonzero(wait.within).tolist()
@@ -113,6 +121,8 @@ def steer(**more: float) -> dict[JobId, Steer]:
 
 
 R1, R2, R3, J8, J9 = running(1, 0.5), running(2, 0.5), running(3, 1), half(8), half(9)
+MEASURED = Claim(gpu_busy=0.1, gpu_mem_mb=1000)
+TINY_2 = {2: "tiny", 9: "tiny"}
 TINY = dict.fromkeys((1, 2, 3, 7, 8, 9), "tiny")
 ON_N1, LATER, ON_N2 = [gpu(0, 0, 1)], [gpu(0, 1, 1, first=False)], [gpu(1, 0, 2)]
 STRANGERS = [("jumbo", "jumbo"), ("tiny", "huge"), ("tiny", "new"), ("tiny", ""), ("", "tiny")]
@@ -186,6 +196,12 @@ CASES: dict[str, Case] = {
     # They are one record: kept together from others, not from each other.
     "an array": ([half(8, tasks=3), J9], {8: "tiny", 9: "new"}, {}, {8: [0, 1], 9: [2]}),
     "one could join": ([R1, half(8, tasks=3)], TINY, {"shared": ON_N1}, {8: [1, 2]}),
+    "not beside one of three GPUs": (
+        [running(1, 1.5), J9],
+        TINY,
+        {"shared": ON_N1, "whole": {1: {1: 0.5, 2: 0.5}}, "nodes": (1, 2, 2, 2)},
+        {9: [3]},
+    ),
     "two nodes": ([R1, pending(9, 0.5, n_nodes=2)], TINY, {"shared": ON_N1}, {9: [1, 2]}),
 }
 
@@ -203,6 +219,160 @@ def test_a_job_is_sent_beside_one_it_gets_on_with_or_where_it_is_alone(
         sent(scene(rows, {j: m for j, m in models.items() if m and j in listed}, **more))
         == expected
     )
+
+
+@pytest.mark.parametrize(
+    ("rows", "more", "expected"),
+    [
+        # Five GPUs are free.
+        ([R2, J9], {"shared": ON_N2}, {9: [0]}),
+        ([R2, pending(7, 4), J9], {"shared": ON_N2}, {9: [0]}),
+        ([R2, pending(7, 5), J9], {"shared": ON_N2}, {9: [1]}),
+        ([R2, pending(7, 4), J8, J9], {"shared": ON_N2}, {8: [1], 9: [0]}),
+        # A share counts as a GPU, and so does each task of an array.
+        ([R2, pending(7, 1, tasks=5), J9], {"shared": ON_N2}, {9: [1]}),
+        ([R2, pending(7, 5, held=Held.USER_OR_ADMIN), J9], {"shared": ON_N2}, {9: [0]}),
+        # Of the others' partition nothing counts, nor does a node that is down.
+        ([R2, pending(7, 5, partition=1), J9], {"shared": ON_N2}, {9: [0]}),
+        ([J8, J9], {"nodes": (1, 1)}, {8: [0], 9: [1]}),
+        # Its GPU is on a node with a neighbour's free half, which Slurm might take.
+        ([R2, J9], {"shared": ON_N2, "nodes": (0, 2)}, {9: [1]}),
+        # The free GPU has too few CPUs beside it.
+        (
+            [R1, R2, half(9, cpus=40)],
+            {"shared": ON_N2, "nodes": (2, 2), "whole": {1: {0: 0.5}}, "cpus": (30, 64)},
+            {9: [1]},
+        ),
+    ],
+)
+def test_nobody_shares_while_there_are_gpus_for_all(
+    rows: list[JobRow], more: dict[str, Any], expected: dict[int, list[int] | None]
+) -> None:
+    """A device of its own, unless there is none beside nobody."""
+    columns = {"cpus": more.pop("cpus")} if "cpus" in more else None
+    models = {row.job_id: "tiny" for row in rows}
+    snap = scene(rows, models, crowded=False, columns=columns, **more)
+
+    assert sent(snap) == expected
+
+
+def test_why_it_shares_or_not() -> None:
+    """The load is part of the reason."""
+    rows = [R2, J9]
+    for crowded, nodes, why in (
+        (True, (2, 2), "beside job 2 (tiny): more GPUs are waited for than are free"),
+        (False, (2, 2), "nobody shares yet; there are free GPUs for all that wait"),
+        (False, (0, 2), "beside job 2 (tiny): no node has a GPU for it alone"),
+    ):
+        snap = scene(rows, TINY_2, shared=ON_N2, nodes=nodes, crowded=crowded)
+        placed = with_shares(snap, np.argsort(snap.jobs.job_id), (), HOW, Placed())
+        assert why in placed.waits[JobId(9)].why
+
+
+SLOTS: dict[str, tuple[list[JobRow], dict[int, str], dict[int, Claim], dict[int, Any]]] = {
+    "the second waits": ([half(7), J8, J9], {9: "tiny"}, {}, {7: [0], 8: None, 9: [1]}),
+    "one that runs": ([R1, J8], {}, {}, {8: None}),
+    "one that runs and is known": ([R1, J8], {1: "tiny"}, {}, {8: [1]}),
+    "one that says half of it": ([R1, J8], {}, {1: Claim(gpu_busy=0.1)}, {8: None}),
+    "one that measured itself": ([R1, J8], {}, {1: MEASURED}, {8: [1]}),
+    "what is said before it runs": ([half(7), J8], {}, {8: MEASURED}, {7: [0], 8: None}),
+    "a model without figures": ([R1, J8], {8: "bare"}, {}, {8: None}),
+    # They are one record; once it runs nobody else comes.
+    "an array": ([half(7, tasks=2), J8], {}, {}, {7: [0], 8: None}),
+}
+
+
+@pytest.mark.parametrize("case", SLOTS)
+def test_one_unmeasured_job_at_a_time(case: str) -> None:
+    """While GPUs are short; further ones wait, and say for what."""
+    rows, models, claims, expected = SLOTS[case]
+    profiles = {**PROFILES, "bare": Profile(name="bare")}
+    how = dataclasses.replace(HOW, profile_slots=1, profiles=profiles)
+    shared = ON_N1 if R1 in rows else []
+    snap = scene(rows, models, shared=shared, claims=claims)
+
+    assert sent(snap, how) == expected
+    placed = with_shares(snap, np.argsort(snap.jobs.job_id), (), how, Placed())
+    waits = {wait.why for wait in placed.waits.values() if wait.within is None}
+    assert waits <= {"one of the 1 GPUs for jobs whose model was not measured yet"}
+    calm = scene(rows, models, shared=shared, claims=claims, crowded=False)
+    assert None not in sent(calm, how).values(), "at low load nobody waits"
+
+
+@pytest.mark.parametrize(
+    ("claim", "expected"),
+    [
+        (Claim(), [1]),
+        (Claim(gpu_busy=0.1), [1]),
+        (Claim(gpu_busy=0.1, gpu_mem_mb=1000), [0]),
+        (Claim(gpu_busy=0.1, gpu_mem_mb=39_000), [1]),
+    ],
+)
+def test_a_stranger_is_a_host_once_it_has_measured_itself(
+    claim: Claim, expected: list[int]
+) -> None:
+    """By its own figures; it never is the one that joins."""
+    light = Profile(name="light", load=Load(gpu_util=0.1, gpu_mem_mb=2000))
+    how = dataclasses.replace(HOW, profiles={"light": light})
+    snap = scene([R1, J9], {9: "light"}, shared=ON_N1, claims={1: claim})
+
+    assert sent(snap, how) == {9: expected}
+    reverse = scene([R1, J9], {1: "light"}, shared=ON_N1, claims={9: claim})
+    assert sent(reverse, how) == {9: [1]}
+
+
+def test_the_policys_rule_is_what_counts() -> None:
+    """Labels by the tree of the site's mode, the length, the first host; each changes the node."""
+    light, heavy = (
+        Profile(name=name, load=Load(gpu_util=busy, gpu_mem_mb=1000))
+        for name, busy in (("light", 0.5), ("heavy", 0.9))
+    )
+    how = dataclasses.replace(HOW, sharing_mode="mps", profiles={p.name: p for p in (light, heavy)})
+    r1, r2 = running(1, 0.5, ran_s=50.0), running(2, 0.5, ran_s=90.0)
+    models = {1: "light", 2: "heavy", 9: "light"}
+    left = {1: 100.0, 2: 100.0, 9: 150.0}
+
+    def node(rule: PairRule, left_s: Mapping[int, float] = left, **more: Any) -> object:  # noqa: ANN401
+        snap = scene([r1, r2, J9], {**models, **more.pop("models", {})}, shared=ON_N1 + ON_N2)
+        ids = snap.jobs.job_id.tolist()
+        snap = snap.derived(left_s=np.array([left_s.get(j, 1.0) for j in ids]))
+        return sent(snap, dataclasses.replace(how, **more), rule=rule)[9]
+
+    assert node(PairRule()) == [0], "the best sum"
+    assert node(PairRule(first_host=True)) == [1]
+    assert node(PairRule(by_labels=True, first_host=True)) == [0], "1 + 2"
+    assert node(PairRule(first_host=True), least_pair_speed=1.7) == [0], "2.55 - 0.66 * 1.4"
+    assert node(PairRule(first_host=True), least_pair_speed=1.6) == [1], "under MPS"
+    slices = {"sharing_mode": "slices", "least_pair_speed": 1.6}
+    assert node(PairRule(first_host=True), **slices) == [0], "2.84 - 1.4, and 1.84"
+    assert node(PairRule(most_ratio=2.0), {**left, 1: 70.0}) == [1]
+    assert node(PairRule(most_ratio=2.0), {**left, 1: 70.0, 2: 70.0}) == [2]
+
+
+def test_the_length_of_each_counts_though_they_are_alike() -> None:
+    """Two of one model, of which the first is too long for the host."""
+    light = Profile(name="light", load=Load(gpu_util=0.5, gpu_mem_mb=1000))
+    how = dataclasses.replace(HOW, profiles={"light": light})
+    snap = scene([R1, J8, J9], dict.fromkeys((1, 8, 9), "light"), shared=ON_N1)
+    left = {1: 10.0, 8: 21.0, 9: 20.0}
+    snap = snap.derived(left_s=np.array([left.get(j, 1.0) for j in snap.jobs.job_id.tolist()]))
+
+    assert sent(snap, how, PairRule(most_ratio=2.0)) == {8: [1], 9: [0]}
+
+
+def test_a_decision_goes_by_the_rule_of_its_policy() -> None:
+    """Labels 1 and 2 of Lucid keep two apart that are fast enough together."""
+    profiles = {
+        name: Profile(name=name, load=Load(gpu_util=busy, gpu_mem_mb=1000))
+        for name, busy in (("light", 0.1), ("heavy", 0.9))
+    }
+    placement = dataclasses.replace(HOW, profiles=profiles)
+    settings = Settings(partitions=frozenset({"gpu"}), placement=placement)
+    snap = scene([R1, half(9, limit_s=60)], {1: "light", 9: "heavy"}, shared=ON_N1)
+
+    assert "beside job 1" in decide(snap, Fifo(), settings).notes[JobId(9)]
+    assert "nobody shares" in decide(snap, Lucid(), settings).notes[JobId(9)]
+    assert "beside job 1" in decide(snap, Lucid(labels=False), settings).notes[JobId(9)]
 
 
 @pytest.mark.parametrize(("first", "second"), [("safe", "rough"), ("rough", "safe")])
