@@ -103,7 +103,9 @@ class Child:
         it, and only without children: what such a program has started is the training.
         """
         parents = {pid: int(fields[_PARENT]) for pid, fields in _living()}
-        found = {pid for pid in parents if self._marks <= set(_read(pid, "environ").split(b"\0"))}
+        found = {
+            pid for pid in parents if self._marks <= set(read_proc(pid, "environ").split(b"\0"))
+        }
         found = _with_descendants(found | parents.keys() & {self.pid}, parents)
         return looked_at(found, signum, self.pid)
 
@@ -133,7 +135,7 @@ def looked_at(pids: Collection[int], signum: int, command: int) -> list[Process]
     """The processes *pids* of the *command*, see `Child.processes`."""
     statuses = {pid: _status(pid) for pid in sorted(pids)}
     parents = {pid: int(status.get("PPid", "0")) for pid, status in statuses.items()}
-    lines = {pid: _read(pid, "cmdline") for pid in pids}
+    lines = {pid: read_proc(pid, "cmdline") for pid in pids}
     seen = []
     for pid, status in statuses.items():
         program, is_fork = _program(pid), lines.get(parents[pid]) == lines[pid]
@@ -147,7 +149,7 @@ def looked_at(pids: Collection[int], signum: int, command: int) -> list[Process]
     return seen
 
 
-def _read(pid: int, name: str) -> bytes:
+def read_proc(pid: int, name: str) -> bytes:
     """A file of a process in /proc; nothing if it has ended, or is another user's."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
@@ -156,7 +158,7 @@ def _read(pid: int, name: str) -> bytes:
 
 
 def _status(pid: int) -> dict[str, str]:
-    lines = _read(pid, "status").decode("utf-8", "replace").splitlines()
+    lines = read_proc(pid, "status").decode("utf-8", "replace").splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
@@ -207,7 +209,7 @@ def _living() -> Iterator[tuple[int, list[str]]]:
     """All processes but zombies, with the fields of /proc/PID/stat after the name."""
     for entry in Path("/proc").iterdir():
         # The name is in parentheses and may hold anything, further parentheses too.
-        text = _read(int(entry.name), "stat") if entry.name.isdigit() else b""
+        text = read_proc(int(entry.name), "stat") if entry.name.isdigit() else b""
         fields = text.rpartition(b")")[2].decode("ascii", "replace").split()
         if fields and fields[_STATE] != "Z":
             yield int(entry.name), fields

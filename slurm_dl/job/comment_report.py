@@ -1,4 +1,4 @@
-"""Reports of dlrun in the job's comment while the command runs: save, progress, rate, step time.
+"""Reports of dlrun in the job's comment while the command runs: save, progress, rate, and more.
 
 The scheduler prefers victims that have just saved, because they lose least, and compares the speed
 of a job that shares a GPU with the model's speed alone, to see whether sharing pays. Of a job that
@@ -54,7 +54,7 @@ class Progress(NamedTuple):
 class Kind(NamedTuple):
     """A key of the comment: where its value comes from, and when it is worth an update."""
 
-    key: Literal["saved", "progress", "rate", "steps"]
+    key: Literal["saved", "progress", "rate", "steps", "use"]
     name: str  # In messages
     read: Callable[[Path, RunId], Any]  # A value; a `Progress` if there is *between*; or None
     is_news: Callable[[Any, Any], bool]  # Of a value and the one that was told before
@@ -223,6 +223,17 @@ def last_part(run_dir: Path, run: RunId) -> Progress | None:
     if type(part_step) is not int or not 0 <= part_step <= last.step:
         return None
     return last._replace(part=Split(*part), part_step=part_step, noise=noise)
+
+
+def last_memory_mb(run_dir: Path, run: RunId) -> tuple[float, float] | None:
+    """GPU memory between steps and the most inside one, MB, as the script last told in *run*."""
+    told = _progress(run_dir, run).get("memory_mb")
+    if not isinstance(told, list) or len(told) != len(("kept", "peak")):
+        return None
+    # The user's script writes the file.
+    if not all(type(mb) in (int, float) and 0 <= mb <= _MOST_STEPS for mb in told):
+        return None
+    return float(told[0]), float(told[1])
 
 
 def rate_between(first: Progress, last: Progress) -> float | None:

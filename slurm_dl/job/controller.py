@@ -123,7 +123,7 @@ class JobController:
 
     def report(
         self,
-        key: Literal["rate", "saved", "progress", "steps", "unhandled", "final"],
+        key: Literal["rate", "saved", "progress", "steps", "use", "unhandled", "final"],
         value: float | Sequence[float] | None,
         *,
         asked: bool = False,

@@ -28,6 +28,7 @@ SCRIPT_LEAD_VARIABLE = "SLURM_DL_SCRIPT_LEAD_S"
 """Set for batch scripts that were written for sbatch."""
 
 HOLD_VARIABLE = "SLURM_DL_HOLD"
+SAMPLE_VARIABLE = "SLURM_DL_SAMPLE"
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
 DEFAULT_NEVER_REQUEUE = "93"  # Status of NVIDIA's resiliency extension for "do not requeue"
@@ -64,6 +65,7 @@ class DlrunOptions(NamedTuple):
     never_requeue: frozenset[int] = frozenset()  # Statuses that are final whatever else there is
     script_lead_s: float | None = None
     hold: bool = True  # What follows the training in a shell's script must not run after a save
+    sample: bool = True  # Sample the job's GPUs, where that is possible
     env: bool = False  # Print the variables that a run begins with, and run nothing
 
 
@@ -114,6 +116,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         never_requeue=never_requeue,
         script_lead_s=script_lead_s,
         hold=environ.get(HOLD_VARIABLE) != "no",
+        sample=environ.get(SAMPLE_VARIABLE) != "no",
         env=found.env,
     )
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from slurm_dl.job.elastic import Split
 from slurm_dl.job.run_files import (
     PROGRESS_FILE,
+    RunId,
     is_first_rank,
     read_object,
     restart_count,
@@ -77,7 +78,8 @@ class _Windows:
 
     def __init__(self, directory: Path | None = None) -> None:
         self.directory = directory
-        self.windows: list[tuple[int, float]] = []
+        self.windows: list[tuple[int, float, float]] = []
+        """Steps, seconds, and the end in seconds since the epoch."""
         self.started: tuple[int, float] | None = None
         """Step and monotonic time at which the window that is open began."""
         self.keep_every = 1
@@ -96,7 +98,7 @@ class _Windows:
             return
         self.started = (step, now_s)
         if self.closed % self.keep_every == 0:
-            self.windows.append((steps, seconds))
+            self.windows.append((steps, seconds, time.time()))
         self.closed += 1
         if len(self.windows) > KEPT_WINDOWS:
             self.windows = self.windows[::2]
@@ -109,12 +111,12 @@ class _Windows:
         self.write_at = self.closed + 1 + min(self.closed // 8, 60)
         run = this_run()
         if self.older is None:
-            self.older = _older_runs(path)
+            self.older = older_runs(path, run)
         this: dict[str, object] = {
             "restart": run.restart,
             "attempt": run.attempt,
             **placed(os.environ),
-            "windows": [[steps, round(seconds, 6)] for steps, seconds in self.windows],
+            "windows": [[n, round(seconds, 6), round(end, 1)] for n, seconds, end in self.windows],
         }
         write_whole(path, {"v": 1, "runs": [*self.older, this]}, durable=False)
 
@@ -125,7 +127,12 @@ _division = _Division()
 
 
 def report(
-    step: int, total: int | None = None, *, part: Split | None = None, **numbers: float | None
+    step: int,
+    total: int | None = None,
+    *,
+    part: Split | None = None,
+    memory: tuple[float, float] | None = None,
+    **numbers: float | None,
 ) -> None:
     """Tell how far the training is: *step* of *total*, with numbers such as ``loss=0.3``.
 
@@ -137,6 +144,9 @@ def report(
         step: Steps of the optimiser that are done, over all runs.
         part: How a step is divided now. With it and ``noise=``, the noise scale in samples, the
             scheduler learns how fast and how good steps are.
+        memory: Bytes of GPU memory that are in use between steps, and the most inside one, as
+            ``torch.cuda.memory_allocated()`` and ``torch.cuda.max_memory_allocated()`` give them.
+            Two jobs that share a GPU may then use the difference in turns.
 
     Raises:
         ValueError: *step* is negative, or a number is not finite.
@@ -145,7 +155,8 @@ def report(
         msg = f"report: step must be 0 or more (got {step})"
         raise ValueError(msg)
     values = {name: float(value) for name, value in numbers.items() if value is not None}
-    for name, value in values.items():
+    memory_mb = [round(float(size) / 2**20, 1) for size in memory or ()]
+    for name, value in [*values.items(), *(("memory", size) for size in memory_mb)]:
         if not math.isfinite(value):
             msg = f"report: {name} must be finite (got {value})"
             raise ValueError(msg)
@@ -165,6 +176,7 @@ def report(
         "time_s": time.time(),
         "restart": restart_count(),
         "numbers": values,
+        **({"memory_mb": memory_mb} if memory_mb else {}),
         **_division.content(),
     }
     try:
@@ -232,14 +244,13 @@ def _number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
 
 
-def _older_runs(path: Path) -> list[object]:
-    """Runs that are in the file already, but for this one; what cannot be read is dropped."""
+def older_runs(path: Path, this: RunId) -> list[object]:
+    """Runs that are in the file already, but for *this*; what cannot be read is dropped."""
     try:
         content = read_object(path)
     except (OSError, ValueError):
         return []
     runs = content.get("runs") if content else None
-    this = this_run()
     older: list[object] = [
         entry
         for entry in (runs if isinstance(runs, list) else [])

@@ -19,6 +19,7 @@ from slurm_dl.job.command_end import End, judge
 from slurm_dl.job.comment_report import PROGRESS, RATE, SAVED, STEPS, CommentReport
 from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.forwarding import Forwarding, ScriptHold
+from slurm_dl.job.gpu_load import GpuLoad
 from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.in_place import Ranks, may_shrink, wait_for_fewer
 from slurm_dl.job.options import ACK_MARGIN_S, DlrunOptions
@@ -96,9 +97,11 @@ class Supervisor:
         self._ack_may_stand = False
         self._handlers = HandlerWatch(options, controller, log)
         every_s = dict.fromkeys((SAVED, PROGRESS, STEPS), options.saved_every_s)
+        load = GpuLoad(options.run_dir, environ, log)
         if options.rate_every_s is not None:
-            every_s[RATE] = options.rate_every_s
-        self._reports = [
+            every_s.update({RATE: options.rate_every_s, load.kind: options.saved_every_s})
+        self._reports: list[GpuLoad | CommentReport] = [load] if options.sample else []
+        self._reports += [
             CommentReport(kind, options.run_dir, controller, every_s=seconds, log=log)
             for kind, seconds in every_s.items()
             if controller is not None

@@ -8,21 +8,20 @@ runs there are, so fewer owners than half cannot move it out of the range of the
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from slurm_dl.job.run_files import read_regular
 from slurm_dl.model.profile import NAME, CheckpointCost, Profile, Speed
 from slurm_dl.model.shape import Shape
+from slurm_dl.profiles.load_reports import LoadRun, read_loads
+from slurm_dl.profiles.untrusted import entries, number, whole
 from slurm_dl.text import escaped
-from slurm_dl.yaml_places import LARGEST_BYTES
 
 SPEED_FILE = "slurm_dl.speed.json"
 STATE_FILE = "slurm_dl.state.json"
@@ -34,6 +33,7 @@ _MOST_CHECKPOINTS = 64
 _STEPS_PER_S = (1e-6, 1e6)
 _SAVE_S = (1e-3, 86_400.0)
 _SIZE_B = (1.0, 2.0**50)
+_SLACK_S = 2.0  # Samples are a second apart, and so are the two files
 _GPU_TYPE = r"[A-Za-z0-9._+-]{1,64}"
 
 
@@ -54,6 +54,7 @@ class Reports:
     sizes_mb: tuple[float, ...]  # Sizes of its checkpoints, MB
     saves_s: tuple[float, ...]  # Seconds of its saves, of those that were timed
     remarks: tuple[str, ...]  # What was left out and why, for the admin
+    loads: tuple[LoadRun, ...] = ()  # What its runs put on their GPUs, those of other models too
 
 
 def read_reports(
@@ -79,8 +80,11 @@ def read_reports(
             is_first = read[owner] == _MOST_DIRECTORIES + 1
             told = f"uid {owner}: only its first {_MOST_DIRECTORIES} run directories are read"
             return Reports(owner, (), (), (), (told,) if is_first else ())
-    for entry in _entries(directory / SPEED_FILE, "runs", _MOST_RUNS, owner, remarks):
-        found, why = _measured(entry, names)
+    loads = read_loads(directory, owner)
+    by_run = {load.run: load for load in loads}
+    for entry in entries(directory / SPEED_FILE, "runs", _MOST_RUNS, owner, remarks):
+        load = _of_run(entry, by_run)
+        found, why = _measured(entry, names, load)
         if found is not None:
             speeds.append(found)
         else:
@@ -88,84 +92,81 @@ def read_reports(
     sizes_mb, saves_s = [], []
     if speeds:
         path = directory / STATE_FILE
-        for entry in _entries(path, "checkpoints", _MOST_CHECKPOINTS, owner, remarks):
-            size_b = _number(entry.get("size_b"), *_SIZE_B)
-            save_s = _number(entry.get("save_s"), *_SAVE_S)
+        for entry in entries(path, "checkpoints", _MOST_CHECKPOINTS, owner, remarks):
+            size_b = number(entry.get("size_b"), *_SIZE_B)
+            save_s = number(entry.get("save_s"), *_SAVE_S)
             sizes_mb += [] if size_b is None else [size_b / 2**20]
             saves_s += [] if save_s is None else [save_s]
-    return Reports(owner, tuple(speeds), tuple(sizes_mb), tuple(saves_s), tuple(remarks))
+    return Reports(owner, tuple(speeds), tuple(sizes_mb), tuple(saves_s), tuple(remarks), loads)
+
+
+def _of_run(
+    entry: Mapping[str, object], by_run: Mapping[tuple[int, int], LoadRun]
+) -> LoadRun | None:
+    restart, attempt = entry.get("restart"), entry.get("attempt")
+    if not isinstance(restart, int) or not isinstance(attempt, int):
+        return None
+    return by_run.get((restart, attempt))
+
+
+def is_named(model: object, names: Collection[str | None] | None) -> bool:
+    """A run of *model* is one of those that *names* of `read_reports` means."""
+    return names is None or (isinstance(model, str | None) and model in names)
 
 
 def _measured(
-    entry: Mapping[str, object], names: Collection[str | None] | None
+    entry: Mapping[str, object], names: Collection[str | None] | None, load: LoadRun | None
 ) -> tuple[Measured | None, str]:
-    """The run's speed, or why there is none."""
+    """The run's speed, or why there is none.
+
+    Args:
+        load: Its samples, which tell when it was alone on its GPUs; None if there are none.
+    """
     named = entry.get("model")
-    if names is not None and not (isinstance(named, str | None) and named in names):
+    if not is_named(named, names):
         if named is None:
             return None, "it names no model"
         spelled = isinstance(named, str) and re.fullmatch(NAME, named)
         return None, f"it is of model {named}" if spelled else "it is of another model"
-    nodes, gpus = _whole(entry.get("nodes"), 10**5 - 1), _whole(entry.get("gpus_per_node"), 9999)
+    nodes, gpus = whole(entry.get("nodes"), 10**5 - 1), whole(entry.get("gpus_per_node"), 9999)
+    part_of_one = gpus is None and load is not None and (nodes, len(load.devices)) == (1, 1)
+    if part_of_one:
+        # It has a part of a GPU, and all of it while it is alone there.
+        gpus = 1
     if nodes is None or gpus is None:
         return None, "it does not know its nodes and GPUs"
-    windows = entry.get("windows")
     rates = []
-    for window in windows[:_MOST_WINDOWS] if isinstance(windows, list) else ():
-        if not isinstance(window, list) or len(window) != len(("steps", "seconds")):
+    for steps, seconds, end_s in _windows(entry.get("windows")):
+        if load is not None and _is_beside(load, (end_s - seconds, end_s), certain=part_of_one):
             continue
-        steps, seconds = _whole(window[0], 10**9), _number(window[1], 1e-3, 1e7)
-        rate = None if steps is None or seconds is None else steps / seconds
-        rates += [] if rate is None or _number(rate, *_STEPS_PER_S) is None else [rate]
+        rate = steps / seconds
+        rates += [] if number(rate, *_STEPS_PER_S) is None else [rate]
     # The first one has the warm-up in it.
     rates = rates[1:]
     if len(rates) < LEAST_WINDOWS:
-        return None, f"it is too short (needs {LEAST_WINDOWS + 1} windows of a second or more)"
+        told = "windows alone" if part_of_one else "windows"
+        return None, f"it is too short (needs {LEAST_WINDOWS + 1} {told} of a second or more)"
     kind = entry.get("gpu_type")
     known = isinstance(kind, str) and re.fullmatch(_GPU_TYPE, kind)
     return Measured(Shape(nodes, gpus), str(kind) if known else "", statistics.median(rates)), ""
 
 
-def _entries(
-    path: Path, key: str, most: int, owner: int, remarks: list[str]
-) -> list[Mapping[str, object]]:
-    try:
-        content = _content(path, owner)
-    except FileNotFoundError:
-        remarks.append(f"{escaped(str(path))}: is not there")
-        return []
-    except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) else "is no JSON object of its owner"
-        remarks.append(f"{escaped(str(path))}: {reason}")
-        return []
-    entries = content.get(key)
-    return [e for e in entries[:most] if isinstance(e, dict)] if isinstance(entries, list) else []
+def _windows(listed: object) -> Iterator[tuple[int, float, float]]:
+    """Steps, seconds and end of each window; earlier releases wrote no end: minus infinity."""
+    for window in listed[:_MOST_WINDOWS] if isinstance(listed, list) else ():
+        if not isinstance(window, list) or len(window) not in {2, 3}:
+            continue
+        steps, seconds = whole(window[0], 10**9), number(window[1], 1e-3, 1e7)
+        end_s = number(window[2], 0.0, 2.0**40) if len(window) > len(("n", "s")) else -math.inf
+        if steps is not None and seconds is not None and end_s is not None:
+            yield steps, seconds, end_s
 
 
-def _content(path: Path, owner: int) -> dict[str, object]:
-    text = read_regular(path, largest_bytes=LARGEST_BYTES, owner=owner)
-    try:
-        content: object = json.loads(text)
-    except RecursionError:
-        content = None
-    if not isinstance(content, dict):
-        msg = "no JSON object"
-        raise ValueError(msg)  # noqa: TRY004 - one error for every unreadable content
-    return content
-
-
-def _whole(value: object, most: int) -> int | None:
-    ok = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
-    return value if ok and isinstance(value, int) else None
-
-
-def _number(value: object, least: float, most: float) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    # Compared before it is converted: a whole number may be too large for a float.
-    if not (least <= value <= most):
-        return None
-    return float(value) if math.isfinite(value) else None
+def _is_beside(load: LoadRun, span: tuple[float, float], *, certain: bool) -> bool:
+    """Another job was on the GPUs in *span*, or may have been, if it has to be *certain*."""
+    start_s, end_s = load.known
+    unknown = span[0] < start_s - _SLACK_S or span[1] > end_s + _SLACK_S
+    return load.is_shared(span) or (certain and unknown)
 
 
 _DIGITS = 6
@@ -216,7 +217,7 @@ def learned(profile: Profile, found: Mapping[Place, Votes]) -> Profile:
 
 
 def _joined(place: tuple[Shape, str], by_owner: Votes, known: Speed | None) -> Speed:
-    count, mean = _weight(by_owner), median_vote(by_owner)
+    count, mean = weight(by_owner), median_vote(by_owner)
     squares = count * _middle([abs(rate - mean) for rate in own] for own in by_owner.values()) ** 2
     batch = None
     if known is not None:
@@ -224,15 +225,15 @@ def _joined(place: tuple[Shape, str], by_owner: Votes, known: Speed | None) -> S
         old, all_of = known.observations, known.observations + count
         old_squares = old * ((known.spread or 0.0) * known.steps_per_s) ** 2
         apart = mean - known.steps_per_s
-        mean = known.steps_per_s + apart * count / all_of
+        mean = joined_mean(known.steps_per_s, old, mean, count)
         squares += old_squares + apart**2 * old * count / all_of
         count, batch = all_of, known.batch
     return Speed(
         shape=place[0],
-        steps_per_s=_rounded(mean),
+        steps_per_s=rounded(mean),
         gpu_type=place[1],
         observations=count,
-        spread=_rounded(math.sqrt(squares / count) / mean) if count > 1 else None,
+        spread=rounded(math.sqrt(squares / count) / mean) if count > 1 else None,
         batch=batch,
         origin="measured",
     )
@@ -240,15 +241,19 @@ def _joined(place: tuple[Shape, str], by_owner: Votes, known: Speed | None) -> S
 
 def _checkpoint(known: CheckpointCost, found: Mapping[Place, Votes]) -> CheckpointCost:
     sizes_mb, saves_s = found.get("size_mb"), found.get("save_s")
-    size_mb = _rounded(median_vote(sizes_mb)) if sizes_mb else known.size_mb
+    size_mb = rounded(median_vote(sizes_mb)) if sizes_mb else known.size_mb
     if not saves_s:
         return replace(known, size_mb=size_mb)
-    save_s, count = median_vote(saves_s), _weight(saves_s)
+    save_s, count = median_vote(saves_s), weight(saves_s)
     if known.save_s is not None and known.observations:
-        total = known.observations + count
-        save_s = (known.save_s * known.observations + save_s * count) / total
-        count = total
-    return replace(known, size_mb=size_mb, save_s=_rounded(save_s), observations=count)
+        save_s = joined_mean(known.save_s, known.observations, save_s, count)
+        count += known.observations
+    return replace(known, size_mb=size_mb, save_s=rounded(save_s), observations=count)
+
+
+def joined_mean(old: float, old_count: int, new: float, new_count: int) -> float:
+    """Mean of two samples: Chan, Golub and LeVeque 1979, formula 2.1b."""
+    return old + (new - old) * new_count / (old_count + new_count)
 
 
 def median_vote(by_owner: Votes) -> float:
@@ -260,9 +265,11 @@ def _middle(owners: Iterable[Sequence[float]]) -> float:
     return statistics.median(map(statistics.median, owners))
 
 
-def _weight(by_owner: Votes) -> int:
+def weight(by_owner: Votes) -> int:
+    """Runs that the figure counts for: as many for each owner as the median owner has."""
     return round(len(by_owner) * statistics.median(map(len, by_owner.values())))
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """*value* as it is written."""
     return float(f"{value:.{_DIGITS}g}")

@@ -112,7 +112,7 @@ def test_a_long_run_stays_in_a_small_file(place: Path, clock: Clock) -> None:
     train(clock, [*[1.0] * 600, *[2.0] * 1000])
 
     (run,) = json.loads((place / "slurm_dl.speed.json").read_text())["runs"]
-    lengths = [seconds for _, seconds in run["windows"]]
+    lengths = [seconds for _, seconds, _ in run["windows"]]
     assert progress.KEPT_WINDOWS / 2 <= len(lengths) <= progress.KEPT_WINDOWS
     assert statistics.fmean(length == 2.0 for length in lengths) == pytest.approx(5 / 8, abs=0.05)
 
@@ -199,7 +199,7 @@ def test_checkpoints_tell_size_and_time(place: Path, clock: Clock) -> None:
         {"windows": [[10**400, 1]] * 9},
         {"windows": [[10, 10**400]] * 9},
         {"windows": [[True, 1.0]] * 9},
-        {"windows": [[10, 1.0, 5]] * 9},
+        {"windows": [[10, 1.0, -5]] * 9},
         {"windows": [[10**9, 0.001]] * 9},
         {"model": "other"},
         {"model": ["m"]},

@@ -7,6 +7,7 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,6 +18,7 @@ from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.profiles import (
+    learning,
     load_profiles,
     shipped_profiles,
     site_over,
@@ -39,6 +41,8 @@ _DIR = click.option(
 _SITE, _SHIPPED = "site", "slurm_dl"
 _LONGEST = 4000
 _MAJORITY, _FARTHEST = 3, 3.0
+_MB = ("gpu_mem_mb", "gpu_mem_kept_mb")
+_LOAD = ("gpu_util", "memory_util", "sm_active", *_MB, "observations")
 
 
 @click.group()
@@ -217,8 +221,9 @@ def learn(
 
     RUN_DIR is a job's run directory (slurm_dl-JOBID), by default the one you stand in. Jobs under
     dlrun that call slurm_dl.job.report leave there how fast their steps were and on which nodes
-    and GPUs. Each owner has one vote, and the median of the votes is joined with earlier runs by
-    their number; give each run directory once.
+    and GPUs, and dlrun what they used of a GPU, alone and beside another job. Each owner has one
+    vote, and the median of the votes is joined with earlier runs by their number; give each run
+    directory once. Of speeds beside another model give the directories of both jobs.
 
     A figure that is more than three times off the profile is refused, and where that has none, so
     is one of two owners whose votes are that far apart.
@@ -236,11 +241,24 @@ def learn(
     read: Counter[int] = Counter()
     reports = [read_reports(place, None if any_model else names, read) for place in places]
     found = votes(reports, gpu_type=_plain_type(gpu_type))
-    after = learned(before, found)
+    loads = [run for report in reports for run in report.loads]
+    known = _all(site)
+    sampled = learning.find(
+        loads,
+        before,
+        names=None if any_model else names,
+        gpu_type=gpu_type,
+        canonical=lambda name: known[name][1].name if name in known else name,
+    )
+    after = replace(
+        learned(before, found),
+        load=learning.with_load(before.load, sampled),
+        beside=learning.with_pairs(before.beside, sampled.beside),
+    )
     changes = _changes(before, after)
-    refused = [] if force else list(_far_off(before, found))
+    refused = [] if force else [*_far_off(before, found), *_samples_far_off(before, sampled)]
     remarks = [remark for report in reports for remark in report.remarks]
-    runs = sum(len(report.speeds) for report in reports)
+    runs = sum(len(report.speeds) for report in reports) or len(sampled.load)
     path = None
     if runs and not refused and not dry_run:
         path, _ = add_profile(_ready(site), after, comment="Written by dlctl profile learn.")
@@ -291,13 +309,30 @@ def _far_off(before: Profile, found: Mapping[Place, Votes]) -> Iterator[str]:
             was, name = known.get(place), f"speed {place[0]} {place[1]}".strip()
         else:
             was, name = getattr(before.checkpoint, place), f"checkpoint {place}"
-        now, counts = median_vote(by_owner), [*map(len, by_owner.values())]
-        against = [] if was is None else [was]
-        if was is None and len(counts) < _MAJORITY:
-            against = [statistics.median(own) for own in by_owner.values()]
-        if any(max(one, now) > _FARTHEST * min(one, now) for one in against):
-            told = f"{'unknown' if was is None else f'{was:g}'} -> {now:g}, owners: {len(counts)}"
-            yield f"{name}: {told}, values: {sum(counts)}: more than {_FARTHEST:g} times off"
+        yield from _if_far_off(name, was, by_owner)
+
+
+def _samples_far_off(before: Profile, found: learning.Found) -> Iterator[str]:
+    """Likewise of the load and of the speeds beside other models."""
+    for figure, by_owner in found.load.items():
+        yield from _if_far_off(f"load {figure}", getattr(before.load, figure), by_owner)
+    known = {(one.other, one.mode, one.gpu_type): one.rate for one in before.beside}
+    for pair, by_owner in found.beside.items():
+        yield from _if_far_off(_beside(*pair), known.get(pair), by_owner)
+
+
+def _if_far_off(name: str, was: float | None, by_owner: Votes) -> Iterator[str]:
+    now, counts = median_vote(by_owner), [*map(len, by_owner.values())]
+    against = [] if was is None else [was]
+    if was is None and len(counts) < _MAJORITY:
+        against = [statistics.median(own) for own in by_owner.values()]
+    if any(max(one, now) > _FARTHEST * min(one, now) for one in against):
+        told = f"{'unknown' if was is None else f'{was:g}'} -> {now:g}, owners: {len(counts)}"
+        yield f"{name}: {told}, values: {sum(counts)}: more than {_FARTHEST:g} times off"
+
+
+def _beside(other: str, mode: str, gpu_type: str) -> str:
+    return f"beside {other} {mode} {gpu_type}".strip()
 
 
 def _changes(before: Profile, after: Profile) -> list[str]:
@@ -313,9 +348,25 @@ def _changes(before: Profile, after: Profile) -> list[str]:
     for key, unit in (("size_mb", "MB"), ("save_s", "s"), ("observations", "saves")):
         was, now = getattr(before.checkpoint, key), getattr(after.checkpoint, key)
         if was != now:
-            known_text = "unknown" if was is None else f"{was:g}"
-            lines.append(f"checkpoint {key}: {known_text} -> {now:g} {unit}")
+            lines.append(f"checkpoint {key}: {_number(was)} -> {now:g} {unit}")
+    for key in _LOAD:
+        was, now = getattr(before.load, key), getattr(after.load, key)
+        if was != now:
+            lines.append(f"load {key}: {_number(was)} -> {now:g}{' MB' if key in _MB else ''}")
+    if before.load.gpu_type != after.load.gpu_type:
+        lines.append(f"load gpu_type: {before.load.gpu_type or 'any'} -> {after.load.gpu_type}")
+    paired = {(one.other, one.mode, one.gpu_type): one for one in before.beside}
+    for one in after.beside:
+        pair = one.other, one.mode, one.gpu_type
+        if one != (before_it := paired.get(pair)):
+            rate = None if before_it is None else before_it.rate
+            runs = f"{one.observations} run{'s' if one.observations > 1 else ''}"
+            lines.append(f"{_beside(*pair)}: {_number(rate)} -> {one.rate:g} ({runs})")
     return lines
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:g}"
 
 
 def _speed(speed: Speed) -> str:

@@ -1,0 +1,212 @@
+"""A model's load and its speed beside other models, of what dlrun sampled in its runs.
+
+Each owner of run directories has one vote in a figure, as in that of a speed. A figure needs two
+owners or three runs: one run may have been of another kind than the rest. What is refused as too
+far off is for the caller to say, who has the votes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from slurm_dl.model.profile import Beside, Load, Profile, SharingMode
+from slurm_dl.model.shape import Shape
+from slurm_dl.profiles.load_reports import LEAST_RATES, LEAST_WINDOWS, LoadRun, Span
+from slurm_dl.profiles.run_reports import (
+    Votes,
+    is_named,
+    joined_mean,
+    median_vote,
+    rounded,
+    weight,
+)
+
+Figure = Literal["gpu_util", "memory_util", "sm_active", "gpu_mem_mb", "gpu_mem_kept_mb"]
+"""Fields of `Load` that runs tell."""
+
+_SHARES: tuple[Figure, ...] = ("gpu_util", "memory_util", "sm_active")
+_ENOUGH_OWNERS, _ENOUGH_RUNS = 2, 3
+_MOST_RATE = 2.0  # As `Beside` has it
+_MOST_ON_DEVICE = 256  # Each of them is compared with each
+
+_K = TypeVar("_K")
+
+
+class Pair(NamedTuple):
+    """The model beside *other*, in which mode and on which GPUs."""
+
+    other: str
+    mode: SharingMode
+    gpu_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What runs tell of a model; figures with too few votes are left out."""
+
+    gpu_type: str  # GPUs that the figures of its load are of
+    load: Mapping[Figure, Votes]
+    beside: Mapping[Pair, Votes]
+
+
+def find(
+    runs: Sequence[LoadRun],
+    profile: Profile,
+    *,
+    names: Collection[str | None] | None,
+    gpu_type: str = "",
+    canonical: Callable[[str], str] = str,
+) -> Found:
+    """What *runs* tell of the model of *profile*.
+
+    Args:
+        runs: Its own, and those of models that it may have lain beside.
+        names: As of `read_reports`: which of them are its own.
+        gpu_type: GPUs of all these runs; empty: what each run knows itself.
+        canonical: The name that is written for another model's.
+    """
+    typed = [replace(run, gpu_type=gpu_type or run.gpu_type) for run in runs]
+    own = [run for run in typed if is_named(run.model, names)]
+    kind = _kind(own, profile.load)
+    load: dict[Figure, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in own:
+        for figure, value in _of_run(run).items() if run.gpu_type == kind else ():
+            load[figure][run.owner].append(value)
+    return Found(
+        gpu_type=kind, load=_enough(load), beside=_enough(_pairs(own, typed, profile, canonical))
+    )
+
+
+def _kind(runs: Iterable[LoadRun], known: Load) -> str:
+    """The GPU type of most of *runs*, or of *known* if that is measured and some are of it."""
+    kinds = Counter(run.gpu_type for run in runs if _of_run(run))
+    if known.observations and known.gpu_type in kinds:
+        return known.gpu_type
+    return max(kinds, key=lambda kind: (kinds[kind], kind), default="")
+
+
+def _of_run(run: LoadRun) -> dict[Figure, float]:
+    """The run's figures: medians over its windows alone, and the most memory of all windows."""
+    alone = [window for window in run.windows if window.alone]
+    if len(alone) < LEAST_WINDOWS:
+        return {}
+    shares = {
+        "gpu_util": [w.busy for w in alone if w.busy is not None],
+        "memory_util": [w.memory_busy for w in alone if w.memory_busy is not None],
+        "sm_active": [w.sm_active for w in alone if w.sm_active is not None],
+    }
+    found: dict[Figure, float] = {
+        figure: statistics.median(shares[figure]) for figure in _SHARES if shares[figure]
+    }
+    memory_mb = [w.own_mb for w in run.windows if w.own_mb is not None]
+    if len(memory_mb) >= LEAST_WINDOWS:
+        found["gpu_mem_mb"] = max(memory_mb)
+        if run.inside_mb is not None:
+            # Libraries and the caching allocator's reserve stay as well, which no script can see.
+            found["gpu_mem_kept_mb"] = max(0.0, max(memory_mb) - run.inside_mb)
+    return found
+
+
+def _pairs(
+    own: Sequence[LoadRun],
+    runs: Sequence[LoadRun],
+    profile: Profile,
+    canonical: Callable[[str], str],
+) -> Mapping[Pair, Votes]:
+    """Relative speeds of *own* runs beside each of *runs* that lay on one of their GPUs."""
+    on: dict[tuple[str, str], list[LoadRun]] = defaultdict(list)
+    for run in runs:
+        if run.model is not None:
+            for device in run.devices:
+                if len(on[run.node, device]) < _MOST_ON_DEVICE:
+                    on[run.node, device].append(run)
+    found: dict[Pair, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for run in own:
+        alone = _alone_rate(run, profile)
+        # Of a job with several GPUs it is not known how much each of them slowed it down.
+        where = [(run.node, device) for device in run.devices if run.node and run.nodes == 1]
+        for partner in on[where[0]] if len(where) == 1 else ():
+            is_other = partner.place != run.place and partner.devices == run.devices
+            if alone is None or not is_other or partner.mode != run.mode:
+                continue
+            rates = _rates_within(run, partner.shared)
+            if min(len(rates), len(_rates_within(partner, run.shared))) < LEAST_RATES:
+                continue
+            rate = statistics.median(rates) / alone
+            if rate <= _MOST_RATE:
+                pair = Pair(canonical(partner.model or ""), run.mode, run.gpu_type)
+                found[pair][run.owner].append(rate)
+    return found
+
+
+def _alone_rate(run: LoadRun, profile: Profile) -> float | None:
+    speed = profile.speed(Shape(1, 1), run.gpu_type)
+    known = None if speed is None else speed.steps_per_s
+    return run.alone_rate() or known
+
+
+def _rates_within(run: LoadRun, spans: Sequence[Span]) -> list[float]:
+    """Steps a second of the run's shared windows that lie within one of *spans*, in order."""
+    found = []
+    for window in run.windows:
+        if not window.alone and window.rate is not None:
+            at = bisect_right(spans, window.span[0], key=lambda span: span[0]) - 1
+            if at >= 0 and window.span[1] <= spans[at][1]:
+                found.append(window.rate)
+    return found
+
+
+def _enough(found: Mapping[_K, Mapping[int, Sequence[float]]]) -> dict[_K, Votes]:
+    return {
+        key: dict(by_owner)
+        for key, by_owner in found.items()
+        if len(by_owner) >= _ENOUGH_OWNERS or sum(map(len, by_owner.values())) >= _ENOUGH_RUNS
+    }
+
+
+def with_load(known: Load, found: Found) -> Load:
+    """*known* with what was found: shares joined by number of runs, of memory the larger.
+
+    What was not measured here, or on other GPUs, gives way.
+    """
+    votes = found.load
+    if not votes:
+        return known
+    counts = known.observations if known.gpu_type == found.gpu_type else 0
+    new = max(map(weight, votes.values()))
+    values: dict[str, Any] = {}
+    for figure, by_owner in votes.items():
+        was, now = getattr(known, figure), median_vote(by_owner)
+        if was is not None and figure not in _SHARES and known.observations:
+            now = max(was, now)
+        elif was is not None and counts:
+            now = joined_mean(was, counts, now, weight(by_owner))
+        values[figure] = rounded(now)
+    if "gpu_mem_kept_mb" in values:
+        values["gpu_mem_kept_mb"] = min(values["gpu_mem_kept_mb"], values["gpu_mem_mb"])
+    after = replace(known, **values)
+    return replace(after, gpu_type=found.gpu_type, observations=counts + new)
+
+
+def with_pairs(known: Sequence[Beside], found: Mapping[Pair, Votes]) -> tuple[Beside, ...]:
+    """*known* with the pairs of *found*; measured ones are joined by number of runs."""
+    beside = {Pair(one.other, one.mode, one.gpu_type): one for one in known}
+    for pair, by_owner in found.items():
+        was, rate, count = beside.get(pair), median_vote(by_owner), weight(by_owner)
+        if was is not None and was.observations:
+            rate = joined_mean(was.rate, was.observations, rate, count)
+            count += was.observations
+        beside[pair] = Beside(
+            other=pair.other,
+            rate=rounded(rate),
+            mode=pair.mode,
+            gpu_type=pair.gpu_type,
+            observations=count,
+            origin="measured",
+        )
+    return tuple(beside.values())
