@@ -6,10 +6,14 @@ the same field, so theirs are left as they are.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+from slurm_dl.job.run_files import read_regular
 from slurm_dl.model.contract import Batch, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
@@ -18,7 +22,26 @@ from slurm_dl.submit.option_values import clean_text
 
 KEY = "slurm_dl"
 VERSION = 1
+TAG = "tag-"
+"""The models of jobs that name none begin so."""
+
 _MOST_BYTES = 511
+_TAG_DIGITS = 12
+
+
+def tag(command: Sequence[str], cwd: str) -> str:
+    """A name for what *command* trains, the same whenever it is submitted.
+
+    It stands for the words, and the content of the script among them; where there is none, for the
+    directory *cwd* as well: elsewhere the same words may start another program.
+    """
+    script = next((word for word in command if word.endswith((".py", ".sh"))), "")
+    try:
+        content = read_regular(Path(os.path.realpath(Path(cwd, script))))
+    except (OSError, ValueError):
+        content = os.fsencode(cwd)
+    words = (hashlib.sha256(os.fsencode(word)).digest() for word in command)
+    return TAG + hashlib.sha256(b"".join((*words, content))).hexdigest()[:_TAG_DIGITS]
 
 
 def comment(

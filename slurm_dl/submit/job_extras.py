@@ -304,6 +304,11 @@ def find_profile(model: str, profile_dir: Path) -> tuple[Profile | None, str]:
     profile = known.get(model)
     if profile is not None:
         return profile, ""
+    if model.startswith(job_comment.TAG):
+        return None, (
+            f"without --model it is model {model}: it is put beside another job only once runs of"
+            " this command have been measured (dlctl profile learn)"
+        )
     near = difflib.get_close_matches(model, sorted(known), n=_NEAR_NAMES)
     hint = f"near it: {', '.join(near)}" if near else "dlctl profile list shows them"
     if own:

@@ -167,6 +167,9 @@ def check(
         grace_s = min(grace_s, max_grace_s)
     array = None if typed.array is None else option_values.array_spec(typed.array)
     model = None if typed.model is None else option_values.model_name(typed.model)
+    job_command = _command(command, launcher)
+    if typed.share and model is None:
+        model = job_comment.tag(job_command, cwd)
     run_base = _path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd)
     setup = read_setup(asdict(typed), cwd, environ)
     if typed.container is not None:
@@ -211,7 +214,7 @@ def check(
         template=template,
         dlrun=_dlrun(typed.dlrun, dlrun),
         sbatch=tuple(sbatch),
-        command=_command(command, launcher),
+        command=job_command,
         setup=setup,
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
         sweep=sweep,

@@ -21,7 +21,7 @@ from slurm_dl.submit.batch_script import tasks_per_node
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_environment import NO_SETUP
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, qos_of
-from slurm_dl.submit.job_shape import GpuPartition, HalfGpu, JobShape, NodeRange
+from slurm_dl.submit.job_shape import GpuPartition, JobShape, NodeRange
 from slurm_dl.text import safe
 
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh|dash|zsh|ksh")
@@ -230,8 +230,6 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
             f"COMMAND runs on the first of {most_nodes} nodes only; use --launcher=torchrun or"
             " srun unless it starts the others itself"
         )
-    if isinstance(chosen, HalfGpu) and request.model is None:
-        notes.append("it is put beside another job only if its model is known: give --model")
     if request.sizes:
         named = ", ".join(map(str, request.sizes))
         notes.append(

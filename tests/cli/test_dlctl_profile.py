@@ -148,6 +148,70 @@ def test_learn_shows_the_difference_and_then_writes_it(
     assert change.startswith("speed 2x4 a100: 4 steps/s ± 25.0% (2 runs) -> 6 steps/s")
 
 
+def sampled(path: Path, model: str, rates: list[float], gpu: str) -> str:
+    """A run directory of half a GPU's job: five windows alone, then some beside another job."""
+    path.mkdir()
+    alone = [*[True] * 5, *[False] * len(rates)]
+    windows = [
+        [1000.0 + 30 * at, 30.0, is_alone, 0.6, 0.2, 0.3, 5000.0, 30, 1900.0, 300.0, rate]
+        for at, (is_alone, rate) in enumerate(zip(alone, [*[10.0] * 5, *rates], strict=True))
+    ]
+    lies = {"nodes": 1, "gpus_per_node": None, "gpu_type": None, "node": "n1", "mode": "slices"}
+    of_gpu = {"devices": [gpu], "device_mb": 80_000, "memory_mb": None}
+    shared = [[1150.0, 1150.0 + 30 * len(rates)]]
+    run = {"restart": 0, "attempt": 0, "model": model, **lies, **of_gpu}
+    content = {"v": 1, "runs": [{**run, "shared": shared, "windows": windows}]}
+    (path / "slurm_dl.load.json").write_text(json.dumps(content))
+    return str(path)
+
+
+def test_learn_takes_load_and_speeds_beside_other_models_of_samples(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    """Of a script that reports nothing of its steps, too; an alias of the other is its name."""
+    own = [sampled(tmp_path / f"a{n}", "mine", [7.0] * 3, f"GPU-{n}") for n in range(3)]
+    other = [sampled(tmp_path / f"b{n}", "ResNet-18", [9.0] * 3, f"GPU-{n}") for n in range(3)]
+    few = run("learn", "--model", "mine", *own[:2], *other[:2])
+    assert few.returncode == 1
+    assert "no run told enough" in few.stderr
+
+    done = run("learn", "--model", "mine", "--gpu-type", "h200", *own, *other)
+    assert done.returncode == 0, done.stderr
+    for line in (
+        "load gpu_util: unknown -> 0.6",
+        "load gpu_mem_mb: unknown -> 5000 MB",
+        "load gpu_type: any -> h200",
+        "beside resnet18 slices h200: unknown -> 0.7 (3 runs)",
+    ):
+        assert line in done.stdout.splitlines()
+    profile = load_profiles(site)["mine"]
+    assert (profile.load.gpu_util, profile.load.observations) == (0.6, 3)
+    assert profile.speed_beside("resnet18", "slices", "h200", least=3) == 0.7
+
+
+def test_learn_refuses_samples_that_are_far_off(run: Run, site: Path, tmp_path: Path) -> None:
+    """As it does with speeds: the admin's word gives way to what is near it."""
+    site.mkdir()
+    file = site / "mine.yaml"
+    file.write_text(
+        "name: mine\nload: {gpu_util: 0.1, gpu_mem_mb: 4000}\nbeside:\n"
+        "- {other: resnet18, rate: 0.1}\n"
+    )
+    before = file.read_text()
+    own = [sampled(tmp_path / f"a{n}", "mine", [7.0] * 3, f"GPU-{n}") for n in range(3)]
+    other = [sampled(tmp_path / f"b{n}", "resnet18", [9.0] * 3, f"GPU-{n}") for n in range(3)]
+
+    done = run("learn", "--model", "mine", "--json", *own, *other)
+
+    assert done.returncode == 1
+    refused = json.loads(done.stdout)["refused"]
+    assert [line.partition(":")[0] for line in refused] == [
+        "load gpu_util",
+        "beside resnet18 slices",
+    ]
+    assert file.read_text() == before
+
+
 def test_learn_believes_no_other_model(run: Run, site: Path, tmp_path: Path) -> None:
     """A job says what it trained; only the admin can say otherwise."""
     place = run_dir(tmp_path / "a", 3, model="vgg16")

@@ -46,6 +46,7 @@ NOT_IN_THE_TABLE = {
     "traces/file_lines.py": "the same",
     "config/parameters.py": "config",
     "profiles/directory.py": "profile",
+    "profiles/untrusted.py": "run-reports",
     "job/run_files.py": "job-progress and job-checkpoints",
 }
 

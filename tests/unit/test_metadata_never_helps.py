@@ -97,6 +97,9 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "batch": st.sampled_from(["fixed", "gpu", "elan", "adapt"]),
     "steps": st.none() | STEPS,
     "in_place": st.booleans(),
+    # They may only keep the job from a neighbour on its GPU, never find it one.
+    "gpu_busy": st.none() | st.floats(0, 1),
+    "gpu_mem_mb": st.none() | st.integers(0, 10**12),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }

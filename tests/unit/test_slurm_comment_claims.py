@@ -56,6 +56,7 @@ def test_whole_claim_is_read() -> None:
         batch="gpu",
         in_place=1,
         steps=STEPS,
+        use=[37, 1156],
     )
     comment["theirs"] = [1]
 
@@ -79,7 +80,31 @@ def test_whole_claim_is_read() -> None:
         batch="gpu",
         in_place=True,
         steps=StepReport(2, 4, 32, 1, 0.31, 950.0, BatchLimits(128, 4096, 8, 64)),
+        gpu_busy=0.37,
+        gpu_mem_mb=1156,
     )
+
+
+@pytest.mark.parametrize(
+    ("use", "busy", "mem_mb"),
+    [
+        ([0, 0], 0.0, 0),
+        ([100, 10**12 - 1], 1.0, 10**12 - 1),
+        ([250, 1], 1.0, 1),
+        ([-3, 1], 0.0, 1),
+        ([2.5, 1], 0.025, 1),
+        *((wrong, None, None) for wrong in (None, 5, "x", {}, [], [37], [37, 1, 1], [None, 1])),
+        *(([busy, 1], None, None) for busy in ("37", True, [1], 10**400, math.nan, math.inf)),
+        *(([37, mem], None, None) for mem in (-1, 1.5, "1", True, None, 10**13, math.nan)),
+    ],
+)
+def test_use_of_the_gpu_is_read_whole_or_not_at_all(
+    use: object, busy: float | None, mem_mb: int | None
+) -> None:
+    """A share beyond either end is that end; the rest of the claim stands."""
+    claim = read(ours(model="m", use=use))
+
+    assert claim == Claim(contract=Contract(), model="m", gpu_busy=busy, gpu_mem_mb=mem_mb)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -252,6 +253,38 @@ def test_what_is_said_for_each_gpu_is_said_otherwise_beside_shards() -> None:
         half("--cpus-per-gpu=8", cpus="4")
     with pytest.raises(ConfigError, match="give the memory of the whole job, such as --mem=8G"):
         half("--mem-per-gpu=8G")
+
+
+def test_half_a_gpu_without_a_model_is_named_by_what_it_runs(tmp_path: Path) -> None:
+    """The same at every submission and in every directory; other words or another script: not."""
+
+    def model(
+        *command: str, where: str = "a", lines: str = "train()\n", **typed: str
+    ) -> str | None:
+        place = tmp_path / where
+        place.mkdir(exist_ok=True)
+        (place / "train.py").write_text(lines)
+        options = SubmitOptions(share=True, **typed)  # type: ignore[arg-type]
+        request = check(options, sbatch=(), command=command, cwd=str(place), dlrun="/d")
+        told = json.loads(request.comment)["slurm_dl"]["model"]
+        assert told == request.model
+        return request.model
+
+    first = model("python", "train.py", "--lr=1")
+    assert re.fullmatch("tag-[0-9a-f]{12}", first or "")
+    assert first == model("python", "train.py", "--lr=1", where="b")
+    others = {
+        model("python", "train.py", "--lr=2"),
+        model("python", "train.py", "--lr", "1"),
+        model("python", "train.py", "--lr=1", lines="train(2)\n"),
+        model("python", "-m", "train"),
+        model("python", "-m", "train", where="b"),
+        model("python", f"{'x' * 5000}.py"),
+    }
+    assert len(others - {first}) == 6
+    assert model("python", "train.py", model="bert") == "bert"
+    whole = check(TYPED, sbatch=(), command=("python", "train.py"), cwd=str(tmp_path), dlrun="/d")
+    assert whole.model is None
 
 
 TRAIN = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -t 1:00:00\nsrun python train.py\n"

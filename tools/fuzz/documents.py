@@ -7,6 +7,7 @@ import json
 import sqlite3
 import tempfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_dl.config.loading import load
@@ -18,10 +19,13 @@ from slurm_dl.experiments.grid import Experiment, Workload, product
 from slurm_dl.experiments.policy_words import parse_policies
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.profiles import learning
 from slurm_dl.profiles.directory import profile_of, read_profile, text_of
-from slurm_dl.profiles.run_reports import SPEED_FILE, STATE_FILE, read_reports
+from slurm_dl.profiles.load_reports import LOAD_FILE
+from slurm_dl.profiles.run_reports import SPEED_FILE, STATE_FILE, learned, read_reports, votes
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import load as load_record
@@ -51,6 +55,16 @@ speeds:
 """
 _SPEEDS = b'{"runs":[{"model":"a","nodes":1,"gpus_per_node":2,"gpu_type":"a100","windows":[[5,1.5],'
 _SPEEDS += b"[6,1.5],[7,1.5],[8,1.5],[9,1.5],[9,1.6],[9,1.7]]}]}"
+_LOADS = (
+    b'{"runs":[{"restart":0,"attempt":0,"nodes":1,"model":"a","gpu_type":"a100","node":"n1",'
+    b'"devices":["GPU-1"],"device_mb":40000,"mode":"mps","memory_mb":[10,90],'
+    b'"shared":[[1150,1300]],"windows":['
+)
+_LOADS += b",".join(
+    b"[%d,30,%s,0.4,0.1,null,900,30,1900,300,%d]" % (1000 + 30 * n, alone, 20 - n)
+    for n, alone in enumerate([b"true"] * 5 + [b"false"] * 5)
+)
+_LOADS += b"]}]}"
 _BODY: dict[str, object] = {
     "handover_id": 3,
     "opened_s": 5.5,
@@ -130,10 +144,22 @@ def _profile(data: bytes) -> None:
 
 
 def _reports(data: bytes) -> object:
-    speeds, _, states = data.partition(b"\x1c")
+    speeds, states, loads = (*data.split(b"\x1c", 2), b"", b"")[:3]
     a_file(speeds, SPEED_FILE)
     a_file(states, STATE_FILE)
-    return read_reports(folder(), {"a"})
+    a_file(loads, LOAD_FILE)
+    reports = read_reports(folder(), {"a"})
+    profile = Profile(name="a")
+    runs = [replace(run, place=Path(str(n))) for n in range(3) for run in reports.loads]
+    found = learning.find(runs, profile, names={"a"})
+    again = replace(
+        learned(profile, votes([reports] * 3)),
+        load=learning.with_load(profile.load, found),
+        beside=learning.with_pairs((), found.beside),
+    )
+    written = profile_of(parse_profile(text_of(again), "again"), "again")
+    assert written == again, "what was learned is no profile"  # noqa: S101
+    return reports
 
 
 @functools.cache
@@ -242,9 +268,9 @@ TARGETS = (
     Target(
         name="run-reports",
         parse=_reports,
-        source="progress that users' jobs wrote, for dlctl profile learn",
+        source="progress and samples that users' jobs wrote, for dlctl profile learn",
         parser="profiles.run_reports.read_reports",
-        seeds=(_SPEEDS + b'\x1c{"checkpoints":[{"size_b":100000,"save_s":1.5}]}',),
+        seeds=(_SPEEDS + b'\x1c{"checkpoints":[{"size_b":100000,"save_s":1.5}]}\x1c' + _LOADS,),
     ),
     Target(
         name="ledger-body",

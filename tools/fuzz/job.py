@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.job.checkpoint import recorded
-from slurm_dl.job.comment_report import PROGRESS, RATE, STEPS, CommentReport
+from slurm_dl.job.comment_report import (
+    PROGRESS,
+    RATE,
+    STEPS,
+    CommentReport,
+    last_memory_mb,
+)
 from slurm_dl.job.controller import (
     JobController,
     JobStatus,
@@ -89,6 +95,7 @@ def _run_dir() -> Path:
 
 def _progress(data: bytes) -> None:
     a_file(data, PROGRESS_FILE)
+    last_memory_mb(_run_dir(), RunId(0, 0))
     controller = _Said("", "")
     for kind in (PROGRESS, RATE, STEPS):
         report = CommentReport(kind, _run_dir(), controller, every_s=1.0, log=lambda _: None)
@@ -152,9 +159,9 @@ TARGETS = (
         name="job-progress",
         parse=_progress,
         source="the progress file, which the user's script writes",
-        parser="job.comment_report.last_part, last_progress, share_done",
+        parser="job.comment_report.last_memory_mb, last_part, last_progress, share_done",
         seeds=(
-            b'{"restart": 0, "step": 5, "time_s": 10.5}',
+            b'{"restart": 0, "step": 5, "time_s": 10.5, "memory_mb": [10.5, 90]}',
             (
                 b'{"restart": 0, "step": 5, "time_s": 10.5, "part": [4, 16, 1, 64, 64, 512, 8, 32],'
                 b' "numbers": {"noise": 300.5}}'
