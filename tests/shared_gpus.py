@@ -63,9 +63,10 @@ def fall_short(daemon: Schedd, nodes: int, gres: str) -> str:
 
     It comes last in the order of policies that go by size.
     """
-    wants = f"--nodes={nodes}"
+    # Not on the nodes of other jobs, as 22.05 counts the device of a pair as free when one leaves.
+    wants = (f"--nodes={nodes}", "--exclusive", gres)
     done = daemon.box.run(
-        ["sbatch", "--parsable", "--output=/dev/null", wants, gres, "--wrap=exec sleep 600"]
+        ["sbatch", "--parsable", "--output=/dev/null", *wants, "--wrap=exec sleep 600"]
     )
     job = str(done.stdout).strip()
     daemon.until("the daemon to rank it", lambda: job in daemon.ask("dlqueue").stdout)
