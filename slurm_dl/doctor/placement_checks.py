@@ -122,6 +122,39 @@ def profiles(site: Site) -> CheckResult:
     )
 
 
+@check("pairs")
+def pairs(site: Site) -> CheckResult:
+    """Where jobs share GPUs, profiles say how fast they are together there."""
+    section = site.config.placement
+    if not section.pack:
+        return ok("no jobs are put on one GPU")
+    mode, types = section.sharing_mode, {"", *section.gpu_mem_mb}
+    try:
+        known = engine_settings.profiles_of(site.config, reader="user")
+    except ConfigError:
+        msg = "the profiles of models are not readable"
+        raise CannotTellError(msg) from None
+    able = {
+        p.name
+        for p in known.values()
+        if p.load.gpu_mem_mb is not None
+        and (
+            (p.load.gpu_util is not None and p.load.gpu_type in types)
+            or any(b.mode == mode and b.gpu_type in types for b in p.beside)
+            or (mode == "slices" and p.label is not None)
+        )
+    }
+    if able:
+        return ok(f"{len(able)} models can be paired (sharing_mode {mode})")
+    return warning(
+        f"no model has a profile by which it can be paired (sharing_mode {mode}): every job with "
+        "a share of a GPU runs alone",
+        "see docs/use/sharing.md: let jobs run under dlrun, which measures them, or write load "
+        "or beside of their models into profiles; and name the types of GPUs in "
+        "placement.gpu_mem_mb",
+    )
+
+
 def _foreign(directory: Path, site: Site) -> Iterator[str]:
     """What dlschedd would not believe, because it is neither root's nor its own."""
     for path in (directory, *sorted(directory.glob(f"*{SUFFIX}"))):

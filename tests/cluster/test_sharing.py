@@ -5,25 +5,30 @@ Each node has two GPUs of four shards. Which device a job has is what Slurm says
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from schedd import Schedd, schedd_in
+from shared_gpus import (
+    HALF,
+    PLACEMENT,
+    device,
+    fall_short,
+    started,
+    submit,
+    waits_for,
+    write_profiles,
+)
 
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("pairs of jobs that share GPUs take minutes")]
 
-HALF = "--gres=shard:2"
 WHOLE = "--gres=gpu:1"
-BEGIN_S = 5
-SETTLE_S = 30
-"""Slurm says BeginTime of a job until its next pass, some seconds longer than it is true."""
+BOTH = "--gres=gpu:2"
+ALONE = "nobody shares"
 
 PROFILES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -37,8 +42,6 @@ PROFILES: dict[str, dict[str, Any]] = {
     "unlabelled": {"load": {"gpu_mem_mb": 10_000}},
 }
 
-_ON = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=\S*\(IDX:([0-9,-]+)\)")
-
 
 @pytest.fixture
 def place(
@@ -49,14 +52,7 @@ def place(
         SandboxSpec(groups=(SandboxNodes(nodes=4, gpus=2, shards=8, cpus=32),), nodes_per_leaf=0)
     )
     with schedd_in(box, short_directory) as daemon:
-        profiles = daemon.home / "profiles"
-        profiles.mkdir(mode=0o755)
-        for name, values in PROFILES.items():
-            path = profiles / f"{name}.yaml"
-            path.write_text(
-                yaml.safe_dump({"name": name, "source": "made up", **values}), encoding="utf-8"
-            )
-            path.chmod(0o644)
+        write_profiles(daemon, PROFILES)
         start(daemon)
         yield daemon
 
@@ -65,52 +61,19 @@ def start(daemon: Schedd, **preemption: object) -> None:
     """Start a daemon, or another one in its place, that packs."""
     daemon.stop()
     daemon.configure(
-        placement={
-            "scheme": "best_fit",
-            "steer": True,
-            "settle_s": SETTLE_S,
-            "pack": True,
-            "gpu_mem_mb": {"a100": 40_000},
-        },
+        policy={"order": "fewest_gpus", "parameters": {}},
+        placement=dict(PLACEMENT),
         paths={"profile_dir": str(daemon.home / "profiles")},
         preemption={"enabled": False, **preemption},
     )
     daemon.start()
 
 
-def submit(daemon: Schedd, gres: str, model: str = "", **claim: object) -> str:
-    """Submit a job that sleeps until the test ends; it is placed before Slurm looks at it."""
-    ours = {"v": 1, "model": model, **claim}
-    comment = [f"--comment={json.dumps({'slurm_dl': ours})}"] if model else []
-    done = daemon.box.run(
-        [
-            *("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--begin=now+{BEGIN_S}"),
-            *(gres, *comment, "--wrap=trap '' USR1; exec sleep 600"),
-        ]
-    )
-    return str(done.stdout).strip()
-
-
-def device(daemon: Schedd, job: str) -> tuple[str, str] | None:
-    """Node and index of the job's device; None if it has none."""
-    text = daemon.box.run(["scontrol", "-o", "show", "job", "-d", job]).stdout
-    found = _ON.search(text)
-    return None if found is None else (found[1], found[2])
-
-
-def started(daemon: Schedd, *jobs: str, within_s: float = 60.0) -> list[tuple[str, str]]:
-    """Wait until all *jobs* run; their devices."""
-    for job in jobs:
-        daemon.until_state(job, "RUNNING", within_s=within_s)
-    found = [device(daemon, job) for job in jobs]
-    assert None not in found
-    return [at for at in found if at is not None]
-
-
 def test_two_packed_jobs_share_a_gpu_and_a_third_never_joins(place: Schedd) -> None:
     """Of five that all get on with each other two and two come together."""
     first = submit(place, HALF, "tiny")
     (one,) = started(place, first)
+    fall_short(place, 4, BOTH)
     second = submit(place, HALF, "tiny")
 
     assert started(place, second) == [one]
@@ -128,6 +91,7 @@ def test_memory_sums_are_respected(place: Schedd) -> None:
     """35 and 10 GB are kept apart on a GPU of 40, although Slurm has room; kept memory adds up."""
     huge = submit(place, HALF, "huge")
     (one,) = started(place, huge)
+    fall_short(place, 4, BOTH)
     tiny, lean = submit(place, HALF, "tiny"), submit(place, HALF, "lean")
     at = started(place, tiny, lean)
 
@@ -145,7 +109,7 @@ def test_jobs_that_do_not_get_on_stay_alone(place: Schedd) -> None:
 
     assert len({node for node, _ in at}) == 4
     nobody = submit(place, HALF)
-    place.until("the daemon to say where it waits", lambda: waits_for(place, nobody))
+    place.until("the daemon to say where it waits", lambda: waits_for(place, nobody, ALONE))
     place.box.run(["scancel", jobs[0]])
     (there,) = started(place, nobody)
     assert there == at[0]
@@ -154,19 +118,14 @@ def test_jobs_that_do_not_get_on_stay_alone(place: Schedd) -> None:
     assert beside == at[1], "the other jumbo, which 0 + 2 allows"
 
 
-def waits_for(daemon: Schedd, job: str) -> bool:
-    """The daemon says that the job waits for a GPU of its own."""
-    done = daemon.ask("dlqueue", "why", job, check=False)
-    return "nobody shares" in done.stdout and daemon.state(job) == "PENDING"
-
-
 def test_unpacked_jobs_are_untouched(place: Schedd) -> None:
     """Whole-GPU jobs start at once where they fit and run on, whatever comes beside them."""
     before = [submit(place, WHOLE) for _ in range(2)]
     whole = started(place, *before)
+    fall_short(place, 4, BOTH)
     shares = [submit(place, HALF, "tiny") for _ in range(2)]
     one, other = started(place, *shares)
-    after = submit(place, "--gres=gpu:2")
+    after = submit(place, BOTH)
     (both,) = started(place, after)
 
     assert one == other
@@ -183,6 +142,7 @@ def test_a_pair_that_loses_is_split_and_not_formed_again(place: Schedd) -> None:
     says = {"sig": "USR1", "grace_s": 1, "rate": 1.0}
     first = submit(place, HALF, "tiny", **says)
     (one,) = started(place, first)
+    fall_short(place, 4, BOTH)
     second = submit(place, HALF, "tiny", **says)
     place.until("the pair", lambda: device(place, second) == one)
     place.until("the split", lambda: place.job(second, "Restarts") == ["1"])

@@ -216,6 +216,11 @@ def jobs_of(*models: str) -> Change:
     return {"squeue": "\n".join(json.dumps({"slurm_dl": {"model": m}}) for m in models)}
 
 
+def model_of(load: str) -> Change:
+    """A model of the site with this load."""
+    return {"files": {"profiles/a.yaml": f"name: ours\nload: {{{load}}}\n"}}
+
+
 USUAL = "paths.profile_dir=/etc/slurm_dl/profiles"
 
 
@@ -234,6 +239,7 @@ DELAY = {"AuthInfo": "x", "SchedulerParameters": "requeue_delay=9"}
 TWO = "manage.partitions=[gpu, debug]"
 SHARED = {"node": NODES.replace("cpu,gpu", "debug,gpu")}
 BEST_FIT = ("placement.scheme=best_fit",)
+PACKS = (*BEST_FIT, "placement.steer=true", "placement.pack=true", "placement.sharing_mode=mps")
 OK, WARNING, ERROR, SKIPPED = Severity.OK, Severity.WARNING, Severity.ERROR, Severity.SKIPPED
 SILENT: Change = {"config": None}
 NO_YAML: Change = {"files": {"dl.yaml": "a"}}
@@ -391,6 +397,11 @@ CASES: list[Case] = [
     ("profiles", jobs_of(*"abcdefg"), WARNING, "e (1) and 2 more"),
     ("profiles", {"squeue": None}, SKIPPED, "squeue is silent"),
     ("profiles", NO_YAML, SKIPPED, "no valid configuration"),
+    ("pairs", {}, OK, "no jobs are put on one GPU"),
+    ("pairs", sets(*PACKS) | model_of("gpu_util: 0.2, gpu_mem_mb: 9"), OK, "1 models can"),
+    ("pairs", sets(*PACKS) | model_of("gpu_util: 0.2, gpu_type: t4, gpu_mem_mb: 9"), WARNING, "no"),
+    ("pairs", sets(*PACKS) | model_of("gpu_util: 0.2"), WARNING, "every job with a share"),
+    ("pairs", sets(*PACKS) | {"files": {"profiles/a.yaml": "nam: ours\n"}}, SKIPPED, "not read"),
     ("job records", slurm(MinJobAge="60 sec"), OK, "60 s"),
     ("job records", slurm(MinJobAge="59 sec"), WARNING, "one failed look"),
     ("job records", slurm(MinJobAge="30 sec"), ERROR, "are missed"),
