@@ -20,6 +20,7 @@ import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
 from slurm_dl.experiments.option_words import numbers, pairs
+from slurm_dl.experiments.pair_table import pair_rates
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
@@ -57,6 +58,7 @@ class Oracle:
     expand: bool = False  # See `sized_target.Resizing`
     steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
+    pairs: str | None = None  # A file of speeds of pairs; see `pair_table`
 
     def of(
         self,
@@ -71,7 +73,8 @@ class Oracle:
         Args:
             rates: Their `speeds`.
             steps_per_s: Likewise.
-            shape: The cluster, which bounds the sizes of elastic jobs; None: no job is elastic.
+            shape: The cluster, which bounds the sizes of elastic jobs and says on which GPUs pairs
+                share; None: no job is elastic, and none shares.
         """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
@@ -85,8 +88,12 @@ class Oracle:
         if foreseen_s is not None and steps_per_s is not None:
             foreseen_s = foreseen_s * steps_per_s
         sizes = drawn(trace, self.elastic, shape, seed) if self.elastic and shape else None
+        beside = None
+        if self.pairs is not None and shape is not None:
+            beside = pair_rates(trace, Path(self.pairs), shape.gpu_types)
         return TraceKnowledge(
             rates=rates,
+            pair_rates=beside,
             due_s=due_s,
             curves=curves,
             foreseen_s=foreseen_s,
