@@ -30,8 +30,11 @@ from slurm_dl.model.pair_rates import PairRates
 TURNS: Final = 1.0
 """Sum of the relative speeds of two jobs that take turns; a pair has to be better."""
 
-FITS: Final = 0.0
-"""A least sum for which every pair counts that fits."""
+ALL: Final = -1.0
+"""A least sum for which every pair counts, also one that does not fit.
+
+Such a pair is worth nothing, and draws an answer near the centre towards itself, as in Gavel's code.
+"""
 
 _ALL_PARTNERS_UP_TO = 200  # Jobs, or classes of them
 _PARTNERS = 8
@@ -159,7 +162,6 @@ def pair_columns(
     pair, on = good.nonzero()
     first, second = first[pair], second[pair]
     a, b = kind[first], kind[second]
-    return PairColumns(
-        first=first, second=second, kind=on,
-        rate=np.stack([rates.rate[a, b, on], rates.rate[b, a, on]]),
-    )  # fmt: skip
+    both = np.stack([rates.rate[a, b, on], rates.rate[b, a, on]])
+    rate = np.where(sums[a, b, on] > 0, both, 0.0)
+    return PairColumns(first=first, second=second, kind=on, rate=rate)

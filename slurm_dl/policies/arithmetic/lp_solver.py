@@ -123,7 +123,7 @@ class Program:
         self._worth: F64 = self._part
         on, self._pairs = kind, None
         if pool.pairs is not None:
-            least = lp_pairs.FITS if interior else lp_pairs.TURNS
+            least = lp_pairs.ALL if interior else lp_pairs.TURNS
             self._pairs = pairs = lp_pairs.pair_columns(
                 pool.pairs, gpus=pool.gpus, may=pool.may, count=pool.count, least=least
             )
@@ -226,6 +226,7 @@ class Program:
         found = variables[: self._n].clip(0.0, None)
         found[:n] = found[:n].clip(None, 1.0)
         found[found < _NOTHING] = 0.0
+        found[np.bincount(self._at, weights=self._worth, minlength=self._n) <= 0] = 0.0
         whole = np.maximum(1.0, self._sum(found, self._part).sum(axis=1))
         cut: F64 = np.ones(self._n)
         np.maximum.at(cut, self._at, whole[self._job])

@@ -71,12 +71,12 @@ class GavelRounds(IdealCluster):
         self._round_s = self._clockwork.round_s
         # Gavel's code names v100, p100 and k80 in this order.
         self._fastest_first = (-known.rates.sum(axis=0)).argsort(kind="stable").tolist()
-        self._blind = "rates" not in self._policy.about.needs
         self._queues = self._policy.name == "gavel_fifo"
         self._draw = random.Random(seed).sample  # noqa: S311 - Gavel's own
         self._shuffler = random.Random(seed + _SHUFFLER)  # noqa: S311 - Gavel's own
         assert isinstance(self._policy, Sharing)  # noqa: S101 - the preset has no other policies
         self._shares: Sharing = self._policy
+        self._blind = not (self._shares.packs or "rates" in self._shares.about.needs)
         pairs = known.pair_rates if self._shares.packs else None
         self._turns = Turns(known.rates, trace.gpus, pairs, self._round_s / 2)
         self._entered = 0

@@ -17,6 +17,7 @@ from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.pair_rates import PairRates
 from slurm_dl.policies.arithmetic.lp_pairs import PairShares
 
+_ROUNDING = 1e-12  # What a difference of shares may be off
 _COLUMNS = ("first", "second", "has_share", "speed", "wanted", "owed_s", "had_s")
 
 
@@ -116,7 +117,8 @@ class Turns:
         self.wanted[:] = 0.0
         alone = time
         if paired is not None:
-            alone = (time - paired.time(*time.shape)).clip(0.0, None)
+            alone = time - paired.time(*time.shape)
+            alone[alone < _ROUNDING] = 0.0
             n = len(time)
             keys = self.first * n + self.second
             by_key = keys.argsort()
