@@ -104,7 +104,7 @@ def gavel_pairs(path: Path) -> str:
                 both = rows[one].get(names[j], (0, 0))
                 if min(both) > 0:
                     alone = rows[one]["null"], rows[names[j]]["null"]
-                    pairs += [j, *(round(b / a, 5) for b, a in zip(both, alone, strict=True))]
+                    pairs += [j, *(round(b / a, 10) for b, a in zip(both, alone, strict=True))]
             if pairs:
                 lines.append(f"  {json.dumps([kind, i, *pairs], separators=(',', ':'))}")
     jobs = ",\n".join(f"  {json.dumps(ast.literal_eval(name))}" for name in names)

@@ -33,7 +33,7 @@ TURNS: Final = 1.0
 ALL: Final = -1.0
 """A least sum for which every pair counts, also one that does not fit.
 
-Such a pair is worth nothing, and draws an answer near the centre towards itself, as in Gavel's code.
+Such a pair is worth nothing, but draws an answer near the centre to itself, as in Gavel's code.
 """
 
 _ALL_PARTNERS_UP_TO = 200  # Jobs, or classes of them

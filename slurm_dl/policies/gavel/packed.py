@@ -18,7 +18,7 @@ from slurm_dl.model.pair_rates import PairRates
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.lp_pairs import PairShares
-from slurm_dl.policies.gavel.objectives import READING, SOURCE, isolated
+from slurm_dl.policies.gavel.objectives import READING, SOURCE
 from slurm_dl.policies.gavel.pool import Entrants, Sharing, about_gavel, entrants
 
 _JOINS_FROM: Final = 1.5  # packing_threshold of Gavel's fifo.py
@@ -98,7 +98,8 @@ class GavelGandiva(Sharing):
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
         """See `Sharing`."""
-        return linear_programs.Solved(isolated(who), "solved")
+        share = np.where(who.pool.may, _equal(who, len(who.rows)), 0.0)
+        return linear_programs.Solved(share, "solved")
 
     def regrouped(
         self, snap: Snapshot, before: Couples, draw: Draw
@@ -129,8 +130,7 @@ class GavelGandiva(Sharing):
                 kept.add((min(one, other), max(one, other)))
         first = np.array([row[a] for a, _ in sorted(kept)], dtype=np.int64)
         second = np.array([row[b] for _, b in sorted(kept)], dtype=np.int64)
-        share = who.pool.capacity / ((len(free) + len(kept)) * gpus)[:, None]
-        share = share / np.maximum(1.0, share.sum(axis=1))[:, None]
+        share = _equal(who, len(free) + len(kept))
         kinds = len(who.pool.capacity)
         paired = PairShares(
             first=np.repeat(first, kinds), second=np.repeat(second, kinds),
@@ -139,6 +139,17 @@ class GavelGandiva(Sharing):
         time = np.zeros_like(whole.share)
         time[who.rows] = share
         return linear_programs.Solved(time, "solved", paired), frozenset(kept)
+
+
+def _equal(who: Entrants, groups: int) -> F64:
+    """``(k, t)`` the part of one of so many *groups*, for each job as if it were one alone.
+
+    The operations are those of Gavel's code, one by one, since rounding decides between equals; it
+    adds up the types of its clusters from the last to the first.
+    """
+    share = who.pool.capacity / groups / who.pool.gpus[:, None]
+    whole: F64 = np.maximum(1.0, share[:, ::-1].sum(axis=1))[:, None]
+    return share / whole
 
 
 def _is_good(rates: PairRates, two: tuple[JobId, JobId], row: dict[JobId, int]) -> bool:

@@ -104,7 +104,12 @@ class Turns:
         """
         self.owed_s += self.wanted * passed_s - (self.had_s - self._half_s)
         self.had_s[:] = self._half_s
-        self._all_had_s[:] = self._half_s * len(self.first)
+        # As in Gavel's code pairs that fit nowhere count, too: rounding decides between equals.
+        alone = self._gpus[self.first[self.second < 0]]
+        _, n = np.unique(alone, return_counts=True)
+        self._all_had_s[:] = self._half_s * (
+            len(alone) if self._pairs is None else (n * (n + 1) // 2).sum()
+        )
 
     def share(self, time: F64, paired: PairShares | None) -> None:
         """Take new shares.
