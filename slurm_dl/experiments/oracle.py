@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
+from slurm_dl.experiments.gavel_pairs import pair_rates
 from slurm_dl.experiments.option_words import numbers, pairs
-from slurm_dl.experiments.pair_table import pair_rates
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
@@ -58,7 +58,7 @@ class Oracle:
     expand: bool = False  # See `sized_target.Resizing`
     steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
-    pairs: str | None = None  # A file of speeds of pairs; see `pair_table`
+    pairs_by_type: str | None = None  # A file of speeds of pairs; see `gavel_pairs`
 
     def of(
         self,
@@ -89,8 +89,8 @@ class Oracle:
             foreseen_s = foreseen_s * steps_per_s
         sizes = drawn(trace, self.elastic, shape, seed) if self.elastic and shape else None
         beside = None
-        if self.pairs is not None and shape is not None:
-            beside = pair_rates(trace, Path(self.pairs), shape.gpu_types)
+        if self.pairs_by_type is not None and shape is not None:
+            beside = pair_rates(trace, Path(self.pairs_by_type), shape.gpu_types)
         return TraceKnowledge(
             rates=rates,
             pair_rates=beside,

@@ -54,7 +54,7 @@ def test_results_are_those_of_gavels_simulator(size: str, policy: str) -> None:
 
 @pytest.fixture
 def assigned(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """How many jobs alone and how many pairs have run in all rounds so far."""
+    """Numbers of jobs alone and of pairs that have run in all rounds so far."""
     counts = {"alone": 0, "pairs": 0}
     ran_so_far = gavel_turns.Turns.ran
 

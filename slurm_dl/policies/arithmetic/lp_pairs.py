@@ -42,7 +42,7 @@ _PARTNERS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PairShares:
-    """Which pairs run together, and for which share of the time.
+    """Pairs that run together, and for which share of the time.
 
     Attributes:
         first: ``(p,)`` row of a job.

@@ -73,7 +73,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shares:
-    """What the variables of a program mean.
+    """Shares that the variables of a program mean.
 
     Attributes:
         time: ``(k, t)`` share of the time of each job on each type, alone and in pairs.
@@ -221,7 +221,7 @@ class Program:
         )
 
     def shares(self, variables: F64) -> Shares:
-        """What *variables* mean, what rounding has brought outside their bounds cut off."""
+        """The meaning of *variables*; what rounding has brought outside their bounds is cut off."""
         n = len(self._alone[0])
         found = variables[: self._n].clip(0.0, None)
         found[:n] = found[:n].clip(None, 1.0)

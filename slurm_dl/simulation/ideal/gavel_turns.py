@@ -1,4 +1,4 @@
-"""Who takes turns in Gavel's rounds: jobs alone and, where the policy packs, pairs of them.
+"""Turns in Gavel's rounds: of jobs alone and, where the policy packs, of pairs of them.
 
 A row for each, in the order in which Gavel's code looks at them, which decides between equals. A
 pair has its own share, the time that it has had, and what it is owed; both jobs of it run at once.
