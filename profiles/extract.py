@@ -1,17 +1,20 @@
 """Cut the few figures that the profiles need out of published data, with origin and licence.
 
     python profiles/extract.py GAVEL.json CHRONUS.json POLLUX_TRACES
+    python profiles/extract.py GAVEL.json
 
 GAVEL.json is ``scheduler/simulation_throughputs.json`` of stanford-futuredata/gavel, CHRONUS.json
 the placement slowdowns of S-Lab-System-Group/ChronusArtifact as JSON, POLLUX_TRACES
 ``simulator/traces`` of petuum/adaptdl (branch osdi21-artifact). What comes out lies in
-``profiles/published`` and is all that ``build.py`` reads.
+``profiles/published`` and is all that ``build.py`` reads. With GAVEL.json alone the speeds of all
+pairs of jobs come out, which lie beside Gavel's speeds in ``slurm_dl/traces/formats``.
 """
 
 # ruff: noqa: INP001 - a script beside its data, no package
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import sys
@@ -84,6 +87,40 @@ def gavel(path: Path) -> dict[str, object]:
     }
 
 
+def gavel_pairs(path: Path) -> str:
+    """Speeds of both jobs of each pair that fits, relative to alone; JSON, a line for each kind.
+
+    In Gavel's table jobs of a pair have the same number of GPUs, and the pair is the same from
+    both sides.
+    """
+    table = json.loads(path.read_text())
+    names = sorted(table["v100"], key=ast.literal_eval)
+    lines = []
+    for kind in ("v100", "p100", "k80"):
+        rows = table[kind]
+        for i, one in enumerate(names):
+            pairs = []
+            for j in range(i, len(names)):
+                both = rows[one].get(names[j], (0, 0))
+                if min(both) > 0:
+                    alone = rows[one]["null"], rows[names[j]]["null"]
+                    pairs += [j, *(round(b / a, 10) for b, a in zip(both, alone, strict=True))]
+            if pairs:
+                lines.append(f"  {json.dumps([kind, i, *pairs], separators=(',', ':'))}")
+    jobs = ",\n".join(f"  {json.dumps(ast.literal_eval(name))}" for name in names)
+    origin = (
+        "stanford-futuredata/gavel@c4fa400 scheduler/simulation_throughputs.json, keys v100, p100 "
+        "and k80: pairs of jobs of one number of GPUs on the same GPUs, consolidated. jobs: job "
+        "type and number of GPUs. pairs: GPU type, first job, then for each second job its number "
+        "and the speeds of the first and of the second, relative to alone; pairs that do not fit "
+        "are left out"
+    )
+    licence = "MIT, Copyright (c) 2020 Stanford Future Data Systems; see traces/gavel/LICENSE"
+    head = f' "origin": {json.dumps(origin)},\n "licence": {json.dumps(licence)},\n'
+    body = ",\n".join(lines)
+    return f'{{\n{head} "jobs": [\n{jobs}\n ],\n "pairs": [\n{body}\n ]\n}}\n'
+
+
 def chronus(path: Path) -> dict[str, object]:
     """Speed relative to one node, by GPUs and nodes."""
     table = json.loads(path.read_text())
@@ -126,7 +163,11 @@ def pollux(directory: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Write the three extracts."""
+    """Write the three extracts, or that of pairs."""
+    if len(sys.argv) == 2:  # noqa: PLR2004 - one file
+        formats = Path(__file__).parents[1] / "slurm_dl/traces/formats"
+        (formats / "gavel_pairs.json").write_text(gavel_pairs(Path(sys.argv[1])))
+        return
     here = Path(__file__).parent / "published"
     paths = [Path(argument) for argument in sys.argv[1:4]]
     for extract, path in zip((gavel, chronus, pollux), paths, strict=True):

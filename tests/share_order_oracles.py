@@ -344,6 +344,7 @@ PAIRS: Final[Mapping[str, Callable[[Queue], Pairs]]] = {
     "gavel_cost": largest_sum,
     "gavel_cost_slo": largest_sum_in_time,
     "gavel_finish_time": lambda queue: least_worst(queue, alone_s),
+    "gavel_gandiva": isolated,  # No pairs on Slurm
     "gavel_hierarchical": lambda queue: max_min(queue, account=True),
     "gavel_isolated": isolated,
     "gavel_makespan": makespan,

@@ -57,6 +57,7 @@ def find(
             rates=str(TABLE.with_name(chosen.rates)) if own else ground.foresight.rates,
             rates_from=f"preset {preset}" if own else "--rates",
             in_steps=True,
+            pairs_by_type=str(TABLE.with_name(chosen.pairs)) if own else None,
         )
         ground = dataclasses.replace(ground, foresight=foresight)
     measured = chosen.measured and bool(trace.measured)

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
+from slurm_dl.experiments.gavel_pairs import pair_rates
 from slurm_dl.experiments.option_words import numbers, pairs
 from slurm_dl.experiments.pair_table import PairTable, parse_pairs
 from slurm_dl.model.errors import ConfigError
@@ -59,6 +60,7 @@ class Oracle:
     steadiness: float | None = None  # See `sized_target.steady`; None: 10, or as the preset has it
     pairs: PairTable | None = None  # Speeds of jobs that share their GPUs; None: none shares
     in_steps: bool = False  # Speeds are steps a second, and whole steps count, on one type, too
+    pairs_by_type: str | None = None  # A file of speeds of pairs; see `gavel_pairs`
 
     def of(
         self,
@@ -73,7 +75,8 @@ class Oracle:
         Args:
             rates: Their `speeds`.
             steps_per_s: Likewise.
-            shape: The cluster, which bounds the sizes of elastic jobs; None: no job is elastic.
+            shape: The cluster, which bounds the sizes of elastic jobs and says on which GPUs pairs
+                share; None: no job is elastic, and none shares.
         """
         random = np.random.default_rng([seed, 2])
         n = len(trace)
@@ -87,14 +90,17 @@ class Oracle:
         if foreseen_s is not None and steps_per_s is not None:
             foreseen_s = foreseen_s * steps_per_s
         sizes = drawn(trace, self.elastic, shape, seed) if self.elastic and shape else None
+        beside = None if self.pairs is None else self.pairs.of(trace, seed)
+        if self.pairs_by_type is not None and shape is not None:
+            beside = pair_rates(trace, Path(self.pairs_by_type), shape.gpu_types)
         return TraceKnowledge(
             rates=rates,
+            pair_rates=beside,
             due_s=due_s,
             curves=curves,
             foreseen_s=foreseen_s,
             steps_per_s=steps_per_s,
             sizes=sizes,
-            pair_rates=None if self.pairs is None else self.pairs.of(trace, seed),
         )
 
     def speeds(self, trace: Trace, shape: ClusterShape, profiles: Mapping[str, Profile]) -> Speeds:

@@ -233,7 +233,7 @@ def _knowledge_notes(
         raise ConfigError(msg)
     if known.sizes is not None:
         yield _of_sizes(known.sizes, cluster.resizing, policy)
-    if known.pair_rates is not None:
+    if foresight.pairs is not None:
         yield _of_pairs(cluster, known, shape)
 
 

@@ -35,7 +35,7 @@ from slurm_dl.policies import (
 )
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.elastic import afs, optimus, pollux, sia, sidecar
-from slurm_dl.policies.gavel import hierarchy, objectives, queues, strategy_proof
+from slurm_dl.policies.gavel import hierarchy, objectives, packed, queues, strategy_proof
 from slurm_dl.policies.plain import PLAIN, named_in
 from slurm_dl.policies.themis import finish_time_auction
 
@@ -47,7 +47,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
         *(allox, astraea_ltgf, backfill, carbyne, chronus, discrete_gittins, drf, edf, elas),
         *(gandiva_fair, gittins, grouper, hug, karuna, learned_gittins, list_gittins, list_las),
         *(elasticflow, lucid, mlfs, qssf, fifo, tagged, afs, optimus, pollux, sia, sidecar),
-        *(hierarchy, objectives, queues, strategy_proof, finish_time_auction),
+        *(hierarchy, objectives, packed, queues, strategy_proof, finish_time_auction),
     )
 )
 """The policies that come with the project."""

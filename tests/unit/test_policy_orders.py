@@ -31,6 +31,9 @@ SAME_RULE = (
     {"gavel_fifo", "gavel_proportional"},
     # Equal parts of all GPUs; they differ where a job cannot use the whole of its part.
     {"gavel_isolated", "gavel_max_min_agnostic"},
+    # On Slurm it forms no pairs, so each job is a group.
+    {"gavel_gandiva", "gavel_isolated"},
+    {"gavel_gandiva", "gavel_max_min_agnostic"},
     # They differ in whom a running job gives way to; of waiting jobs both take the shortest.
     {"sjf", "srtf"},
     # They differ in the reservations of the second job and later ones.

@@ -5,7 +5,8 @@ runs on type j, on all its GPUs at once. Every program keeps to
 
     0 <= X[m, j],    sum_j X[m, j] <= 1,    sum_m gpus_m X[m, j] <= capacity_j,
 
-and X[m, j] = 0 where job m cannot run on type j. Objectives are ``max_min`` (raise the least gain,
+and X[m, j] = 0 where job m cannot run on type j. Where the pool has speeds of pairs, two jobs may
+run on the same GPUs, too; see `lp_pairs`. Objectives are ``max_min`` (raise the least gain,
 then the next), ``max_sum`` (raise the sum) and ``min_max_ratio`` (of completion times).
 
 Two reductions keep them small. Jobs that are alike are one class with a number of members, which
@@ -33,7 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64, Bool
-from slurm_dl.policies.arithmetic.lp_solver import INFEASIBLE, SOLVED, Pool, Program
+from slurm_dl.policies.arithmetic.lp_pairs import PairShares, joined
+from slurm_dl.policies.arithmetic.lp_solver import INFEASIBLE, SOLVED, Pool, Program, Shares
 
 __all__ = [
     "How",
@@ -71,10 +73,12 @@ class Solved:
     Attributes:
         share: ``(k, t)``, 0 to 1, at most 1 over all types.
         how: See `How`.
+        paired: Which pairs run together, and for how much of that time; None: none does.
     """
 
     share: F64
     how: How
+    paired: PairShares | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,15 +86,25 @@ class ShareLevel:
     """What `raise_level` found.
 
     Attributes:
-        share: ``(k, t)``.
         level: The highest level c.
         price: ``(k,)`` what a unit of each job's gain costs in units of the level; above 0 only
             for jobs that cannot get more than ``floor + level x rise`` in any best answer.
+        found: The same shares, with the pairs among them.
     """
 
-    share: F64
+    found: Shares
     level: float
     price: F64
+
+    @property
+    def share(self) -> F64:
+        """``(k, t)`` time of each job."""
+        return self.found.time
+
+    @property
+    def solved(self) -> Solved:
+        """The shares alone."""
+        return _solved(self.found)
 
 
 def pool(job_id: I64, gpus: F64, rates: F64, capacity: F64) -> Pool:
@@ -134,7 +148,7 @@ def max_min(pool: Pool, gain: F64, *, levels: int = LEVELS, limit_s: float = LIM
     """
     gain = np.where(pool.may, gain, 0.0)
     rising = (gain > 0).any(axis=1)
-    if gain.shape[1] == 1:
+    if gain.shape[1] == 1 and pool.pairs is None:
         return Solved(_one_type(pool, gain[:, 0])[:, None], "solved")
     floor: F64 = np.zeros(len(pool))
     share = None
@@ -144,7 +158,7 @@ def max_min(pool: Pool, gain: F64, *, levels: int = LEVELS, limit_s: float = LIM
         found = raise_level(pool, gain, floor=floor, rise=rising.astype(float), limit_s=limit_s)
         if found is None:
             break
-        share = found.share
+        share = found.solved
         floor = floor + found.level * rising
         rising &= found.price <= _TIGHT * found.price.sum()
     if share is None:
@@ -153,8 +167,8 @@ def max_min(pool: Pool, gain: F64, *, levels: int = LEVELS, limit_s: float = LIM
     if rising.any():
         rest = max_sum(pool, gain, gain=gain, floor=floor * (1 - 1e-9), limit_s=limit_s)
         if rest is not None and rest.how == "solved":
-            share = rest.share
-    return Solved(share, "solved")
+            share = rest
+    return share
 
 
 def max_sum(
@@ -175,7 +189,7 @@ def max_sum(
         interior: Near the analytic centre of the optimal shares.
     """
     program = Program(pool, interior=interior)
-    cost = -(value * pool.count[:, None])[program.at]
+    cost = program.cost(value)
     bound = -float(cost.min(initial=0.0))
     if gain is not None and floor is not None:
         bounded = (floor > 0).nonzero()[0]
@@ -188,7 +202,7 @@ def max_sum(
     found = program.solve(cost / (bound or 1.0), limit_s)
     if found is None:
         return Solved(proportional(pool), "proportional")
-    return None if found.status == INFEASIBLE else Solved(program.share(found.variables), "solved")
+    return None if found.status == INFEASIBLE else _solved(program.shares(found.variables))
 
 
 def raise_level(
@@ -226,7 +240,7 @@ def raise_level(
     price = np.zeros(len(pool))
     price[rising] = -found.price[priced] / rise[rising]
     return ShareLevel(
-        program.share(found.variables), float(found.variables[-1]) * unit, np.maximum(price, 0.0)
+        program.shares(found.variables), float(found.variables[-1]) * unit, np.maximum(price, 0.0)
     )
 
 
@@ -251,15 +265,15 @@ def min_max_ratio(
     if not can.any():
         return Solved(start, "solved")
     least, high = float(past[can].max()), _worst_ratio(gain, start, past, coming, can)
-    low, tried, best, none = least, high, start, np.zeros(len(pool))
+    low, tried, best, none = least, high, Solved(start, "solved"), np.zeros(len(pool))
     for _ in range(_TRIES):
         need = np.where(can, coming / np.where(can, tried - past, 1.0), 0.0)
         found = raise_level(pool, gain, floor=none, rise=need, limit_s=limit_s)
         if found is None:
             return Solved(start, "proportional")
-        reached = _worst_ratio(gain, found.share, past, coming, can)
+        reached = _worst_ratio(gain, found.found.worth, past, coming, can)
         if reached < high:
-            high, best = reached, found.share
+            high, best = reached, found.solved
         bought = found.price * need > _TIGHT * found.level
         low = max(low, _root(found.price[bought], coming[bought], past[bought], found.level))
         if high - low <= _CLOSE * (high - least):
@@ -270,7 +284,7 @@ def min_max_ratio(
     need = np.where(can, coming / np.where(can, high - past, 1.0), 0.0)
     value = gain / np.where(can, need, 1.0)[:, None]
     rest = max_sum(pool, value, gain=gain, floor=need * (1 - 1e-9), limit_s=limit_s)
-    return Solved(best if rest is None or rest.how != "solved" else rest.share, "solved")
+    return best if rest is None or rest.how != "solved" else rest
 
 
 def least_ratio(
@@ -290,7 +304,11 @@ def least_ratio(
     found = program.solve(cost, limit_s)
     if found is None or found.status != SOLVED:
         return Solved(proportional(pool), "proportional")
-    return Solved(program.share(found.variables), "solved")
+    return _solved(program.shares(found.variables))
+
+
+def _solved(found: Shares) -> Solved:
+    return Solved(found.time, "solved", found.paired)
 
 
 def by_classes(
@@ -316,6 +334,7 @@ def by_classes(
     share: F64 = np.zeros(pool.may.shape)
     how: How = "parts"
     part = _mixed(pool.job_id) % np.uint64(parts)
+    paired = []
     for number in range(parts):
         rows = (part == number).nonzero()[0]
         some = dataclasses.replace(_at(pool, rows), capacity=pool.capacity / parts)
@@ -325,8 +344,10 @@ def by_classes(
             continue
         found = _whole(some, tuple(c[rows] for c in columns), solve)
         share[rows] = found.share
+        if found.paired is not None:
+            paired.append(found.paired.at(rows))
         how = "proportional" if found.how == "proportional" else how
-    return Solved(share, how)
+    return Solved(share, how, joined(paired) if paired else None)
 
 
 def _whole(
@@ -339,12 +360,14 @@ def _whole(
     found = solve(
         dataclasses.replace(_at(pool, first), count=count), tuple(c[first] for c in columns)
     )
-    return Solved(found.share[of], found.how)
+    paired = None if found.paired is None else found.paired.among(of)
+    return Solved(found.share[of], found.how, paired)
 
 
 def _classes(pool: Pool, columns: tuple[F64, ...]) -> tuple[I64, I64]:
     """The first row of each class, classes sorted by what they say; and the class of each row."""
-    said = np.column_stack([pool.gpus, pool.may, *columns])
+    kind = () if pool.pairs is None else (pool.pairs.kind,)
+    said = np.column_stack([pool.gpus, pool.may, *kind, *columns])
     _, first, of = np.unique(said, axis=0, return_index=True, return_inverse=True)
     return first, of.reshape(-1)
 
@@ -356,6 +379,7 @@ def _at(pool: Pool, rows: I64) -> Pool:
         gpus=pool.gpus[rows],
         may=pool.may[rows],
         count=pool.count[rows],
+        pairs=None if pool.pairs is None else pool.pairs.at(rows),
     )
 
 

@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.pair_rates import PairRates
+from slurm_dl.policies.arithmetic import lp_pairs
 
 SOLVED, INFEASIBLE = 0, 2  # What SciPy calls them
 
@@ -40,6 +42,7 @@ class Pool:
         may: ``(k, t)`` bool, the types each may run on; False for types that have no GPUs.
         capacity: ``(t,)`` GPUs of each type (Gavel's workers).
         count: ``(k,)`` how many such jobs there are; what a row gets is the share of each.
+        pairs: Speeds of two of them on the same GPUs; None: none share.
     """
 
     job_id: I64
@@ -47,6 +50,7 @@ class Pool:
     may: Bool
     capacity: F64
     count: F64
+    pairs: PairRates | None = None
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -67,6 +71,21 @@ class Solution:
     price: F64
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Shares:
+    """Shares that the variables of a program mean.
+
+    Attributes:
+        time: ``(k, t)`` share of the time of each job on each type, alone and in pairs.
+        worth: ``(k, t)`` the time alone in which it would do as much.
+        paired: The pairs; None if the pool has none.
+    """
+
+    time: F64
+    worth: F64
+    paired: lp_pairs.PairShares | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cones:
     """Rows in threes: bound - row . x lies in a second-order cone; see `minimise`."""
@@ -80,30 +99,62 @@ class Cones:
 class Program:
     """The rows that every program has, and those it asks for.
 
+    Its first variables are ``X[m, j]``, where job m may run on type j; then come pairs of jobs on
+    a type, where the pool has them, and the *extra* ones.
+
     Args:
         interior: Answer near the analytic centre of the optimal shares, and without prices.
 
     Attributes:
-        at: Row and column in X of each variable; there is none where a job may not run.
         width: How many variables there are, the extra ones too.
         asks: Whether rows beyond the common ones were added.
     """
 
     def __init__(self, pool: Pool, extra: int = 0, *, interior: bool = False) -> None:
         k, kinds = pool.may.shape
-        self.at = pool.may.nonzero()
-        self.width = len(self.at[0]) + extra
+        self._alone = pool.may.nonzero()
+        row, kind = self._alone
+        used = (pool.count * pool.gpus)[row] / pool.capacity[kind]
+        # Of each job and variable: its type, the part of the job's time, and what that is worth.
+        self._job: I64 = row
+        self._kind: I64 = kind
+        self._at: I64 = np.arange(len(row))
+        self._part: F64 = np.ones(len(row))
+        self._worth: F64 = self._part
+        on, self._pairs = kind, None
+        if pool.pairs is not None:
+            least = lp_pairs.ALL if interior else lp_pairs.TURNS
+            self._pairs = pairs = lp_pairs.pair_columns(
+                pool.pairs, gpus=pool.gpus, may=pool.may, count=pool.count, least=least
+            )
+            job, at, part, rate = pairs.entries(pool.count)
+            self._job = np.concatenate([row, job])
+            self._kind = np.concatenate([kind, pairs.kind[at]])
+            self._at = np.concatenate([self._at, len(row) + at])
+            self._part = np.concatenate([self._part, part])
+            self._worth = np.concatenate([self._worth, part * rate])
+            on = np.concatenate([kind, pairs.kind])
+            used = np.concatenate([used, pool.gpus[pairs.first] / pool.capacity[pairs.kind]])
+        self._n = len(on)
+        self.width = self._n + extra
         self.asks = False
+        self._count = pool.count
         self._shape = (k, kinds)
         self._interior = interior
         self._cones: Cones | None = None
-        row, kind = self.at
-        column = np.arange(len(row))
-        used = (pool.count * pool.gpus)[row] / pool.capacity[kind]
-        self._row, self._column = [row, kind + k], [column, column]
-        self._value: list[F64] = [np.ones(len(row)), used]
+        self._row, self._column = [self._job, on + k], [self._at, np.arange(self._n)]
+        self._value: list[F64] = [self._part, used]
         self._bound: list[F64] = [np.ones(k + kinds)]
         self._height = k + kinds
+
+    def cost(self, value: F64) -> F64:
+        """``(width,)`` costs of which the sum is that of ``value x X`` over all jobs, below 0.
+
+        Args:
+            value: ``(k, t)`` of a member of each row.
+        """
+        each = -(value * self._count[:, None])[self._job, self._kind] * self._worth
+        return np.bincount(self._at, weights=each, minlength=self.width).astype(np.float64)
 
     def at_least(self, jobs: I64, gain: F64, bound: F64, rise: float = 0.0) -> slice:
         """Add ``gain[i] . X[jobs[i]] - rise x last variable >= bound[i]``; where those rows are.
@@ -115,12 +166,11 @@ class Program:
         """
         place = np.full(self._shape[0], -1)
         place[jobs] = np.arange(len(jobs))
-        row, kind = self.at
-        mine = (place[row] >= 0).nonzero()[0]
-        new = place[row[mine]]
+        mine = (place[self._job] >= 0).nonzero()[0]
+        new = place[self._job[mine]]
         self._row.append(self._height + new)
-        self._column.append(mine)
-        self._value.append(-gain[new, kind[mine]])
+        self._column.append(self._at[mine])
+        self._value.append(-gain[new, self._kind[mine]] * self._worth[mine])
         if rise:
             self._row.append(self._height + np.arange(len(jobs)))
             self._column.append(np.full(len(jobs), self.width - 1))
@@ -141,19 +191,18 @@ class Program:
             past: ``(k,)``.
             coming: ``(k,)`` above 0.
         """
-        row, kind = self.at
-        jobs, shares = np.arange(len(past)), np.arange(len(row))
-        inverse = len(row) + jobs
+        jobs = np.arange(len(past))
+        inverse = self._n + jobs
         self._row += [self._height + jobs] * 2
         self._column += [inverse, np.full(len(jobs), self.width - 1)]
         self._value += [coming, np.full(len(jobs), -1.0)]
         self._bound.append(-past)
         self._height += len(jobs)
         # |(u - gain . X, 2)| <= u + gain . X
-        own, gains = 3 * row, gain[row, kind]
+        own, gains = 3 * self._job, gain[self._job, self._kind] * self._worth
         self._cones = Cones(
             row=np.concatenate([own, own + 1, 3 * jobs, 3 * jobs + 1]),
-            column=np.concatenate([shares, shares, inverse, inverse]),
+            column=np.concatenate([self._at, self._at, inverse, inverse]),
             value=np.concatenate([-gains, gains, np.full(2 * len(jobs), -1.0)]),
             bound=np.tile([0.0, 0.0, 2.0], len(jobs)),
         )
@@ -171,13 +220,33 @@ class Program:
             cones=self._cones,
         )
 
-    def share(self, variables: F64) -> F64:
-        """``(k, t)`` X, what rounding has brought outside its bounds cut off."""
-        share: F64 = np.zeros(self._shape)
-        found = variables[: len(self.at[0])].clip(0.0, 1.0)
-        share[self.at] = np.where(found < _NOTHING, 0.0, found)
-        whole: F64 = np.maximum(1.0, share.sum(axis=1))[:, None]
-        return share / whole
+    def shares(self, variables: F64) -> Shares:
+        """The meaning of *variables*; what rounding has brought outside their bounds is cut off."""
+        n = len(self._alone[0])
+        found = variables[: self._n].clip(0.0, None)
+        found[:n] = found[:n].clip(None, 1.0)
+        found[found < _NOTHING] = 0.0
+        found[np.bincount(self._at, weights=self._worth, minlength=self._n) <= 0] = 0.0
+        whole = np.maximum(1.0, self._sum(found, self._part).sum(axis=1))
+        cut: F64 = np.ones(self._n)
+        np.maximum.at(cut, self._at, whole[self._job])
+        found = found / cut
+        time = self._sum(found, self._part)
+        if self._pairs is None:
+            return Shares(time, time, None)
+        there, pairs = (found[n:] > 0).nonzero()[0], self._pairs
+        paired = lp_pairs.PairShares(
+            first=pairs.first[there], second=pairs.second[there], kind=pairs.kind[there],
+            share=found[n:][there],
+        )  # fmt: skip
+        return Shares(time, self._sum(found, self._worth), paired)
+
+    def _sum(self, found: F64, weight: F64) -> F64:
+        """``(k, t)`` sums over the variables of each job on each type."""
+        k, kinds = self._shape
+        at, each = self._job * kinds + self._kind, found[self._at] * weight
+        total = np.bincount(at, weights=each, minlength=k * kinds).astype(np.float64)
+        return total.reshape(k, kinds)
 
 
 def minimise(

@@ -30,8 +30,9 @@ from slurm_dl.policies.gavel.pool import ByName, Choosing, Entrants, about_gavel
 SOURCE = "Gavel, OSDI 2020"
 READING = (
     "Unknown throughputs are not completed from reference jobs: they are those of the snapshot. "
-    "Two jobs never share a GPU. A job runs on one type at a time, so one that fits on none of "
-    "them alone has no share. Waiting jobs beyond the window have no share until others end."
+    "Jobs share GPUs only in dlsim, and only where the policy packs; an order on Slurm goes by the "
+    "whole share of each job. A job runs on one type at a time, so one that fits on none of them "
+    "alone has no share. Waiting jobs beyond the window have no share until others end."
 )
 FALLBACK = (
     "Every type counts as equally fast. If a program takes longer than limit_s, the proportional "
@@ -126,8 +127,10 @@ class GavelMakespan(Choosing):
         1e6 s, until its ends are within 5 % of each other.
         """
         gain = who.rates / left[:, None]
-        best = self.centre(who.pool, gain)
-        least, low, high = 1 / (gain * best.share).sum(axis=1).min(), 100.0, 1e6
+        best = self.highest(who.pool, gain)
+        if best is None:
+            return self.centre(who.pool, gain)
+        least, low, high = 1 / (gain * best.found.worth).sum(axis=1).min(), 100.0, 1e6
         while high < least:
             low, high = high, 10 * high
         while 1.05 * low < high:
@@ -137,7 +140,7 @@ class GavelMakespan(Choosing):
             who.pool, np.zeros_like(gain), gain=who.rates, floor=left / max(high, least),
             limit_s=self.limit_s, interior=True,
         )  # fmt: skip
-        return found or best
+        return found or best.solved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ Workloads", OSDI 2020, sections 3.1 (shares), 4 (policies) and 5 (rounds).
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -124,19 +125,32 @@ class Sharing(PolicyDefaults):
     lease_s: Positive = 1200.0
     window: Count = 3000
 
+    @property
+    def packs(self) -> bool:
+        """Whether it wants pairs of jobs on the same GPUs, where their speeds are known."""
+        return False
+
     def order(self, snap: Snapshot, /) -> Order:
         """The shares of all jobs; see `Policy`."""
         return by_share(self.solved(snap).share)
 
     def solved(self, snap: Snapshot) -> linear_programs.Solved:
-        """``(n, t)`` the shares of all jobs, and how they were found."""
+        """``(n, t)`` the shares of all jobs, how they were found, and which are those of pairs."""
         share = np.zeros((len(snap.jobs), max(1, len(snap.seen.gpu_types))))
         found = entrants(snap, self.window)
         if not len(found.rows):
             return linear_programs.Solved(share, "solved")
-        these = self.shares(snap, found)
+        these = self.shares(snap, self.with_pairs(snap, found))
         share[found.rows] = these.share
-        return linear_programs.Solved(share, these.how)
+        paired = None if these.paired is None else these.paired.at(found.rows)
+        return linear_programs.Solved(share, these.how, paired)
+
+    def with_pairs(self, snap: Snapshot, who: Entrants) -> Entrants:
+        """*who*, with the speeds of their pairs if it packs and they are known."""
+        if not self.packs or snap.pair_rates is None:
+            return who
+        pool = dataclasses.replace(who.pool, pairs=snap.pair_rates.at(who.rows))
+        return dataclasses.replace(who, pool=pool)
 
     @abc.abstractmethod
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
@@ -180,9 +194,17 @@ class Choosing(Solving):
         interior: Take shares near the analytic centre of the optimal ones, as Gavel's own solver
             does (needs clarabel). Capacity that they leave is given to nobody, pools are not
             split, and programs with deadlines are answered as without it.
+        packed: Two jobs that ask for as many GPUs may run on the same ones, where their speeds
+            beside each other are known.
     """
 
     interior: bool = False
+    packed: bool = False
+
+    @property
+    def packs(self) -> bool:
+        """See `Sharing`."""
+        return self.packed
 
     def __post_init__(self) -> None:
         Solving.__post_init__(self)
@@ -190,15 +212,19 @@ class Choosing(Solving):
             interior_solver()
 
     def centre(self, pool: linear_programs.Pool, gain: F64) -> linear_programs.Solved:
-        """Shares near the centre of those whose least gain is the highest.
+        """Shares near the centre of those whose least gain is the highest; see `highest`."""
+        found = self.highest(pool, gain)
+        if found is None:
+            return linear_programs.Solved(linear_programs.proportional(pool), "proportional")
+        return found.solved
+
+    def highest(self, pool: linear_programs.Pool, gain: F64) -> linear_programs.ShareLevel | None:
+        """The highest least gain, and shares near the centre of those that have it.
 
         Args:
             gain: ``(k, t)``, above 0 somewhere for each job.
         """
-        found = linear_programs.raise_level(
+        return linear_programs.raise_level(
             pool, gain, floor=np.zeros(len(pool)), rise=np.ones(len(pool)),
             limit_s=self.limit_s, interior=True,
         )  # fmt: skip
-        if found is None:
-            return linear_programs.Solved(linear_programs.proportional(pool), "proportional")
-        return linear_programs.Solved(found.share, "solved")

@@ -17,6 +17,7 @@ import numpy as np
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.gavel import packed
 from slurm_dl.policies.gavel.objectives import READING, SOURCE, isolated
 from slurm_dl.policies.gavel.pool import Entrants, Sharing, about_gavel, left_of
 
@@ -26,7 +27,12 @@ _SLACK_GPUS = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelFifo(Sharing):
-    """In order of arrival, each job on the fastest type with enough free GPUs."""
+    """In order of arrival, each job on the fastest type with enough free GPUs.
+
+    Attributes:
+        packed: When all GPUs are taken, the next jobs in turn join one that has as many, while
+            their speeds, relative to alone, add up to more than 1.5.
+    """
 
     name = "gavel_fifo"
     source = f"{SOURCE}, section 4.2 (FIFO)"
@@ -44,9 +50,17 @@ class GavelFifo(Sharing):
         idles="no job behind the first one that no type has enough free GPUs for has a share",
     )
 
+    packed: bool = False
+
+    @property
+    def packs(self) -> bool:
+        """See `Sharing`."""
+        return self.packed
+
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
         """See `Sharing`."""
-        return linear_programs.Solved(fill(who, who.arrival.argsort(), skips=False), "solved")
+        share, tail = fill(who, who.arrival.argsort(), skips=False)
+        return packed.join_tail(who, share, tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +82,8 @@ class GavelSjf(Sharing):
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
         """See `Sharing`."""
         least = left_of(snap, who.rows) / who.rates.max(axis=1)
-        return linear_programs.Solved(
-            fill(who, np.lexsort((who.arrival, least)), skips=True), "solved"
-        )
+        share, _ = fill(who, np.lexsort((who.arrival, least)), skips=True)
+        return linear_programs.Solved(share, "solved")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +128,10 @@ class GavelProportional(Sharing):
         return linear_programs.Solved(linear_programs.proportional(who.pool), "solved")
 
 
-def fill(who: Entrants, order: I64, *, skips: bool) -> F64:
+def fill(who: Entrants, order: I64, *, skips: bool) -> tuple[F64, I64]:
     """``(k, t)`` 1 where each job in turn runs: its fastest type with room for all its GPUs.
+
+    And who comes behind the first for whom there is no room, or from it on if no GPU is free.
 
     Args:
         order: The jobs, the first to be served first.
@@ -127,12 +142,16 @@ def fill(who: Entrants, order: I64, *, skips: bool) -> F64:
     room = (pool.capacity + _SLACK_GPUS).tolist()
     best_first = np.argsort(-who.rates, axis=1, kind="stable").tolist()
     may, gpus = pool.may.tolist(), pool.gpus.tolist()
-    for job in order.tolist():
+    tail = len(order)
+    for at, job in enumerate(order.tolist()):
         kinds = (j for j in best_first[job] if may[job][j] and gpus[job] <= room[j])
         kind = next(kinds, None)
         if kind is not None:
             room[kind] -= gpus[job]
             share[job, kind] = 1.0
         elif not skips and not any(gpus[job] <= r for r in room):
+            # As in Gavel's code, c4fa400, policies/fifo.py: a job that has looked at free GPUs is
+            # no longer in the queue.
+            tail = at + (max(room) >= 1)
             break
-    return share
+    return share, order[tail:]

@@ -8,7 +8,9 @@ jobs go through the types, the fastest first, and those with the highest
 
 run, times counted since the shares were found. Both begin with half a round for each job, so that
 the first priorities are in the order of the shares. Jobs without a share take the GPUs that are
-left over. A job that came after the shares were found holds its place, but does not run.
+left over. A job that came after the shares were found holds its place, but does not run. A policy
+that packs has shares for pairs of jobs, too: a pair runs as one job does, and both go on at their
+speeds beside each other; see `gavel_turns`.
 
 A round is 360 s or shorter: every job does as many whole steps as fit, and the round is over with
 the last of them. Work is counted in steps. Nothing costs anything.
@@ -28,13 +30,16 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.intent import Intent
-from slurm_dl.model.jobs import COMPLETING, F64, I16
+from slurm_dl.engine.target import NOBODY
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.arithmetic.supply_and_demand import gpus_by_type
 from slurm_dl.policies.base import by_share
 from slurm_dl.policies.gavel.objectives import isolated
-from slurm_dl.policies.gavel.pool import entrants
+from slurm_dl.policies.gavel.packed import Couples, GavelGandiva
+from slurm_dl.policies.gavel.pool import Sharing, entrants
+from slurm_dl.simulation.ideal.gavel_turns import Turns
 from slurm_dl.simulation.ideal.simulator import IdealCluster
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
 
@@ -66,19 +71,23 @@ class GavelRounds(IdealCluster):
         self._round_s = self._clockwork.round_s
         # Gavel's code names v100, p100 and k80 in this order.
         self._fastest_first = (-known.rates.sum(axis=0)).argsort(kind="stable").tolist()
-        self._blind = "rates" not in self._policy.about.needs
         self._queues = self._policy.name == "gavel_fifo"
+        self._draw = random.Random(seed).sample  # noqa: S311 - Gavel's own
         self._shuffler = random.Random(seed + _SHUFFLER)  # noqa: S311 - Gavel's own
-        # By row of the trace, and for each type.
-        self._wanted: F64 = np.zeros((n, kinds))
-        self._owed_s: F64 = np.zeros((n, kinds))
-        self._had_s: F64 = np.full((n, kinds), self._round_s / 2)
-        self._all_had_s: F64 = np.zeros(kinds)
+        assert isinstance(self._policy, Sharing)  # noqa: S101 - the preset has no other policies
+        self._shares: Sharing = self._policy
+        self._blind = not (self._shares.packs or "rates" in self._shares.about.needs)
+        pairs = known.pair_rates if self._shares.packs else None
+        self._turns = Turns(known.rates, trace.gpus, pairs, self._round_s / 2)
+        self._entered = 0
+        # What runs in the round under way: rows of the turns, and types.
+        self._teams: tuple[I64, I64] = (NOBODY, NOBODY)
+        self._couples: Couples = frozenset()
+        self._share: F64 = np.zeros((n, kinds))
         # Time that the work done so far would have taken each alone on its part of the cluster, and
         # its speed there and work left when the shares were found.
         self._alone_s, self._alone_speed = np.zeros(n), np.full(n, math.inf)
         self._left_then = self._work_s.copy()
-        self._has_share = np.zeros(n, dtype=np.bool_)
         self._is_stale = False
         self._shared_s = self._last_end_s = 0.0
 
@@ -112,31 +121,44 @@ class GavelRounds(IdealCluster):
         self._decisions += 1
         self._account()
         snap = jobs.snapshot(now_s)
+        alive = np.zeros(len(self._trace), dtype=np.bool_)
+        alive[jobs.job_id[self._alive()]] = True
+        self._turns.keep(alive)
+        self._turns.add(np.arange(self._entered, self._arrived))
+        self._entered = self._arrived
         if self._is_due():
-            self._share(snap)
-        kind = self._chosen(gpus_by_type(snap))
-        chosen = (kind >= 0).nonzero()[0]
-        intent = Intent(by_share(self._wanted[jobs.job_id]), chosen, chosen, kind)
-        change = self._where.settle(jobs, snap, intent)
+            self._find_shares(snap)
+        kinds = list(self._fastest_first)
+        if self._blind:
+            self._shuffler.shuffle(kinds)
+        self._teams = self._turns.chosen(gpus_by_type(snap), kinds, queues=self._queues)
+        ids, team, side = self._turns.members(self._teams[0])
+        rows, on = jobs.job_id.searchsorted(ids), self._teams[1][team]
+        kind: I16 = np.full(len(jobs), -1, dtype=np.int16)
+        kind[rows] = on
+        change = self._where.settle(
+            jobs, snap, Intent(by_share(self._share[jobs.job_id]), rows, rows, kind)
+        )
         self._stop(change.stops)
         self._start(change.starts)
+        jobs.speed[rows] = self._turns.speed[self._teams[0][team], side, on]
 
     def _is_due(self) -> bool:
         kept_s = self._now_s - self._shared_s
         return self._is_stale and (kept_s >= _LEAST_KEPT_S or self._shared_s == 0)
 
-    def _share(self, snap: Snapshot) -> None:
+    def _find_shares(self, snap: Snapshot) -> None:
         """Find shares for the jobs that are here; what each is owed of the old ones is kept."""
-        ids, half_s = snap.jobs.job_id[self._alive()], self._round_s / 2
-        self._owed_s[ids] += self._wanted[ids] * (self._now_s - self._shared_s)
-        self._owed_s[ids] -= self._had_s[ids] - half_s
-        self._had_s[ids] = half_s
-        self._all_had_s[:] = half_s * len(ids)
+        self._turns.settle(self._now_s - self._shared_s)
         self._show_alone(snap)
-        share = self._policy.order(snap).share
-        assert share is not None  # noqa: S101 - the preset has no other policies
-        self._wanted[snap.jobs.job_id] = share
-        self._has_share[ids] = True
+        if isinstance(self._shares, GavelGandiva):
+            found, self._couples = self._shares.regrouped(snap, self._couples, self._draw)
+        else:
+            found = self._shares.solved(snap)
+        ids = snap.jobs.job_id
+        self._share[:] = 0.0
+        self._share[ids] = found.share
+        self._turns.share(self._share, None if found.paired is None else found.paired.at(ids))
         self._shared_s, self._is_stale = self._now_s, False
 
     def _show_alone(self, snap: Snapshot) -> None:
@@ -149,48 +171,24 @@ class GavelRounds(IdealCluster):
         done = self._alone_s[ids] * speed
         self._jobs.progress[who.rows] = done / (done + left)
 
-    def _chosen(self, free: F64) -> I16:
-        """``(n,)`` the type that each job is to run on in this round; -1: none.
-
-        Args:
-            free: ``(t,)`` GPUs of each type; is used up.
-        """
-        jobs, rows = self._jobs, self._alive()
-        ids = jobs.job_id[rows]
-        rates, share = jobs.rates[rows], np.where(jobs.rates[rows] > 0, self._wanted[ids], 0.0)
-        part = self._had_s[ids] / np.where(self._all_had_s > 0, self._all_had_s, 1.0)
-        priority = share / part
-        kind: I16 = np.full(len(jobs), -1, dtype=np.int16)
-        kinds = list(self._fastest_first)
-        if self._blind:
-            self._shuffler.shuffle(kinds)
-        taken = np.zeros(len(rows), dtype=np.bool_)
-        for j in kinds:
-            turn = np.lexsort((-self._wanted[ids, j], -self._owed_s[ids, j], -priority[:, j]))
-            may = (rates[:, j] > 0) & ~taken & ((priority[:, j] > 0) | (not self._queues))
-            for at in turn[may[turn]].tolist():
-                gpus = jobs.gpus[rows[at]]
-                if gpus <= free[j]:
-                    free[j] -= gpus
-                    taken[at] = True
-                    if self._has_share[ids[at]]:
-                        kind[rows[at]] = j
-        return kind
-
     def _end_round(self) -> None:
-        """Let the running jobs do the steps that fit, up to the end of the last."""
+        """Let the running jobs do the steps that fit, up to the end of the last.
+
+        Both jobs of a pair end with the later one.
+        """
         jobs, now_s = self._jobs, self._now_s
-        rows = jobs.running.nonzero()[0]
-        speed, kind = jobs.speed[rows], jobs.on_type[rows]
+        ids, team, _ = self._turns.members(self._teams[0])
+        rows = jobs.job_id.searchsorted(ids)
+        speed = jobs.speed[rows]
         fit = np.maximum(np.floor(speed * self._round_s), 1.0)
         steps = np.minimum(fit, jobs.work_s[rows])
         done = jobs.work_s[rows] <= fit + _ROUNDING
-        ends_s = now_s + np.where(done, jobs.work_s[rows], steps) / speed
-        had_s = ends_s - self._last_end_s
-        self._had_s[jobs.job_id[rows], kind] += had_s
-        np.add.at(self._all_had_s, kind, had_s)
+        team_end_s = np.zeros(len(self._teams[0]))
+        np.maximum.at(team_end_s, team, now_s + np.where(done, jobs.work_s[rows], steps) / speed)
+        self._turns.ran(*self._teams, team_end_s - self._last_end_s)
+        ends_s = team_end_s[team]
         jobs.done_s[rows] = np.where(done, ends_s, math.inf)
-        rest, steps, end_s = jobs.job_id[rows[~done]], steps[~done], float(ends_s.max())
+        rest, steps, end_s = ids[~done], steps[~done], float(ends_s.max())
         for instant_s in np.unique(ends_s[done]).tolist():
             self._now_s = instant_s
             self._complete()

@@ -39,6 +39,7 @@ class Preset:
             those that have not finished.
         rates: Table in `slurm_dl.traces.formats` of the speeds of its GPU types, in steps a second;
             its rounds are then those of `gavel_rounds`. Empty: none.
+        pairs: Table beside it of the speeds of two jobs on the same GPUs.
         measured: Jobs of a trace with measured models go on nodes as `measured_jobs` has them, and
             may be of other sizes.
         adapts: Policies under which the batches of measured jobs adapt to their sizes.
@@ -56,6 +57,7 @@ class Preset:
     charges: str = "restart"  # "restart": the above. "muri": Muri's rule.
     knows_sizes: bool = False
     rates: str = ""
+    pairs: str = ""
     cluster: str = ""  # The cluster it was published for; empty: none
     steadiness: float = 10.0  # See `engine.sized_target.steady`
     measured: bool = False
@@ -217,6 +219,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             others=_GAVEL,
             clockwork=DecisionTimes(round_s=360.0),
             rates="gavel_steps_per_s.json",
+            pairs="gavel_pairs.json",
             cluster="8x1:v100,16x1:p100,24x1:k80",
         ),
         "voda": Preset(
