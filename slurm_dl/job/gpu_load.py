@@ -1,4 +1,4 @@
-"""What the job puts on its GPUs: a sample a second, in windows of 30 s, into its run directory.
+"""The job's load on its GPUs: a sample a second, in windows of 30 s, into its run directory.
 
 A window is *alone* if no process of another job was on the GPUs in any of its samples, else
 *shared*. Windows begin with the script's first report of its run, or a minute after the start
@@ -132,7 +132,7 @@ class GpuLoad:
 
     @property
     def kind(self) -> Kind:
-        """What the scheduler is told, once: busy share in percent, and MB."""
+        """Busy share in percent and MB, for the job's comment, once."""
         return Kind("use", "the use of the GPU", lambda _place, _run: self._use(), _never)
 
     def _use(self) -> list[int] | None:

@@ -47,7 +47,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What runs tell of a model; figures with too few votes are left out."""
+    """Votes of runs on a model; figures with too few of them are left out."""
 
     gpu_type: str  # GPUs that the figures of its load are of
     load: Mapping[Figure, Votes]
@@ -62,7 +62,7 @@ def find(
     gpu_type: str = "",
     canonical: Callable[[str], str] = str,
 ) -> Found:
-    """What *runs* tell of the model of *profile*.
+    """Votes of *runs* on the model of *profile*.
 
     Args:
         runs: Its own, and those of models that it may have lain beside.

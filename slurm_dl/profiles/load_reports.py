@@ -1,4 +1,4 @@
-"""What dlrun sampled of a job's GPUs, from its run directory, where users may write anything."""
+"""Samples of a job's GPUs from its run directory, where users may write anything."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class LoadRun:
 
     @property
     def known(self) -> Span:
-        """When it is known whether it was alone; empty if never."""
+        """Time in which it is known whether it was alone; empty if there is none."""
         if not self.windows:
             return (0.0, 0.0)
         is_cut = len(self.shared) >= KEPT_SPANS

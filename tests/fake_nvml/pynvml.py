@@ -95,7 +95,7 @@ def nvmlDeviceGetPowerUsage(handle: int) -> int:  # noqa: N802
 
 
 def nvmlGpmQueryDeviceSupport(handle: int) -> SimpleNamespace:  # noqa: N802
-    """Whether it has counters."""
+    """It has counters, or not."""
     return SimpleNamespace(isSupportedDevice=int(_gpus()[handle].get("sm") is not None))
 
 

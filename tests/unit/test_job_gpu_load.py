@@ -1,4 +1,4 @@
-"""What dlrun samples of its GPUs, by an NVML that reads a file."""
+"""Samples of a job's GPUs by dlrun, with an NVML that reads a file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Gpus:
         return load
 
     def report(self, step: int, **more: object) -> None:
-        """What the script's side writes now."""
+        """Write what the script's side would write now."""
         content = {"restart": RUN.restart, "step": step, "time_s": self.now_s + 5e8, **more}
         (self.place / PROGRESS_FILE).write_text(json.dumps(content))
 
@@ -301,9 +301,11 @@ def test_the_scheduler_is_told_once_after_two_windows_alone(gpus: Gpus) -> None:
 
 
 def test_memory_that_nvml_does_not_tell_is_never_told_as_none_used(gpus: Gpus) -> None:
-    gpus.tell(processes={"self": None})
+    """Not even if it is told now and then: the most may have been in between."""
     load = gpus.load()
-    gpus.wait(load, 200)
+    for second in range(200):
+        gpus.tell(processes={"self": 900 if second % 20 else None})
+        gpus.wait(load, 1)
 
     assert [w[6] for w in gpus.windows()] == [None] * 4
     assert load.kind.read(gpus.place, RUN) is None

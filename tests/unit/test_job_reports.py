@@ -18,12 +18,13 @@ from slurm_dl.job.comment_report import (
     SAVED,
     CommentReport,
     Progress,
+    last_memory_mb,
     rate_between,
     share_done,
 )
 from slurm_dl.job.controller import MOST_BYTES, with_key
 from slurm_dl.job.elastic import split
-from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE
+from slurm_dl.job.run_files import PROGRESS_FILE, STATE_FILE, RunId
 
 
 @pytest.fixture
@@ -65,6 +66,17 @@ def test_a_report_says_how_a_step_is_divided(place: Path) -> None:
     assert written(place)["part"] == [8, 16, 2, 256, 256, 4096, 4, 16]
     assert written(place)["part_step"] == 3
     assert written(place)["numbers"] == {"loss": 0.5}
+
+
+def test_a_report_tells_gpu_memory_in_bytes_and_dlrun_reads_megabytes(place: Path) -> None:
+    """In use between steps, and the most inside one; not finite is an error as of any number."""
+    job.report(3, memory=(100 * 2**20, 900.5 * 2**20), loss=0.5)
+
+    assert last_memory_mb(place, RunId(1, 0)) == (100.0, 900.5)
+    assert last_memory_mb(place, RunId(2, 0)) is None
+    assert written(place)["numbers"] == {"loss": 0.5}
+    with pytest.raises(ValueError, match="memory must be finite"):
+        job.report(4, memory=(math.nan, 1.0))
 
 
 def test_most_reports_write_nothing_but_the_last_one_does(

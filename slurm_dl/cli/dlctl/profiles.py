@@ -258,9 +258,10 @@ def learn(
     changes = _changes(before, after)
     refused = [] if force else [*_far_off(before, found), *_samples_far_off(before, sampled)]
     remarks = [remark for report in reports for remark in report.remarks]
-    runs = sum(len(report.speeds) for report in reports) or len(sampled.load)
+    runs = sum(len(report.speeds) for report in reports)
+    has_told = bool(runs or sampled.load or sampled.beside)
     path = None
-    if runs and not refused and not dry_run:
+    if has_told and not refused and not dry_run:
         path, _ = add_profile(_ready(site), after, comment="Written by dlctl profile learn.")
     if as_json:
         where = None if path is None else str(path)
@@ -274,7 +275,7 @@ def learn(
     if refused:
         told = "nothing is written: look at these runs, name those of more owners, or take --force"
         raise click.ClickException("\n".join([*refused, told]))
-    if not runs:
+    if not has_told:
         msg = "no run told enough to learn from; does the script call slurm_dl.job.report?"
         raise click.ClickException(msg)
 
