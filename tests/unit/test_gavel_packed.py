@@ -11,7 +11,9 @@ from pathlib import Path
 import build
 import numpy as np
 import pytest
+from small_traces import make_trace
 
+from slurm_dl.experiments.gavel_pairs import pair_rates
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.pair_rates import PairRates
 from slurm_dl.model.snapshot import Snapshot
@@ -25,6 +27,8 @@ from slurm_dl.policies.gavel.objectives import (
 from slurm_dl.policies.gavel.packed import Couples, GavelGandiva
 from slurm_dl.policies.gavel.pool import Sharing
 from slurm_dl.policies.gavel.queues import GavelFifo
+from slurm_dl.simulation.cluster_shape import ANY_TYPE
+from slurm_dl.traces.formats.gavel_shockwave import TABLE
 
 GROUPS = json.loads((Path(__file__).parents[1] / "data/oracles/gavel_pairs.json").read_text())[
     "groups"
@@ -124,3 +128,28 @@ def test_shares_of_all_jobs_grow_by_pairs_and_are_whole_at_most(policy: type[Sha
     assert packed is not None
     assert packed.sum() == pytest.approx(4)
     assert packed.max() <= 1
+
+
+def test_measured_speeds_of_pairs_go_to_the_jobs_of_a_trace() -> None:
+    """Kinds are models on so many GPUs; on types that were not measured nobody shares."""
+    table = TABLE.with_name("gavel_pairs.json")
+    told = json.loads(table.read_text())
+    model = np.array([0, 0, 1, 1], dtype=np.int32)
+    models = ("A3C", "LM (batch size 10)")
+    trace = make_trace([0] * 4, [10] * 4, [1, 2, 1, 3], model=model, models=models)
+
+    found = pair_rates(trace, table, ("k80", "a100", "v100"))
+    anywhere = pair_rates(trace, table, (ANY_TYPE,))
+
+    number = {tuple(job): at for at, job in enumerate(told["jobs"])}
+    a3c, lm = number["A3C", 1], number["LM (batch size 10)", 1]
+    for j, kind in ((0, "k80"), (2, "v100")):
+        row = next(row for row in told["pairs"] if row[:2] == [kind, a3c])
+        at = row.index(lm, 2)
+        first, second = np.array([0]), np.array([2])
+        one, other = found.beside(first, second), found.beside(second, first)
+        assert [one[0, j], other[0, j]] == row[at + 1 : at + 3]
+        assert one[0, 1] == other[0, 1] == 0
+    # Nobody measured A3C on 2 GPUs, nor this LM on 3.
+    assert found.kind[[1, 3]].tolist() == [-1, -1]
+    assert anywhere.beside(first, second)[0, 0] == one[0, 2]
