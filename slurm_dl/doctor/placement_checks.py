@@ -124,7 +124,7 @@ def profiles(site: Site) -> CheckResult:
 
 @check("pairs")
 def pairs(site: Site) -> CheckResult:
-    """Where jobs share GPUs, profiles say how fast they are together there."""
+    """Profiles say how fast models are together, if jobs are to share GPUs."""
     section = site.config.placement
     if not section.pack:
         return ok("no jobs are put on one GPU")

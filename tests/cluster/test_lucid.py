@@ -135,12 +135,14 @@ def test_an_unknown_model_starts_alone_and_hosts_once_it_has_measured_itself(
     assert alone != there
     place.until("the slot", lambda: waits_for(place, second, "not measured yet"))
 
-    told = comment_of("novel", use=[30, 10_000])
+    told = comment_of("novel", use=[58, 10_000])
     place.box.run(["scontrol", "update", f"JobId={first}", f"Comment={told}"])
     (apart,) = started(place, second)
     assert apart not in (there, alone)
     guest = submit(place, HALF, "light", options=SHORT)
-    assert started(place, guest) == [there], "the host that started first"
+    assert started(place, guest) == [there], (
+        "the host that started first, not the light one with the best sum"
+    )
 
 
 def test_nobody_shares_while_there_are_gpus_for_all(place: Schedd) -> None:

@@ -106,12 +106,14 @@ def test_packing_is_off_by_default(tmp_path: Path) -> None:
 def test_what_is_said_reaches_the_engine(tmp_path: Path) -> None:
     """Memory by type; a bound of 1 is none."""
     text = "{scheme: best_fit, steer: true, pack: true, gpu_mem_mb: {a100: 40960, t4: 1.5e4}"
+    text += ", sharing_mode: mps, least_pair_speed: 1.5, profile_slots: 0"
     config = load(write_placement(tmp_path, text + ", max_host_slowdown: 0.03}"))
     how = settings_of(config).placement
 
     assert how.pack
     assert how.gpu_mem_mb == {"a100": 40_960.0, "t4": 15_000.0}
     assert how.max_host_slowdown == 0.03
+    assert (how.sharing_mode, how.least_pair_speed, how.profile_slots) == ("mps", 1.5, 0)
     assert copy.deepcopy(config) == config
     one = load(write_placement(tmp_path, text + ", max_host_slowdown: 1}"))
     assert settings_of(one).placement.max_host_slowdown is None
@@ -124,6 +126,11 @@ def test_what_is_said_reaches_the_engine(tmp_path: Path) -> None:
         ("{gpu_mem_mb: {a100: 0}}", "placement.gpu_mem_mb.a100: must be greater than 0"),
         ("{gpu_mem_mb: {a100: big}}", "placement.gpu_mem_mb.a100"),
         ("{max_host_slowdown: 1.5}", "placement.max_host_slowdown"),
+        ("{sharing_mode: turns}", "placement.sharing_mode"),
+        ("{least_pair_speed: 0.99}", "placement.least_pair_speed"),
+        ("{least_pair_speed: 2.01}", "placement.least_pair_speed"),
+        ("{profile_slots: 1.5}", "placement.profile_slots"),
+        ("{profile_slots: -1}", "placement.profile_slots"),
     ],
 )
 def test_what_cannot_be(tmp_path: Path, placement: str, said: str) -> None:

@@ -320,7 +320,7 @@ def test_the_host_is_the_one_that_a_plain_search_finds(
 def test_no_word_of_a_job_lets_it_join_where_its_profile_does_not(
     host: GpuTenant, guest: GpuTenant, own: Load | None, limits: PairLimits
 ) -> None:
-    """Whatever it says of itself, its pairs are among those that it has if it says nothing."""
+    """Its pairs are among those that it has if it says nothing, whatever it says."""
     silent = dataclasses.replace(guest, own=None)
 
     if why_apart(host, silent, limits):

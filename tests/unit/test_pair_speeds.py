@@ -16,7 +16,7 @@ LOADS: Final = {
     "resnet": Load(gpu_util=0.542, memory_util=0.055, gpu_mem_mb=1156),
     "rec": Load(gpu_util=0.426, memory_util=0.020, gpu_mem_mb=1038),
 }
-"""What each of the three is alone, at the clock of a warm GPU."""
+"""Each of the three alone, at the clock of a warm GPU."""
 
 MEASURED: Final[Mapping[SharingMode, Mapping[tuple[str, str], tuple[float, float]]]] = {
     "slices": {

@@ -381,7 +381,7 @@ def _tenant(snap: Snapshot, row: int, share: float, profile: Profile | None) -> 
 
 
 def _is_measured(profile: Profile | None) -> bool:
-    """Whether it is known how much memory its jobs take: without that nobody is paired."""
+    """The memory that its jobs take is known: without that nobody is paired."""
     return profile is not None and profile.load.gpu_mem_mb is not None
 
 
