@@ -83,16 +83,19 @@ def find(
 
 
 def _kind(runs: Iterable[LoadRun], known: Load) -> str:
-    """The GPU type of most of *runs*, or of *known* if that is measured and some are of it."""
-    kinds = Counter(run.gpu_type for run in runs if _of_run(run))
+    """The GPU type of most owners of *runs*, or of *known* if it is measured and some are of it."""
+    kinds = Counter(kind for _, kind in {(r.owner, r.gpu_type) for r in runs if _of_run(r)})
     if known.observations and known.gpu_type in kinds:
         return known.gpu_type
     return max(kinds, key=lambda kind: (kinds[kind], kind), default="")
 
 
 def _of_run(run: LoadRun) -> dict[Figure, float]:
-    """The run's figures: medians over its windows alone, and the most memory of all windows."""
-    alone = [window for window in run.windows if window.alone]
+    """The run's figures: medians over its windows alone, and the most memory of all windows.
+
+    Windows in which it had no memory on the GPU are left out: it did something else.
+    """
+    alone = [window for window in run.windows if window.alone and window.own_mb != 0]
     if len(alone) < LEAST_WINDOWS:
         return {}
     shares = {
@@ -130,6 +133,8 @@ def _pairs(
         alone = _alone_rate(run, profile)
         # Of a job with several GPUs it is not known how much each of them slowed it down.
         where = [(run.node, device) for device in run.devices if run.node and run.nodes == 1]
+        # The run has one vote on each pair, however many runs its neighbour had meanwhile.
+        within: dict[Pair, list[float]] = defaultdict(list)
         for partner in on[where[0]] if len(where) == 1 else ():
             is_other = partner.place != run.place and partner.devices == run.devices
             if alone is None or not is_other or partner.mode != run.mode:
@@ -137,9 +142,10 @@ def _pairs(
             rates = _rates_within(run, partner.shared)
             if min(len(rates), len(_rates_within(partner, run.shared))) < LEAST_RATES:
                 continue
-            rate = statistics.median(rates) / alone
-            if rate <= _MOST_RATE:
-                pair = Pair(canonical(partner.model or ""), run.mode, run.gpu_type)
+            pair = Pair(canonical(partner.model or ""), run.mode, run.gpu_type)
+            within[pair].append(statistics.median(rates) / alone)
+        for pair, listed in within.items():
+            if (rate := statistics.median(listed)) <= _MOST_RATE:
                 found[pair][run.owner].append(rate)
     return found
 
@@ -187,10 +193,10 @@ def with_load(known: Load, found: Found) -> Load:
         elif was is not None and counts:
             now = joined_mean(was, counts, now, weight(by_owner))
         values[figure] = rounded(now)
-    if "gpu_mem_kept_mb" in values:
-        values["gpu_mem_kept_mb"] = min(values["gpu_mem_kept_mb"], values["gpu_mem_mb"])
-    after = replace(known, **values)
-    return replace(after, gpu_type=found.gpu_type, observations=counts + new)
+    after = replace(known, **values, gpu_type=found.gpu_type, observations=counts + new)
+    if after.gpu_mem_mb is None or after.gpu_mem_kept_mb is None:
+        return after
+    return replace(after, gpu_mem_kept_mb=min(after.gpu_mem_kept_mb, after.gpu_mem_mb))
 
 
 def with_pairs(known: Sequence[Beside], found: Mapping[Pair, Votes]) -> tuple[Beside, ...]:

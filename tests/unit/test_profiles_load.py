@@ -259,6 +259,34 @@ def test_an_owner_with_many_runs_has_one_vote() -> None:
     assert (load.gpu_util, load.gpu_mem_mb) == (0.5, 1000)
 
 
+def test_an_owner_with_many_runs_has_one_vote_on_the_type_of_gpu() -> None:
+    """What he writes there must not take the votes of the others away."""
+    runs = [*[run(1, mb=1.0, gpu_type="made-up")] * 50, run(2), run(3)]
+
+    load = with_load(Load(), find(runs, M, names={"m"}))
+
+    assert (load.gpu_type, load.gpu_mem_mb) == ("a100", 1000)
+
+
+def test_memory_that_stays_is_never_more_than_all_of_it() -> None:
+    """The admin's figure for what stays gives way where less memory was measured in all."""
+    declared = Load(gpu_mem_mb=5000, gpu_mem_kept_mb=4000)
+    found = find([run(n) for n in range(3)], replace(M, load=declared), names={"m"})
+
+    load = with_load(declared, found)
+
+    assert (load.gpu_mem_mb, load.gpu_mem_kept_mb) == (1000, 1000)
+
+
+def test_windows_without_memory_on_the_gpu_say_nothing_of_the_training() -> None:
+    """A job that did nothing there is not one that fits beside everybody."""
+    idle = [run(n, busy=0.0, mb=0.0) for n in range(3)]
+    late = [replace(one, windows=one.windows + run().windows) for one in idle]
+
+    assert find(idle, M, names={"m"}).load == {}
+    assert with_load(Load(), find(late, M, names={"m"})).gpu_util == 0.4
+
+
 def test_one_type_of_gpu_is_learned_at_a_time() -> None:
     """That which is known already, else that of most runs; two types make no mean."""
     runs = [*[run(n, busy=0.9, gpu_type="t4") for n in range(3)], run(8), run(9)]
@@ -341,6 +369,14 @@ def test_no_pair_without_three_windows_of_both_at_once_on_one_gpu(
 ) -> None:
     assert find(two([6, 6, 6], rates), M, names={"m"}).beside or len(rates) < 3
     assert find(two([6, 6, 6], rates, **changes), M, names={"m"}).beside == {}
+
+
+def test_a_run_is_one_run_however_many_its_neighbour_says_it_had() -> None:
+    """The neighbour's file is of another user."""
+    one, other = two([6, 6, 6], [9, 9, 9])[:2]
+    restarts = [replace(other, run=(n, 0)) for n in range(16)]
+
+    assert find([one, *restarts], M, names={"m"}).beside == {}
 
 
 def test_without_a_rate_alone_the_profiles_speed_on_one_gpu_counts() -> None:
