@@ -130,23 +130,30 @@ def _pairs(
                     on[run.node, device].append(run)
     found: dict[Pair, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in own:
-        alone = _alone_rate(run, profile)
         # Of a job with several GPUs it is not known how much each of them slowed it down.
         where = [(run.node, device) for device in run.devices if run.node and run.nodes == 1]
+        alone = _alone_rate(run, profile)
+        if len(where) != 1 or alone is None:
+            continue
         # The run has one vote on each pair, however many runs its neighbour had meanwhile.
-        within: dict[Pair, list[float]] = defaultdict(list)
-        for partner in on[where[0]] if len(where) == 1 else ():
-            is_other = partner.place != run.place and partner.devices == run.devices
-            if alone is None or not is_other or partner.mode != run.mode:
-                continue
-            rates = _rates_within(run, partner.shared)
-            if min(len(rates), len(_rates_within(partner, run.shared))) < LEAST_RATES:
-                continue
-            pair = Pair(canonical(partner.model or ""), run.mode, run.gpu_type)
-            within[pair].append(statistics.median(rates) / alone)
-        for pair, listed in within.items():
-            if (rate := statistics.median(listed)) <= _MOST_RATE:
-                found[pair][run.owner].append(rate)
+        for other, rates in _rates_beside(run, on[where[0]], canonical).items():
+            if (rate := statistics.median(rates) / alone) <= _MOST_RATE:
+                found[Pair(other, run.mode, run.gpu_type)][run.owner].append(rate)
+    return found
+
+
+def _rates_beside(
+    run: LoadRun, partners: Sequence[LoadRun], canonical: Callable[[str], str]
+) -> Mapping[str, Sequence[float]]:
+    """Median steps a second of *run* beside each run of *partners*, by the other model."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for partner in partners:
+        is_other = partner.place != run.place and partner.devices == run.devices
+        if not is_other or partner.mode != run.mode:
+            continue
+        rates = _rates_within(run, partner.shared)
+        if min(len(rates), len(_rates_within(partner, run.shared))) >= LEAST_RATES:
+            found[canonical(partner.model or "")].append(statistics.median(rates))
     return found
 
 
