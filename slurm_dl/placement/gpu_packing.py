@@ -76,15 +76,14 @@ class GpuTenant:
         if self.profile is None:
             return own if hosts else None
         load = self.profile.load
+        util, known_mb = load.gpu_util, load.gpu_mem_mb
         if load.gpu_type not in ("", gpu_type):
-            load = dataclasses.replace(load, gpu_util=None, memory_util=None, sm_active=None)
+            util = None
         if own is None:
-            return load
-        known_mb = load.gpu_mem_mb
+            return load if util is load.gpu_util else dataclasses.replace(load, gpu_util=None)
         larger_mb = _larger(known_mb, own.gpu_mem_mb, hosts=hosts)
-        return dataclasses.replace(
-            load,
-            gpu_util=_larger(load.gpu_util, own.gpu_util, hosts=hosts),
+        return Load(
+            gpu_util=_larger(util, own.gpu_util, hosts=hosts),
             gpu_mem_mb=larger_mb,
             gpu_mem_kept_mb=load.gpu_mem_kept_mb if larger_mb == known_mb else None,
         )
