@@ -179,9 +179,11 @@ def _why_models(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> str:
 
 
 def _why_memory(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> str:
-    together_mb = _memory_mb(host, guest, bounds)
     if bounds.gpu_mem_mb is None:
         return "the memory of the GPU is not known"
+    if 0.0 in (_measured(host, guest, bounds), _measured(guest, host, bounds)):
+        return f"{host.model} and {guest.model} do not fit on one such GPU, as was measured"
+    together_mb = _memory_mb(host, guest, bounds)
     if together_mb is None:
         return "the GPU memory that one of them takes is not known"
     if together_mb > bounds.gpu_mem_mb:

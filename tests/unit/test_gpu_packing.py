@@ -117,6 +117,18 @@ APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
         A100,
         "1.24 of the speed",
     ),
+    "they do not fit, as was measured": (
+        half(1, model("m", beside={"n": 1.5})),
+        half(2, model("n", beside={"m": 0.0})),
+        A100,
+        "do not fit",
+    ),
+    "nor do labels make them": (
+        half(1, model("a", beside={"b": 0.0})),
+        half(2, model("b")),
+        LABELS,
+        "do not fit",
+    ),
     "both heavy": (
         half(1, model("m", busy=0.9)),
         half(2, model("n", busy=0.9)),
@@ -248,7 +260,7 @@ names = st.sampled_from(["a", "b", "c"])
 sides = st.builds(
     Beside,
     other=names,
-    rate=st.sampled_from([0.3, 0.6, 0.9, 1.0]),
+    rate=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0, 1.3]),
     mode=st.sampled_from(["slices", "mps"]),
     gpu_type=st.sampled_from(["", "a100"]),
 )
@@ -342,7 +354,7 @@ def _value(host: GpuTenant, guest: GpuTenant, limits: PairLimits) -> tuple[float
         used = max(a[0] + b[1], b[0] + a[1])
     speeds = _speed(one, other, limits), _speed(other, one, limits)
     total = _sum(host, guest, limits, speeds)
-    bad = used > limits.gpu_mem_mb
+    bad = used > limits.gpu_mem_mb or 0.0 in speeds
     bad |= one is not None and {one.name, other.name} in [set(pair) for pair in limits.lost]
     if rule.by_labels:
         labels = _label(host, limits), limits.labels.get(other.name)
