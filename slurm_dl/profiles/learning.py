@@ -211,7 +211,7 @@ def with_pairs(known: Sequence[Beside], found: Mapping[Pair, Votes]) -> tuple[Be
     beside = {Pair(one.other, one.mode, one.gpu_type): one for one in known}
     for pair, by_owner in found.items():
         was, rate, count = beside.get(pair), median_vote(by_owner), weight(by_owner)
-        if was is not None and was.observations:
+        if was is not None:
             rate = joined_mean(was.rate, was.observations, rate, count)
             count += was.observations
         beside[pair] = Beside(
