@@ -254,6 +254,15 @@ def test_a_job_that_starts_anew_goes_on_doing_so_when_another_joins_it() -> None
     assert records.end_s[:2] == pytest.approx([11 + 18 / 0.9, 6])
 
 
+@pytest.mark.parametrize(("first_host", "speed"), [(False, 0.9), (True, 0.7)])
+def test_the_best_sum_or_the_host_that_started_first(*, first_host: bool, speed: float) -> None:
+    """Of two hosts the later one is faster beside the third job."""
+    table = np.array([[0.5, 0.7], [0.7, 0.9]])
+    policy = Packed(rule=PairRule(first_host=first_host))
+    ends = run([(0, 50, 1), (1, 50, 1), (2, 18, 1)], [0, 1, 1], table, policy, gpus=2).records.end_s
+    assert ends[2] == pytest.approx(2 + 18 / speed)
+
+
 def test_two_that_do_not_fit_share_under_no_rule() -> None:
     """One has speed 0 beside the other, though their labels add up to 2."""
     table = np.array([[1.0, 0.0], [1.5, 1.0]])
