@@ -199,6 +199,8 @@ class GpuLoad:
             self._windows = self._windows[::2]
             self._keep_every *= 2
         if window.alone:
+            if window.own_mb == 0:
+                return  # Nothing of it was on the GPU: that says nothing of the training.
             self._alone = [*self._alone, window][:LEAST_TOLD]
             return
         end_s = round(window.start_s + window.seconds, 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Literal
 
 from slurm_dl.model.bounds import Bound, Spelled
@@ -124,7 +125,7 @@ class HostRate:
     rate: _Share  # 0 to 1; 1 is the fastest that was seen
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # Without slots, for the property that is looked up often
 class Profile:
     """One model.
 
@@ -175,15 +176,15 @@ class Profile:
         Args:
             least: Runs that it must count for.
         """
-        fitting = [
-            b
-            for b in self.beside
-            if (b.other, b.mode) == (other, mode)
-            and b.gpu_type in ("", gpu_type)
-            and b.observations >= least
-        ]
-        best = max(fitting, key=lambda b: b.gpu_type == gpu_type, default=None)
-        return None if best is None else best.rate
+        for kind in (gpu_type, ""):
+            found = self._beside.get((other, mode, kind))
+            if found is not None and found.observations >= least:
+                return found.rate
+        return None
+
+    @cached_property
+    def _beside(self) -> Mapping[tuple[str, SharingMode, str], Beside]:
+        return {(one.other, one.mode, one.gpu_type): one for one in self.beside}
 
     def rate(self, shape: Shape, gpu_type: str = "") -> float | None:
         """Speed in *shape* relative to the best known shape with as many GPUs of the type.

@@ -76,15 +76,14 @@ class GpuTenant:
         if self.profile is None:
             return own if hosts else None
         load = self.profile.load
+        util, known_mb = load.gpu_util, load.gpu_mem_mb
         if load.gpu_type not in ("", gpu_type):
-            load = dataclasses.replace(load, gpu_util=None, memory_util=None, sm_active=None)
+            util = None
         if own is None:
-            return load
-        known_mb = load.gpu_mem_mb
+            return load if util is load.gpu_util else dataclasses.replace(load, gpu_util=None)
         larger_mb = _larger(known_mb, own.gpu_mem_mb, hosts=hosts)
-        return dataclasses.replace(
-            load,
-            gpu_util=_larger(load.gpu_util, own.gpu_util, hosts=hosts),
+        return Load(
+            gpu_util=_larger(util, own.gpu_util, hosts=hosts),
             gpu_mem_mb=larger_mb,
             gpu_mem_kept_mb=load.gpu_mem_kept_mb if larger_mb == known_mb else None,
         )
@@ -180,9 +179,11 @@ def _why_models(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> str:
 
 
 def _why_memory(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> str:
-    together_mb = _memory_mb(host, guest, bounds)
     if bounds.gpu_mem_mb is None:
         return "the memory of the GPU is not known"
+    if 0.0 in (_measured(host, guest, bounds), _measured(guest, host, bounds)):
+        return f"{host.model} and {guest.model} do not fit on one such GPU, as was measured"
+    together_mb = _memory_mb(host, guest, bounds)
     if together_mb is None:
         return "the GPU memory that one of them takes is not known"
     if together_mb > bounds.gpu_mem_mb:

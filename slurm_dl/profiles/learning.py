@@ -83,16 +83,19 @@ def find(
 
 
 def _kind(runs: Iterable[LoadRun], known: Load) -> str:
-    """The GPU type of most of *runs*, or of *known* if that is measured and some are of it."""
-    kinds = Counter(run.gpu_type for run in runs if _of_run(run))
+    """The GPU type of most owners of *runs*, or of *known* if it is measured and some are of it."""
+    kinds = Counter(kind for _, kind in {(r.owner, r.gpu_type) for r in runs if _of_run(r)})
     if known.observations and known.gpu_type in kinds:
         return known.gpu_type
     return max(kinds, key=lambda kind: (kinds[kind], kind), default="")
 
 
 def _of_run(run: LoadRun) -> dict[Figure, float]:
-    """The run's figures: medians over its windows alone, and the most memory of all windows."""
-    alone = [window for window in run.windows if window.alone]
+    """The run's figures: medians over its windows alone, and the most memory of all windows.
+
+    Windows in which it had no memory on the GPU are left out: it did something else.
+    """
+    alone = [window for window in run.windows if window.alone and window.own_mb != 0]
     if len(alone) < LEAST_WINDOWS:
         return {}
     shares = {
@@ -127,20 +130,30 @@ def _pairs(
                     on[run.node, device].append(run)
     found: dict[Pair, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for run in own:
-        alone = _alone_rate(run, profile)
         # Of a job with several GPUs it is not known how much each of them slowed it down.
         where = [(run.node, device) for device in run.devices if run.node and run.nodes == 1]
-        for partner in on[where[0]] if len(where) == 1 else ():
-            is_other = partner.place != run.place and partner.devices == run.devices
-            if alone is None or not is_other or partner.mode != run.mode:
-                continue
-            rates = _rates_within(run, partner.shared)
-            if min(len(rates), len(_rates_within(partner, run.shared))) < LEAST_RATES:
-                continue
-            rate = statistics.median(rates) / alone
-            if rate <= _MOST_RATE:
-                pair = Pair(canonical(partner.model or ""), run.mode, run.gpu_type)
-                found[pair][run.owner].append(rate)
+        alone = _alone_rate(run, profile)
+        if len(where) != 1 or alone is None:
+            continue
+        # The run has one vote on each pair, however many runs its neighbour had meanwhile.
+        for other, rates in _rates_beside(run, on[where[0]], canonical).items():
+            if (rate := statistics.median(rates) / alone) <= _MOST_RATE:
+                found[Pair(other, run.mode, run.gpu_type)][run.owner].append(rate)
+    return found
+
+
+def _rates_beside(
+    run: LoadRun, partners: Sequence[LoadRun], canonical: Callable[[str], str]
+) -> Mapping[str, Sequence[float]]:
+    """Median steps a second of *run* beside each run of *partners*, by the other model."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for partner in partners:
+        is_other = partner.place != run.place and partner.devices == run.devices
+        if not is_other or partner.mode != run.mode:
+            continue
+        rates = _rates_within(run, partner.shared)
+        if min(len(rates), len(_rates_within(partner, run.shared))) >= LEAST_RATES:
+            found[canonical(partner.model or "")].append(statistics.median(rates))
     return found
 
 
@@ -187,10 +200,10 @@ def with_load(known: Load, found: Found) -> Load:
         elif was is not None and counts:
             now = joined_mean(was, counts, now, weight(by_owner))
         values[figure] = rounded(now)
-    if "gpu_mem_kept_mb" in values:
-        values["gpu_mem_kept_mb"] = min(values["gpu_mem_kept_mb"], values["gpu_mem_mb"])
-    after = replace(known, **values)
-    return replace(after, gpu_type=found.gpu_type, observations=counts + new)
+    after = replace(known, **values, gpu_type=found.gpu_type, observations=counts + new)
+    if after.gpu_mem_mb is None or after.gpu_mem_kept_mb is None:
+        return after
+    return replace(after, gpu_mem_kept_mb=min(after.gpu_mem_kept_mb, after.gpu_mem_mb))
 
 
 def with_pairs(known: Sequence[Beside], found: Mapping[Pair, Votes]) -> tuple[Beside, ...]:
@@ -198,7 +211,7 @@ def with_pairs(known: Sequence[Beside], found: Mapping[Pair, Votes]) -> tuple[Be
     beside = {Pair(one.other, one.mode, one.gpu_type): one for one in known}
     for pair, by_owner in found.items():
         was, rate, count = beside.get(pair), median_vote(by_owner), weight(by_owner)
-        if was is not None and was.observations:
+        if was is not None:
             rate = joined_mean(was.rate, was.observations, rate, count)
             count += was.observations
         beside[pair] = Beside(

@@ -186,7 +186,8 @@ def test_every_job_ends_as_in_a_simulation_job_by_job(
 
 
 @pytest.mark.parametrize(
-    ("policy", "restart_s"), [(Fifo(), 0.0), (FifoSkip(), 0.0), (DiscreteLas(), 5.0)]
+    ("policy", "restart_s"),
+    [(Fifo(), 0.0), (FifoSkip(), 0.0), (DiscreteLas(), 5.0), (Srsf(), 5.0)],
 )
 @settings(max_examples=60, deadline=None)
 @given(jobs=JOBS, data=st.data())
@@ -230,6 +231,67 @@ def test_a_job_is_stopped_with_the_one_it_shares_with() -> None:
     assert records.preemptions.tolist() == [1, 1, 0]
     assert records.end_s[2] == pytest.approx(22.0)
     assert records.end_s[:2] == pytest.approx([2 + 40 / 0.98] * 2)
+
+
+def test_the_gpus_of_a_pair_count_at_the_job_that_the_policy_placed_better() -> None:
+    """By hand: the long job shares with the short one, which nobody stops, then with the next.
+
+    Each time it starts anew, on half a GPU.
+    """
+    jobs, table = [(0, 100, 1), (1, 9, 1), (2, 45, 1)], np.array([[0.9]])
+    ends = run(jobs, [0] * 3, table, Srsf(), gpus=1).records.end_s
+    assert ends == pytest.approx([1 + 10 + 50 + (99 - 9 - 45), 11, 61])
+    lost = run(jobs, [0] * 3, table, Srsf(), gpus=1, restart_s=2).records
+    assert lost.lost_gpu_s["restart"] == pytest.approx([0.5 * 2 * 2, 0, 0])
+
+
+def test_a_job_that_starts_anew_goes_on_doing_so_when_another_joins_it() -> None:
+    """It is back at 6 s, and trains from 11 s on; the third job comes at 7 s."""
+    table = np.array([[0.9, 0.5], [0.5, 0.5]])
+    records = run(
+        [(0, 19, 1), (1, 5, 1), (7, 50, 1)], [0, 1, 0], table, Srsf(), gpus=1, restart_s=5
+    ).records
+    assert records.end_s[:2] == pytest.approx([11 + 18 / 0.9, 6])
+
+
+@pytest.mark.parametrize(("first_host", "speed"), [(False, 0.9), (True, 0.7)])
+def test_the_best_sum_or_the_host_that_started_first(*, first_host: bool, speed: float) -> None:
+    """Of two hosts the later one is faster beside the third job."""
+    table = np.array([[0.5, 0.7], [0.7, 0.9]])
+    policy = Packed(rule=PairRule(first_host=first_host))
+    ends = run([(0, 50, 1), (1, 50, 1), (2, 18, 1)], [0, 1, 1], table, policy, gpus=2).records.end_s
+    assert ends[2] == pytest.approx(2 + 18 / speed)
+
+
+def test_two_that_do_not_fit_share_under_no_rule() -> None:
+    """One has speed 0 beside the other, though their labels add up to 2."""
+    table = np.array([[1.0, 0.0], [1.5, 1.0]])
+    for rule in RULES:
+        found = run([(0, 10, 1), (0, 10, 1)], [0, 1], table, Packed(rule=rule), gpus=1)
+        assert found.records.end_s == pytest.approx([10, 20])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Barring(Packed):
+    """Bars all but the first job of the trace for 10 s."""
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """See `Policy`."""
+        barred = (snap.jobs.job_id > 0) & (snap.now_s < 10)
+        return dataclasses.replace(super(Barring, self).order(snap), barred=barred)
+
+
+@pytest.mark.parametrize(
+    ("policy", "ends"),
+    [(Fifo(), [10, 20, 30]), (FifoSkip(), [10 / 0.98, 10 / 0.98 + 10, 10 / 0.98]),
+     (Barring(), [10, 30, 20])],
+)  # fmt: skip
+def test_who_may_not_start_joins_nobody(policy: Policy, ends: Sequence[float]) -> None:
+    """Behind the second job, which fits beside nobody and waits in line, or barred."""
+    table = np.array([[0.98, 0.5], [0.5, 0.5]])
+    jobs = [(0, 10, 1), (0, 10 + 1e-9, 1), (0, 10, 1)]
+    found = run(jobs, [0, 1, 0], table, policy, gpus=1).records.end_s
+    assert found == pytest.approx(ends)
 
 
 @pytest.mark.parametrize(("table", "least", "most"), [("slices", 0.80, 0.85), ("mps", 0.74, 0.79)])

@@ -68,6 +68,7 @@ def test_memory_between_iterations_adds_up_and_inside_one_the_larger_counts() ->
 
 _OTHER = model("other")
 _LONG = half(2, _OTHER, left_gpu_s=201.0)
+_NOTHING = Load(gpu_util=0.0, gpu_mem_mb=0)
 _SAYS = Load(gpu_util=0.1, gpu_mem_mb=10_000)
 APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
     "unknown host": (half(1, None), half(2, _OTHER), A100, "has not measured itself"),
@@ -94,6 +95,24 @@ APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
         A100,
         "40001 MB",
     ),
+    "says that it takes less": (
+        half(1, _OTHER),
+        half(2, model("m", peak=30_001), own=_NOTHING),
+        A100,
+        "40001 MB",
+    ),
+    "says that it is idle": (
+        half(1, model("m", busy=0.9), own=_NOTHING),
+        half(2, model("n", busy=0.9), own=_NOTHING),
+        A100,
+        "1.04 of the speed",
+    ),
+    "busy on another type": (
+        half(1, dataclasses.replace(_OTHER, load=Load(gpu_type="t4", gpu_util=0, gpu_mem_mb=1))),
+        half(2, _OTHER),
+        A100,
+        "nothing says how fast",
+    ),
     "and not what stays of it": (
         half(1, model("m", kept=5000), own=Load(gpu_util=0.1, gpu_mem_mb=31_000)),
         half(2, model("n", kept=1000)),
@@ -117,6 +136,18 @@ APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
         A100,
         "1.24 of the speed",
     ),
+    "they do not fit, as was measured": (
+        half(1, model("m", beside={"n": 1.5})),
+        half(2, model("n", beside={"m": 0.0})),
+        A100,
+        "do not fit",
+    ),
+    "nor do labels make them": (
+        half(1, model("a", beside={"b": 0.0})),
+        half(2, model("b")),
+        LABELS,
+        "do not fit",
+    ),
     "both heavy": (
         half(1, model("m", busy=0.9)),
         half(2, model("n", busy=0.9)),
@@ -130,10 +161,10 @@ APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
         "tried together",
     ),
     "host loses too much": (
-        half(1, model("m", beside={"n": 0.9})),
-        half(2, model("n", beside={"m": 0.9})),
+        half(1, model("m", beside={"n": 0.96})),
+        half(2, model("n", beside={"m": 0.99})),
         dataclasses.replace(A100, max_host_slowdown=0.03),
-        "would lose 10%",
+        "would lose 4%",
     ),
     "host's loss unknown": (
         half(1, model("m")),
@@ -248,7 +279,7 @@ names = st.sampled_from(["a", "b", "c"])
 sides = st.builds(
     Beside,
     other=names,
-    rate=st.sampled_from([0.3, 0.6, 0.9, 1.0]),
+    rate=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0, 1.3]),
     mode=st.sampled_from(["slices", "mps"]),
     gpu_type=st.sampled_from(["", "a100"]),
 )
@@ -277,9 +308,11 @@ owns = st.none() | st.builds(
 tenants = st.builds(
     GpuTenant,
     job_id=st.just(JobId(99)),
-    share=st.sampled_from([0.25, 0.5, 0.75]),
-    devices=st.sampled_from([1, 1, 2]),
-    profile=st.none() | profiles,
+    share=st.sampled_from([*[0.5] * 8, 0.25, 0.75]),
+    devices=st.sampled_from([*[1] * 8, 2]),
+    profile=st.sampled_from([*[True] * 8, False]).flatmap(
+        lambda is_known: profiles if is_known else st.none()
+    ),
     own=owns,
     left_gpu_s=st.sampled_from([10.0, 20.0, 21.0, math.inf]),
     start_s=st.sampled_from([1.0, 2.0, math.inf]),
@@ -342,7 +375,7 @@ def _value(host: GpuTenant, guest: GpuTenant, limits: PairLimits) -> tuple[float
         used = max(a[0] + b[1], b[0] + a[1])
     speeds = _speed(one, other, limits), _speed(other, one, limits)
     total = _sum(host, guest, limits, speeds)
-    bad = used > limits.gpu_mem_mb
+    bad = used > limits.gpu_mem_mb or 0.0 in speeds
     bad |= one is not None and {one.name, other.name} in [set(pair) for pair in limits.lost]
     if rule.by_labels:
         labels = _label(host, limits), limits.labels.get(other.name)

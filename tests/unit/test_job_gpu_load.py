@@ -290,6 +290,9 @@ def test_the_scheduler_is_told_once_after_two_windows_alone(gpus: Gpus) -> None:
         return json.loads(slurm.comment)["slurm_dl"].get("use")
 
     gpus.report(0)
+    gpus.tell(processes={}, busy=0)
+    assert told(100) is None, "nothing of it is on the GPU yet"
+    gpus.tell(processes={"self": 900}, busy=40)
     assert told(33) is None
     gpus.tell(processes={"self": 20_000, FOREIGN: 500}, busy=100)
     assert told(30) is None

@@ -132,7 +132,8 @@ def test_a_label_needs_figures_of_its_mode_and_type() -> None:
     here = Beside(other="n", rate=0.96, mode="mps", gpu_type="a100", origin="measured")
     there = Beside(other="n", rate=0.5, mode="mps", gpu_type="v100", origin="measured")
     said = Beside(other="n", rate=0.5, mode="mps", origin="declared")
-    m = Profile(name="m", load=load, label=1, beside=(here, there, said))
+    sliced = Beside(other="n", rate=0.5, gpu_type="a100", origin="measured")
+    m = Profile(name="m", load=load, label=1, beside=(here, there, said, sliced))
     n = Profile(name="n", load=Load(gpu_util=0.9), beside=(Beside(other="m", rate=0.9),))
 
     assert labels_in([m, n], "mps", "a100") == {"m": 2, "n": 0}

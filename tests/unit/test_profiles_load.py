@@ -259,6 +259,34 @@ def test_an_owner_with_many_runs_has_one_vote() -> None:
     assert (load.gpu_util, load.gpu_mem_mb) == (0.5, 1000)
 
 
+def test_an_owner_with_many_runs_has_one_vote_on_the_type_of_gpu() -> None:
+    """What he writes there must not take the votes of the others away."""
+    runs = [*[run(1, mb=1.0, gpu_type="made-up")] * 50, run(2), run(3)]
+
+    load = with_load(Load(), find(runs, M, names={"m"}))
+
+    assert (load.gpu_type, load.gpu_mem_mb) == ("a100", 1000)
+
+
+def test_memory_that_stays_is_never_more_than_all_of_it() -> None:
+    """The admin's figure for what stays gives way where less memory was measured in all."""
+    declared = Load(gpu_mem_mb=5000, gpu_mem_kept_mb=4000)
+    found = find([run(n) for n in range(3)], replace(M, load=declared), names={"m"})
+
+    load = with_load(declared, found)
+
+    assert (load.gpu_mem_mb, load.gpu_mem_kept_mb) == (1000, 1000)
+
+
+def test_windows_without_memory_on_the_gpu_say_nothing_of_the_training() -> None:
+    """A job that did nothing there is not one that fits beside everybody."""
+    idle = [run(n, busy=0.0, mb=0.0) for n in range(3)]
+    late = [replace(one, windows=one.windows + run().windows) for one in idle]
+
+    assert find(idle, M, names={"m"}).load == {}
+    assert with_load(Load(), find(late, M, names={"m"})).gpu_util == 0.4
+
+
 def test_one_type_of_gpu_is_learned_at_a_time() -> None:
     """That which is known already, else that of most runs; two types make no mean."""
     runs = [*[run(n, busy=0.9, gpu_type="t4") for n in range(3)], run(8), run(9)]
@@ -269,6 +297,9 @@ def test_one_type_of_gpu_is_learned_at_a_time() -> None:
 
     assert (fresh.gpu_type, fresh.gpu_util) == ("t4", 0.9)
     assert (later.gpu_type, later.gpu_util, later.observations) == ("a100", pytest.approx(0.3), 4)
+    other = Load(gpu_type="h100", gpu_util=0.2, observations=2)
+    moved = with_load(other, find(runs, replace(M, load=other), names={"m"}))
+    assert (moved.gpu_type, moved.gpu_util, moved.observations) == ("t4", 0.9, 3)
 
 
 @given(st.lists(st.lists(st.floats(0.1, 0.9), min_size=3, max_size=6), min_size=1, max_size=4))
@@ -334,6 +365,8 @@ def test_speed_beside_another_model_is_relative_to_alone() -> None:
         ([9, 9, 9], {"mode": "mps"}),
         ([9, 9, 9], {"model": None}),
         ([9, 9, 9], {"shared": ((0.0, 100.0),)}),
+        ([9, 9, 9], {"windows": ()}),
+        ([9, 9, 9], {"devices": frozenset({"GPU-0", "GPU-1", "GPU-2", "GPU-9"})}),
     ],
 )
 def test_no_pair_without_three_windows_of_both_at_once_on_one_gpu(
@@ -341,6 +374,54 @@ def test_no_pair_without_three_windows_of_both_at_once_on_one_gpu(
 ) -> None:
     assert find(two([6, 6, 6], rates), M, names={"m"}).beside or len(rates) < 3
     assert find(two([6, 6, 6], rates, **changes), M, names={"m"}).beside == {}
+
+
+@pytest.mark.parametrize(
+    ("own", "changes"),
+    [
+        ([21, 21, 21], {}),
+        ([6, 6, 6], {"nodes": 2}),
+        ([6, 6, 6], {"nodes": None}),
+        ([6, 6, 6], {"devices": frozenset({"GPU-0", "GPU-1", "GPU-2"})}),
+    ],
+)
+def test_a_run_on_several_gpus_or_at_twice_its_speed_tells_nothing(
+    own: list[float], changes: dict[str, Any]
+) -> None:
+    is_wide = "devices" in changes
+    runs = [
+        replace(one, **changes) if is_wide or one.model == "m" else one
+        for one in two(own, [9, 9, 9])
+    ]
+
+    assert find(runs, M, names={"m"}).beside == {}
+
+
+def test_the_rate_alone_is_of_windows_alone() -> None:
+    assert beside(run(), [5] * 99, "m", "/m").alone_rate() == 10
+
+
+@pytest.mark.parametrize(
+    ("span", "is_shared"),
+    [
+        ((0, 10), False),
+        ((0, 11), True),
+        ((0, 30), True),
+        ((12, 13), True),
+        ((19, 30), True),
+        ((20, 30), False),
+    ],
+)
+def test_a_stretch_is_shared_if_any_of_it_is(span: tuple[float, float], *, is_shared: bool) -> None:
+    assert replace(run(), shared=((10, 20),)).is_shared(span) is is_shared
+
+
+def test_a_run_is_one_run_however_many_its_neighbour_says_it_had() -> None:
+    """The neighbour's file is of another user."""
+    one, other = two([6, 6, 6], [9, 9, 9])[:2]
+    restarts = [replace(other, run=(n, 0)) for n in range(16)]
+
+    assert find([one, *restarts], M, names={"m"}).beside == {}
 
 
 def test_without_a_rate_alone_the_profiles_speed_on_one_gpu_counts() -> None:
@@ -399,5 +480,11 @@ def test_half_a_gpu_tells_no_speed_of_moments_that_were_not_sampled(tmp_path: Pa
     late = [[10, 1.0, 2000.0 + s] for s in range(9)]
 
     assert read_reports(speeds(place, late, None), {"m"}).speeds == ()
+    spans = [[1050.0 + n / 2, 1050.2 + n / 2] for n in range(gpu_load.KEPT_SPANS)]
+    write(place, [window(n) for n in range(4)], shared=spans)
+    early = [[10, 1.0, 1001.0 + s] for s in range(9)]
+    assert read_reports(speeds(place, early, None), {"m"}).speeds == (), "earlier spans were left"
+    write(place, [window(n) for n in range(4)], shared=spans[1:])
+    assert len(read_reports(speeds(place, early, None), {"m"}).speeds) == 1
     assert read_reports(speeds(place, [[10, 1.0]] * 9, None), {"m"}).speeds == ()
     assert len(read_reports(speeds(place, [[10, 1.0]] * 9, 1), {"m"}).speeds) == 1

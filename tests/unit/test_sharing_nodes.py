@@ -299,6 +299,15 @@ def test_one_unmeasured_job_at_a_time(case: str) -> None:
     assert None not in sent(calm, how).values(), "at low load nobody waits"
 
 
+@pytest.mark.parametrize("first", [half(7, tasks=2), pending(7, 0.5 * 3, n_nodes=3)])
+def test_each_gpu_of_an_unmeasured_job_takes_a_slot(first: JobRow) -> None:
+    """Of the tasks of an array, and on each node of a job on several."""
+    snap = scene([first, J8, J9], {9: "tiny"}, nodes=(2,) * 5)
+
+    assert sent(snap, dataclasses.replace(HOW, profile_slots=2))[8] is None
+    assert sent(snap, dataclasses.replace(HOW, profile_slots=4))[8] is not None
+
+
 @pytest.mark.parametrize(
     ("claim", "expected"),
     [
@@ -358,6 +367,17 @@ def test_the_length_of_each_counts_though_they_are_alike() -> None:
     snap = snap.derived(left_s=np.array([left.get(j, 1.0) for j in snap.jobs.job_id.tolist()]))
 
     assert sent(snap, how, PairRule(most_ratio=2.0)) == {8: [1], 9: [0]}
+
+
+@pytest.mark.parametrize(("larger", "expected"), [(8, {8: [1], 9: [0]}), (9, {8: [0], 9: [1]})])
+def test_what_each_measured_itself_counts_though_they_are_alike(
+    larger: int, expected: dict[int, list[int]]
+) -> None:
+    """Two of one model, of which one once took all of a GPU."""
+    claims = {larger: Claim(gpu_busy=0.1, gpu_mem_mb=39_000)}
+    snap = scene([R1, J8, J9], dict.fromkeys((1, 8, 9), "tiny"), shared=ON_N1, claims=claims)
+
+    assert sent(snap) == expected
 
 
 def test_a_decision_goes_by_the_rule_of_its_policy() -> None:

@@ -88,6 +88,14 @@ def test_the_slower_of_a_losing_pair_leaves() -> None:
     assert [losing.row for losing in losing_pairs(other, PROFILES, LIMITS)] == [0]
 
 
+def test_a_pair_is_remembered_by_the_names_of_its_profiles() -> None:
+    """A job that names an alias is of the same model, and is kept apart as such."""
+    snap = pair(claim("alias of a", 5.0), claim("b", 4.0))
+    (losing,) = losing_pairs(snap, {**PROFILES, "alias of a": PROFILES["a"]}, LIMITS)
+
+    assert losing.models == {"a", "b"}
+
+
 @pytest.mark.parametrize(("ran_s", "leaves"), [(400.0, 1), (9000.0, 0)])
 def test_of_two_that_are_as_slow_the_later_leaves(ran_s: float, leaves: int) -> None:
     """Whichever row it stands in."""

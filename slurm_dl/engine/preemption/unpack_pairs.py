@@ -116,10 +116,11 @@ def _losing(
     )
     if why_not_split(snap, slower, limits):
         return None
-    claims = [snap.seen.claim(job_id) for job_id in gpu.jobs]
+    named = [snap.seen.claim(job_id).model for job_id in gpu.jobs]
     return Losing(
         row=slower,
-        models=frozenset(claim.model for claim in claims if claim.model is not None),
+        # By the names of their profiles: a job may give an alias.
+        models=frozenset(profiles[model].name for model in named if model is not None),
         why=(
             f"jobs {gpu.jobs[0]} and {gpu.jobs[1]} on one GPU reach {sum(known):.2f} of the "
             "speed of one alone"
