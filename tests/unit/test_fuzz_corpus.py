@@ -30,6 +30,7 @@ NOT_IN_THE_TABLE = {
     "traces/formats/gavel_shockwave.py": "a table of the package's own; its traces are a target",
     "slurm/pyslurm/worker_program.py": "requests of the daemon that started it",
     "experiments/oracle.py": "a table of the package's own; rates of users are read elsewhere",
+    "experiments/gavel_pairs.py": "a table of the package's own",
     "model/booking.py": "bodies of entries that a policy wrote itself",
     "ledger/sqlite/rows.py": "columns that the ledger wrote itself",
     "experiments/cell_store.py": "figures that the experiment itself wrote",

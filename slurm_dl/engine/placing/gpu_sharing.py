@@ -9,7 +9,7 @@ Where there are free GPUs for all that wait nobody has to share: a job then gets
 own as long as there is one. A pair that was formed stays together, so what is found at one poll
 undoes nothing of the poll before, and the load needs no hysteresis.
 
-Source: Lucid, ASPLOS 2023, section 4 (no pairs at low load; jobs that were not measured run alone,
+Source: Hu et al., ASPLOS 2023, section 4 (no pairs at low load; jobs that were not measured run alone,
 and on a bounded number of GPUs).
 """
 
