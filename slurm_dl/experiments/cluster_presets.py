@@ -50,6 +50,9 @@ def find(
     if chosen.rates and not isinstance(costs, start_costs.NoCosts):
         msg = f"preset {preset!r}: nothing costs anything in its rounds: leave out --costs"
         raise ConfigError(msg)
+    if chosen.rates and ground.foresight.pairs is not None:
+        msg = f"preset {preset!r}: it has speeds of pairs of its own: leave out --pairs"
+        raise ConfigError(msg)
     if chosen.rates:
         own = not ground.foresight.rates
         foresight = dataclasses.replace(

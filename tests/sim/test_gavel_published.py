@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slurm_dl.experiments import cluster_presets
 from slurm_dl.experiments.grid import Cell, Experiment, Workload
+from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.experiments.pair_table import parse_pairs
+from slurm_dl.experiments.placement_choice import PlacementSetup
 from slurm_dl.experiments.simulation_run import PolicySpec, Result
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.simulation.ideal import gavel_turns, presets
+from slurm_dl.traces.format_registry import read_trace
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces/gavel"
@@ -153,6 +158,14 @@ def test_what_gavels_rounds_do_not_have_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=error):
         ran("gavel_max_min", "small_test.trace", cluster, costs)
+
+
+def test_a_second_table_of_pairs_is_refused() -> None:
+    """The preset has one of its own, by type of GPU."""
+    pairs = PlacementSetup(foresight=Oracle(pairs=parse_pairs("mps")))
+    trace = read_trace(TRACES / "small_test.trace")
+    with pytest.raises(ConfigError, match="leave out --pairs"):
+        cluster_presets.find(None, "gavel", trace, ground=pairs)
 
 
 def test_interior_shares_are_as_good_as_a_corner_and_the_same_for_jobs_that_are_alike() -> None:

@@ -260,7 +260,7 @@ def test_an_owner_with_many_runs_has_one_vote() -> None:
 
 
 def test_an_owner_with_many_runs_has_one_vote_on_the_type_of_gpu() -> None:
-    """What he writes there must not take the votes of the others away."""
+    """A type that one owner makes up takes the votes of the others away from nobody."""
     runs = [*[run(1, mb=1.0, gpu_type="made-up")] * 50, run(2), run(3)]
 
     load = with_load(Load(), find(runs, M, names={"m"}))
