@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_dl.job.comment_report import (
+    NEWS,
     Kind,
     Progress,
     last_memory_mb,
@@ -98,7 +99,7 @@ class GpuLoad:
         self._windows: list[Window] = []
         self._spans: list[list[float]] = []
         self._alone: list[Window] = []
-        """The first windows alone, of which the scheduler is told."""
+        """The last windows alone, of which the scheduler is told."""
         self._keep_every, self._closed, self._write_at = 1, 0, 1
         self._memory_mb: tuple[float, float] | None = None
         self._open_window(at_s, since)
@@ -132,8 +133,8 @@ class GpuLoad:
 
     @property
     def kind(self) -> Kind:
-        """Busy share in percent and MB, for the job's comment, once."""
-        return Kind("use", "the use of the GPU", lambda _place, _run: self._use(), _never)
+        """Busy share in percent and MB, for the job's comment; again where one has grown."""
+        return Kind("use", "the use of the GPU", lambda _place, _run: self._use(), _has_grown)
 
     def _use(self) -> list[int] | None:
         known = [(w.busy, w.own_mb) for w in self._alone if w.own_mb is not None]
@@ -201,7 +202,7 @@ class GpuLoad:
         if window.alone:
             if window.own_mb == 0:
                 return  # Nothing of it was on the GPU: that says nothing of the training.
-            self._alone = [*self._alone, window][:LEAST_TOLD]
+            self._alone = [*self._alone, window][-LEAST_TOLD:]
             return
         end_s = round(window.start_s + window.seconds, 1)
         if self._spans and window.start_s - self._spans[-1][1] < WINDOW_S / 2:
@@ -238,5 +239,6 @@ def _within(value: float, most: int) -> int:
     return min(max(0, math.ceil(value)), most)
 
 
-def _never(_new: object, _told: object) -> bool:
-    return False
+def _has_grown(new: list[int], told: list[int]) -> bool:
+    # A job that takes less than it said does not have to say so: it is less fit for a pair.
+    return any(one > (1 + NEWS) * other for one, other in zip(new, told))

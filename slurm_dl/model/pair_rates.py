@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -20,11 +20,14 @@ class PairRule:
         most_ratio: Most that the expected GPU-seconds of the guest may be of those that the host
             has left; None: no such bound.
         first_host: Of several hosts the one that started first is taken, not the best sum.
+        left_gpu_s: ``(n,)`` GPU-seconds that each job is expected to run on; None: by
+            `Snapshot.left_s`.
     """
 
     by_labels: bool = False
     most_ratio: float | None = None
     first_host: bool = False
+    left_gpu_s: F64 | None = field(default=None, compare=False)
 
 
 NO_RULE = PairRule()

@@ -74,7 +74,9 @@ class Lucid(PolicyDefaults):
         rows = contenders(snap).nonzero()[0]
         key = np.full(len(snap.jobs), np.inf)
         key[rows] = snap.jobs.gpus[rows] * _left_s(snap, rows)
-        rule = PairRule(by_labels=self.labels, most_ratio=self.most_ratio, first_host=True)
+        rule = PairRule(
+            by_labels=self.labels, most_ratio=self.most_ratio, first_host=True, left_gpu_s=key
+        )
         return dataclasses.replace(one_tier(key), pairs=rule)
 
 

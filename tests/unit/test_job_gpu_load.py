@@ -277,8 +277,8 @@ def test_the_scripts_own_memory_is_passed_on(gpus: Gpus) -> None:
     assert gpus.run()["memory_mb"] == [300.0, 800.0]
 
 
-def test_the_scheduler_is_told_once_after_two_windows_alone(gpus: Gpus) -> None:
-    """A shared window does not count: the other job is in its figures."""
+def test_the_scheduler_is_told_after_two_windows_alone_and_when_they_grow(gpus: Gpus) -> None:
+    """A shared window does not count: the other job is in its figures. Less is no news."""
     slurm = CommentKeeper()
     load = gpus.load()
     report = CommentReport(load.kind, gpus.place, slurm, every_s=300, log=gpus.said.append)
@@ -298,9 +298,11 @@ def test_the_scheduler_is_told_once_after_two_windows_alone(gpus: Gpus) -> None:
     assert told(30) is None
     gpus.tell(processes={"self": 1000.3}, busy=37)
     assert told(31 + 30 + 16) == [39, 1001]
-    gpus.tell(processes={"self": 30_000}, busy=90)
+    gpus.tell(processes={"self": 500}, busy=10)
     assert told(400) == [39, 1001]
-    assert slurm.updates == 1
+    gpus.tell(processes={"self": 30_000}, busy=20)
+    assert told(400) == [20, 30_000]
+    assert slurm.updates == 3, "the memory grew one window before the median of the busy shares"
 
 
 def test_memory_that_nvml_does_not_tell_is_never_told_as_none_used(gpus: Gpus) -> None:

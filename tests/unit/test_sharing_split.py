@@ -96,6 +96,23 @@ def test_a_pair_is_remembered_by_the_names_of_its_profiles() -> None:
     assert losing.models == {"a", "b"}
 
 
+@pytest.mark.parametrize(
+    ("other", "models"),
+    [
+        (claim("a", None), {"a", "b"}),
+        (claim("new", 0.01), {"new", "b"}),
+        (claim(None, None), {"", "b"}),
+    ],
+)
+def test_where_one_speed_is_known_that_job_leaves_below_half(
+    other: Claim, models: set[str]
+) -> None:
+    """Beside a job that says nothing of itself, or of whose model nobody knows the speed."""
+    (losing,) = losing_pairs(pair(other, claim("b", 4.9)), PROFILES, LIMITS)
+
+    assert (losing.row, losing.models) == (1, models)
+
+
 @pytest.mark.parametrize(("ran_s", "leaves"), [(400.0, 1), (9000.0, 0)])
 def test_of_two_that_are_as_slow_the_later_leaves(ran_s: float, leaves: int) -> None:
     """Whichever row it stands in."""
@@ -118,15 +135,16 @@ def test_nobody_leaves_by_what_only_his_neighbour_says(others: float) -> None:
     ("one", "other"),
     [
         (claim("a", 4.0), claim("b", 6.0)),
-        (claim("a", None), claim("b", 1.0)),
-        (claim("a", 1.0), claim("b", None)),
-        (claim(None, 1.0), claim("b", 1.0)),
-        (claim("new", 1.0), claim("b", 1.0)),
+        (claim("a", None), claim("b", 5.0)),
+        (claim("a", None), claim("b", None)),
+        (claim("a", None), claim("b", 1.0, opted_in=False)),
+        (claim(None, 1.0), claim("b", 5.0)),
+        (claim("new", 1.0), claim("b", 5.0)),
         (claim("a", 1.0), claim("b", 1.0, opted_in=False)),
     ],
 )
 def test_a_pair_that_wins_or_of_which_too_little_is_known_stays(one: Claim, other: Claim) -> None:
-    """From a sum of one on; a speed that nobody told; a job that has not opted in."""
+    """From a sum of one on; half of its own speed where only that is known; no opt-in."""
     assert losing_pairs(pair(one, other), PROFILES, LIMITS) == ()
 
 

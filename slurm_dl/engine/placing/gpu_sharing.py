@@ -9,8 +9,8 @@ Where there are free GPUs for all that wait nobody has to share: a job then gets
 own as long as there is one. A pair that was formed stays together, so what is found at one poll
 undoes nothing of the poll before, and the load needs no hysteresis.
 
-Source: Hu et al., ASPLOS 2023, section 4 (no pairs at low load; jobs that were not measured run alone,
-and on a bounded number of GPUs).
+Source: Hu et al., ASPLOS 2023, section 4 (no pairs at low load; jobs that were not measured run
+alone, and on a bounded number of GPUs).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class _Sharing:
         self._known: dict[tuple[object, ...], _Views] = {}
         self._limits: dict[str, PairLimits] = {}
         self._on: dict[int, list[_Device]] = {}
-        for device in _devices(snap, how):
+        for device in _devices(snap, how, rule):
             self._on.setdefault(device.node, []).append(device)
         tenants = [t for there in self._on.values() for d in there for t in d.tenants]
         # GPUs with a job on them of which nothing was measured.
@@ -140,7 +140,7 @@ class _Sharing:
         Args:
             crowded: More GPUs are waited for than are free.
         """
-        guest = _tenant(self._snap, want.row, want.gpus / want.need.n_nodes, want.profile)
+        guest = self._guest(want)
         slots = self._how.profile_slots
         # What it says of itself before it runs here is not looked at: it could say anything.
         unmeasured = not _is_measured(want.profile)
@@ -151,6 +151,10 @@ class _Sharing:
         if unmeasured and wait.within is not None:
             self._unmeasured += want.need.n_nodes * int(self._snap.jobs.tasks[want.row])
         return wait
+
+    def _guest(self, want: PendingJob) -> GpuTenant:
+        share = want.gpus / want.need.n_nodes
+        return _tenant(self._snap, want.row, share, want.profile, self._rule)
 
     def _find(self, want: PendingJob, guest: GpuTenant, *, crowded: bool) -> Wait:
         fits = self._fits(want)
@@ -281,7 +285,7 @@ class _Sharing:
 
     def where_full(self, want: PendingJob) -> Wait | None:
         """Nodes on which it cannot start as things are; None if there are too few."""
-        guest = _tenant(self._snap, want.row, want.gpus / want.need.n_nodes, want.profile)
+        guest = self._guest(want)
         within = want.need.allowed & self._sharable & (self._available.gpus < 1)
         for node in np.flatnonzero(within).tolist():
             within[node] = not self._open_to(node, guest)
@@ -344,7 +348,7 @@ def _crowded(snap: Snapshot, waiting: Rows) -> Bool:
     return crowded
 
 
-def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
+def _devices(snap: Snapshot, how: Placement, rule: PairRule) -> Iterator[_Device]:
     """The devices in shares; of a job that has just started, a device of its own."""
     held, jobs = snap.seen.held, snap.jobs
     part = (held.gpus != np.floor(held.gpus)) & ~is_in(jobs.state[held.job], _ENDED)
@@ -353,7 +357,7 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
         row, share = int(held.job[at]), float(held.gpus[at] % 1.0)
         job_id = JobId(int(jobs.job_id[row]))
         profile = how.profiles.get(snap.seen.claim(job_id).model or "")
-        loose[job_id, int(held.node[at])] = _tenant(snap, row, share, profile)
+        loose[job_id, int(held.node[at])] = _tenant(snap, row, share, profile, rule)
     for gpu in snap.seen.shared:
         tenants = [loose.pop((job_id, gpu.node), None) for job_id in gpu.jobs]
         there = tuple(tenant for tenant in tenants if tenant is not None)
@@ -363,11 +367,16 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
         yield _Device(node=node, tenants=(tenant,))
 
 
-def _tenant(snap: Snapshot, row: int, share: float, profile: Profile | None) -> GpuTenant:
+def _tenant(
+    snap: Snapshot, row: int, share: float, profile: Profile | None, rule: PairRule
+) -> GpuTenant:
     """The job at *row*, with such a share on each of its nodes."""
     jobs = snap.jobs
     job_id, gpus = JobId(int(jobs.job_id[row])), float(jobs.gpus[row])
-    claim, left_s = snap.seen.claim(job_id), float(snap.left_s[row])
+    claim = snap.seen.claim(job_id)
+    left_gpu_s = float(snap.left_s[row]) * gpus
+    if rule.left_gpu_s is not None:
+        left_gpu_s = float(rule.left_gpu_s[row])
     measured = claim.gpu_busy is not None and claim.gpu_mem_mb is not None
     return GpuTenant(
         job_id=job_id,
@@ -375,7 +384,7 @@ def _tenant(snap: Snapshot, row: int, share: float, profile: Profile | None) -> 
         devices=max(1, round(gpus / share)),
         profile=profile,
         own=Load(gpu_util=claim.gpu_busy, gpu_mem_mb=claim.gpu_mem_mb) if measured else None,
-        left_gpu_s=math.inf if math.isnan(left_s) else left_s * gpus,
+        left_gpu_s=math.inf if math.isnan(left_gpu_s) else left_gpu_s,
         start_s=math.inf if jobs.state[row] == JobState.PENDING else float(jobs.start_s[row]),
     )
 

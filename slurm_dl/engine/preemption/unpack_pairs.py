@@ -73,7 +73,7 @@ class Losing:
     """A job that had better not go on beside its neighbour."""
 
     row: int  # Its row in `Jobs`: by their own words the slower of the two
-    models: Models  # Names of the two models
+    models: Models  # Names of the two models, empty for one that has no profile
     why: str  # In words, with both speeds
 
 
@@ -82,8 +82,9 @@ def losing_pairs(
 ) -> tuple[Losing, ...]:
     """Of each pair that is slower together than taking turns, the job that is to leave.
 
-    Both speeds must be known: what each job reports, and its model's profile for one GPU of that
-    type. The job must have opted in to preemption, and its lease must be over.
+    A speed is known by what the job reports and by its model's profile for one GPU of that type. If
+    one of the two is known alone, that job leaves if it is slower than taking turns. The job must
+    have opted in to preemption, and its lease must be over.
 
     Source: Gavel, OSDI 2020, after Gandiva, OSDI 2018 (a pair is undone where the sum of relative
     speeds is below 1).
@@ -106,25 +107,24 @@ def _losing(
         return None
     gpu_type = snap.seen.gpu_type_on(gpu.node)
     speeds = [_relative_speed(snap, row, profiles, gpu_type) for row in pair]
-    known = [speed for speed in speeds if speed is not None]
-    if len(known) < len(gpu.jobs) or sum(known) >= PART_BELOW:
+    known = {row: speed for row, speed in zip(pair, speeds, strict=True) if speed is not None}
+    turns = PART_BELOW * len(known) / len(pair)
+    if sum(known.values()) >= turns:
         return None
     # Who says less of himself than is true goes himself. If that one may not be stopped nobody is:
     # else a job that cannot be preempted could say what takes its neighbour off the GPU.
-    _, _, slower = min(
-        (speed, -float(jobs.start_s[row]), row) for speed, row in zip(known, pair, strict=True)
-    )
+    _, _, slower = min((speed, -float(jobs.start_s[row]), row) for row, speed in known.items())
     if why_not_split(snap, slower, limits):
         return None
-    named = [snap.seen.claim(job_id).model for job_id in gpu.jobs]
+    named = [profiles.get(snap.seen.claim(job_id).model or "") for job_id in gpu.jobs]
+    who = f"jobs {gpu.jobs[0]} and {gpu.jobs[1]} on one GPU reach"
+    if len(known) < len(pair):
+        who = f"job {jobs.job_id[slower]}, which shares its GPU, reaches"
     return Losing(
         row=slower,
         # By the names of their profiles: a job may give an alias.
-        models=frozenset(profiles[model].name for model in named if model is not None),
-        why=(
-            f"jobs {gpu.jobs[0]} and {gpu.jobs[1]} on one GPU reach {sum(known):.2f} of the "
-            "speed of one alone"
-        ),
+        models=frozenset("" if profile is None else profile.name for profile in named),
+        why=f"{who} {sum(known.values()):.2f} of the speed of one alone",
     )
 
 

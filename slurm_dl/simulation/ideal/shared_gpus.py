@@ -183,8 +183,8 @@ class SharedGpus(IdealCluster):
         else:
             fit &= sums >= self._least
         if rule.most_ratio is not None:
-            left_s = jobs.left_s
-            fit &= left_s[guest] <= rule.most_ratio * left_s[hosts]
+            left = jobs.left_s * asked if rule.left_gpu_s is None else rule.left_gpu_s
+            fit &= left[guest] <= rule.most_ratio * left[hosts]
         return fit
 
     def _sums(self, hosts: Rows, guest: int) -> F64:
