@@ -78,7 +78,7 @@ class CheckpointCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one GPU of the job puts on its surroundings, alone on it.
+    """Load of one GPU of the job on its surroundings, measured alone on it.
 
     Attributes:
         gpu_type: GPUs that `gpu_util`, `memory_util` and `sm_active` were measured on; empty for

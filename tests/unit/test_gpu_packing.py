@@ -172,6 +172,12 @@ APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
         dataclasses.replace(A100, max_host_slowdown=0.03),
         "was not measured",
     ),
+    "lost beside no model": (
+        half(1, None, own=_SAYS),
+        half(2, model("m")),
+        dataclasses.replace(A100, lost=frozenset({frozenset({"", "m"})})),
+        "tried together",
+    ),
     "twice as long": (half(1, _OTHER, left_gpu_s=100.0), _LONG, RATIO, "more than 2 times"),
     "nobody knows how long": (half(1, _OTHER), half(2, _OTHER), RATIO, "nobody knows"),
 }

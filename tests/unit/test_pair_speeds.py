@@ -151,6 +151,6 @@ def test_labels_are_lucids(speed: float, label: int) -> None:
 
 @pytest.mark.parametrize("speed", [-0.1, math.nan, math.inf])
 def test_a_label_needs_a_speed(speed: float) -> None:
-    """What is no relative speed has no label."""
+    """Nothing else has one."""
     with pytest.raises(ValueError, match="relative speed"):
         label_of(speed)

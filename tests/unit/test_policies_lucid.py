@@ -35,6 +35,8 @@ def test_five_jobs_by_hand() -> None:
 
     assert order.key.tolist() == [3500.0, 4 * 2000.0, 8 * 500.0, 2 * 1500.0, 0.5 * 100.0]
     assert snap.jobs.job_id[intend(snap, Lucid()).ranked].tolist() == [5, 4, 1, 3, 2]
+    assert order.pairs is not None
+    assert order.pairs.left_gpu_s is order.key, "lengths of a pair are those of the order"
 
 
 @pytest.mark.parametrize(

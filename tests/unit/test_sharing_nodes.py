@@ -367,6 +367,11 @@ def test_the_length_of_each_counts_though_they_are_alike() -> None:
     snap = snap.derived(left_s=np.array([left.get(j, 1.0) for j in snap.jobs.job_id.tolist()]))
 
     assert sent(snap, how, PairRule(most_ratio=2.0)) == {8: [1], 9: [0]}
+    # Of the policy's own predictions job 8 is the one that is short enough.
+    own = {1: 10.0, 8: 20.0, 9: 21.0}
+    left_gpu_s = np.array([own.get(j, 1.0) for j in snap.jobs.job_id.tolist()])
+    rule = PairRule(most_ratio=2.0, left_gpu_s=left_gpu_s)
+    assert sent(snap, how, rule) == {8: [0], 9: [1]}
 
 
 @pytest.mark.parametrize(("larger", "expected"), [(8, {8: [1], 9: [0]}), (9, {8: [0], 9: [1]})])

@@ -153,7 +153,7 @@ def _equal(who: Entrants, groups: int) -> F64:
 
 
 def _is_good(rates: PairRates, two: tuple[JobId, JobId], row: dict[JobId, int]) -> bool:
-    """Whether both fit on every type, and their speeds on all types add up to 1 or more."""
+    """True if both fit on every type, and their speeds on all types add up to 1 or more."""
     a, b = (rates.kind[row[job]] for job in two)
     sums = rates.sums()[a, b] if min(a, b) >= 0 else np.zeros(1)
     return bool(sums.min() > 0 and sums.sum() >= _KEPT_FROM)

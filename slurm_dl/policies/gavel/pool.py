@@ -127,7 +127,7 @@ class Sharing(PolicyDefaults):
 
     @property
     def packs(self) -> bool:
-        """Whether it wants pairs of jobs on the same GPUs, where their speeds are known."""
+        """True if it wants pairs of jobs on the same GPUs, where their speeds are known."""
         return False
 
     def order(self, snap: Snapshot, /) -> Order:
