@@ -25,11 +25,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.estimates.similar_jobs import asked, mean_of_user_s
-from slurm_dl.model.jobs import F64, I64, Origin, is_in
+from slurm_dl.model.jobs import COMPLETING, F64, I64, Origin, is_in
 from slurm_dl.model.pair_rates import PairRule
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.supply_and_demand import contenders
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 _UNKNOWN = (Origin.DECLARED, Origin.PRIOR)  # Nobody has seen jobs like it
@@ -71,7 +70,8 @@ class Lucid(PolicyDefaults):
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        rows = contenders(snap).nonzero()[0]
+        # Also of jobs whose begin time is ahead: they are placed before it.
+        rows = ((snap.jobs.state < COMPLETING) & (snap.jobs.gpus > 0)).nonzero()[0]
         key = np.full(len(snap.jobs), np.inf)
         key[rows] = snap.jobs.gpus[rows] * _left_s(snap, rows)
         rule = PairRule(

@@ -10,7 +10,7 @@ import pytest
 from pasts import Over, past_of
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.jobs import Origin
+from slurm_dl.model.jobs import Held, Origin
 from slurm_dl.model.pair_rates import PairRule
 from slurm_dl.policies.lucid import Lucid
 
@@ -59,6 +59,16 @@ def test_the_time_limit_bounds_the_mean_and_stands_in_for_it(
     snap = build.snapshot(seen, past=past_of(past), memory={"ran_s": {1: ran_s}})
 
     assert Lucid().order(snap).key.tolist() == [key]
+
+
+def test_a_job_is_paired_before_its_begin_time() -> None:
+    """Its length must be known then: the daemon chooses its node meanwhile."""
+    rows = [build.pending(1, 0.5, held=Held.BEGIN_TIME, limit_s=600.0)]
+    pairs = Lucid().order(build.snapshot(build.observed(rows))).pairs
+
+    assert pairs is not None
+    assert pairs.left_gpu_s is not None
+    assert pairs.left_gpu_s.tolist() == [300.0]
 
 
 def test_pairs_are_by_labels_unless_speeds_are_asked_for() -> None:
