@@ -146,8 +146,8 @@ def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
     figures = told(out)
     assert set(figures) == {
         "manifest", "trace", "format", "cluster", "policy", "preset", "parameters", "costs",
-        "deadlines", "decisions", "events", "seed", "wall_s", "notes", "place", "placement",
-        *FIGURES,
+        "deadlines", "decisions", "events", "pairs", "seed", "wall_s", "notes", "place",
+        "placement", *FIGURES,
     }  # fmt: skip
     assert (figures["jobs"], figures["finished"]) == (60, 60)
     assert figures["parameters"]["promote_knob"] == 8

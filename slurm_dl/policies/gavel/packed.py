@@ -76,9 +76,8 @@ class GavelGandiva(Sharing):
     name = "gavel_gandiva"
     source = f"{SOURCE}, section 7 (its re-implementation of Gandiva, OSDI 2018)"
     interpretation = (
-        f"{READING} A snapshot has no groups of before, so an order on Slurm is that of single "
-        "jobs; in dlsim a pair is formed once and parted when it does not fit on some type or one "
-        "of its jobs has ended."
+        f"{READING} An order on Slurm is that of single jobs. In dlsim a pair is parted when it "
+        "does not fit on some type, or one of its jobs has ended."
     )
     about = about_gavel(
         formula=(
