@@ -147,9 +147,9 @@ def test_measured_speeds_of_pairs_go_to_the_jobs_of_a_trace() -> None:
         row = next(row for row in told["pairs"] if row[:2] == [kind, a3c])
         at = row.index(lm, 2)
         first, second = np.array([0]), np.array([2])
-        one, other = found.beside(first, second), found.beside(second, first)
-        assert [one[0, j], other[0, j]] == row[at + 1 : at + 3]
-        assert one[0, 1] == other[0, 1] == 0
+        both = found.beside(first, second)[:, 0]
+        assert both[:, j].tolist() == row[at + 1 : at + 3]
+        assert both[:, 1].tolist() == [0, 0]
     # Nobody measured A3C on 2 GPUs, nor this LM on 3.
     assert found.kind[[1, 3]].tolist() == [-1, -1]
-    assert anywhere.beside(first, second)[0, 0] == one[0, 2]
+    assert anywhere.beside(first, second)[0, 0, 0] == both[0, 2]

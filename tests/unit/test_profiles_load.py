@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.job import gpu_load
-from slurm_dl.model.profile import Beside, Load, Profile, Speed
+from slurm_dl.model.profile import Beside, Load, Pair, Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.profiles import load_reports
-from slurm_dl.profiles.learning import Pair, find, with_load, with_pairs
+from slurm_dl.profiles.learning import find, with_load, with_pairs
 from slurm_dl.profiles.load_reports import LoadRun, LoadWindow, read_loads
 from slurm_dl.profiles.run_reports import Measured, read_reports
 from slurm_dl.yaml_places import LARGEST_BYTES

@@ -16,7 +16,7 @@ from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_USAGE, print_json
 from slurm_dl.config import load
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.profile import Pair, Profile, Speed
 from slurm_dl.profiles import (
     learning,
     load_profiles,
@@ -317,9 +317,9 @@ def _samples_far_off(before: Profile, found: learning.Found) -> Iterator[str]:
     """Likewise of the load and of the speeds beside other models."""
     for figure, by_owner in found.load.items():
         yield from _if_far_off(f"load {figure}", getattr(before.load, figure), by_owner)
-    known = {(one.other, one.mode, one.gpu_type): one.rate for one in before.beside}
+    known = {one.pair: one.rate for one in before.beside}
     for pair, by_owner in found.beside.items():
-        yield from _if_far_off(_beside(*pair), known.get(pair), by_owner)
+        yield from _if_far_off(_beside(pair), known.get(pair), by_owner)
 
 
 def _if_far_off(name: str, was: float | None, by_owner: Votes) -> Iterator[str]:
@@ -332,8 +332,8 @@ def _if_far_off(name: str, was: float | None, by_owner: Votes) -> Iterator[str]:
         yield f"{name}: {told}, values: {sum(counts)}: more than {_FARTHEST:g} times off"
 
 
-def _beside(other: str, mode: str, gpu_type: str) -> str:
-    return f"beside {other} {mode} {gpu_type}".strip()
+def _beside(pair: Pair) -> str:
+    return " ".join(("beside", *filter(None, pair)))
 
 
 def _changes(before: Profile, after: Profile) -> list[str]:
@@ -356,13 +356,11 @@ def _changes(before: Profile, after: Profile) -> list[str]:
             lines.append(f"load {key}: {_number(was)} -> {now:g}{' MB' if key in _MB else ''}")
     if before.load.gpu_type != after.load.gpu_type:
         lines.append(f"load gpu_type: {before.load.gpu_type or 'any'} -> {after.load.gpu_type}")
-    paired = {(one.other, one.mode, one.gpu_type): one for one in before.beside}
+    paired = {one.pair: one for one in before.beside}
     for one in after.beside:
-        pair = one.other, one.mode, one.gpu_type
-        if one != (before_it := paired.get(pair)):
-            rate = None if before_it is None else before_it.rate
-            runs = f"{one.observations} run{'s' if one.observations > 1 else ''}"
-            lines.append(f"{_beside(*pair)}: {_number(rate)} -> {one.rate:g} ({runs})")
+        if one != (old_one := paired.get(one.pair)):
+            rate, runs = None if old_one is None else old_one.rate, _runs(one.observations)
+            lines.append(f"{_beside(one.pair)}: {_number(rate)} -> {one.rate:g} ({runs})")
     return lines
 
 
@@ -375,7 +373,11 @@ def _speed(speed: Speed) -> str:
     if speed.origin != "measured":
         return f"{text} ({speed.origin})"
     spread = "" if speed.spread is None else f" ± {speed.spread:.1%}"
-    return f"{text}{spread} ({speed.observations} run{'s' if speed.observations > 1 else ''})"
+    return f"{text}{spread} ({_runs(speed.observations)})"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
 
 
 def _all(site: Path) -> dict[str, tuple[str, Profile]]:

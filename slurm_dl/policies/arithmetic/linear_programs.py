@@ -97,11 +97,6 @@ class ShareLevel:
     price: F64
 
     @property
-    def share(self) -> F64:
-        """``(k, t)`` time of each job."""
-        return self.found.time
-
-    @property
     def solved(self) -> Solved:
         """The shares alone."""
         return _solved(self.found)

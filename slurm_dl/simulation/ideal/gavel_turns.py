@@ -86,13 +86,8 @@ class Turns:
         """``(k, 2, t)`` steps a second of both; 0 where they do not fit."""
         if self._pairs is None:
             return np.zeros((len(one), 2, self._rates.shape[1]))
-        speed = np.stack(
-            [
-                self._rates[one] * self._pairs.beside(one, other),
-                self._rates[other] * self._pairs.beside(other, one),
-            ],
-            axis=1,
-        )
+        alone = np.stack([self._rates[one], self._rates[other]])
+        speed = (alone * self._pairs.beside(one, other)).swapaxes(0, 1)
         fits: Bool = np.asarray((speed > 0).all(axis=1))
         return np.where(fits[:, None], speed, 0.0)
 
