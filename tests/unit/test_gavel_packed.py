@@ -51,7 +51,6 @@ def snapshot(
 def pairs(snap: Snapshot, found: Solved) -> dict[tuple[int, int], dict[int, float]]:
     """Share by pair of job ids, the lower first, and type."""
     told: dict[tuple[int, int], dict[int, float]] = {}
-    assert found.paired is not None
     one, other = (snap.jobs.job_id[rows] for rows in (found.paired.first, found.paired.second))
     each = zip(one, other, found.paired.kind, found.paired.share, strict=True)
     for a, b, j, share in each:
@@ -72,7 +71,7 @@ def test_groups_are_those_of_gavels_code() -> None:
         found, couples = policy.regrouped(snap, couples, draw)
 
         in_groups = call["pairs"] if len(call["shares"]) < len(call["here"]) else []
-        told = {} if found.paired is None else pairs(snap, found)
+        told = pairs(snap, found)
         assert sorted(couples) == [(a + 1, b + 1) for a, b in call["pairs"]]
         assert sorted(told) == [(a + 1, b + 1) for a, b in in_groups]
         for group, share in call["shares"]:
