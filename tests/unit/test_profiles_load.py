@@ -37,21 +37,9 @@ def window(at: int, **changes: Any) -> list[Any]:  # noqa: ANN401 - any JSON
 
 def write(directory: Path, windows: object, /, **entry: object) -> Path:
     """A run directory with the samples of one run of half a GPU."""
-    good: dict[str, object] = {
-        "restart": 0,
-        "attempt": 0,
-        "nodes": 1,
-        "gpus_per_node": None,
-        "gpu_type": None,
-        "model": "m",
-        "node": "n1",
-        "devices": ["GPU-1"],
-        "device_mb": 40_000,
-        "mode": "slices",
-        "memory_mb": None,
-        "shared": [],
-        "windows": windows,
-    }
+    good: dict[str, object] = {"restart": 0, "attempt": 0, "model": "m", "windows": windows}
+    good |= {"nodes": 1, "gpus_per_node": None, "gpu_type": None, "node": "n1", "mode": "slices"}
+    good |= {"devices": ["GPU-1"], "device_mb": 40_000, "memory_mb": None, "shared": []}
     directory.mkdir(exist_ok=True)
     (directory / "slurm_dl.load.json").write_text(json.dumps({"v": 1, "runs": [{**good, **entry}]}))
     return directory
