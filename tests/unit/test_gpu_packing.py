@@ -52,8 +52,8 @@ def half(job_id: int, profile: Profile | None, share: float = 0.5, **more: Any) 
 
 def best_host(guest: GpuTenant, hosts: Iterable[tuple[GpuTenant, PairLimits]]) -> JobId | None:
     """The host of the least rank; None if none may be joined."""
-    ranks = [rank_of(host, guest, limits) for host, limits in hosts]
-    return min((JobId(rank[2]), rank)[::-1] for rank in ranks if rank)[1] if any(ranks) else None
+    ranks = [rank for host, limits in hosts if (rank := rank_of(host, guest, limits))]
+    return JobId(min(ranks)[2]) if ranks else None
 
 
 def test_memory_between_iterations_adds_up_and_inside_one_the_larger_counts() -> None:

@@ -161,13 +161,15 @@ class _Sharing:
         # The tasks of an array are one record: where one goes another may follow.
         is_single = want.need.n_nodes == 1 and self._snap.jobs.tasks[want.row] == 1
         found = self._host_of(guest, fits) if is_single else None
-        if found is not None and crowded:
-            return self._join(want, guest, found, "more GPUs are waited for than are free")
-        # A node on which it may come beside somebody is as good only where GPUs are short.
-        apart = fits if crowded else fits & ~self._views(guest).beside
-        nodes = self._alone(want, guest, apart)
+        nodes = [] if crowded else self._alone(want, guest, fits & ~self._views(guest).beside)
         if found is not None and not nodes:
-            return self._join(want, guest, found, "no node has a GPU for it alone")
+            node, host = found
+            self._send(want, guest, node, free=0.0)
+            half = f"half of a GPU of {self._name(node)}, beside job {host.job_id} ({_model(host)})"
+            short = "more GPUs are waited for than are free"
+            why = short if crowded else "no node has a GPU for it alone"
+            return self._only([node], f"{half}: {why}")
+        # A node on which it may come beside somebody is as good only where there is no other.
         nodes = nodes or self._alone(want, guest, fits)
         for node in nodes:
             self._send(want, guest, node, free=1.0)
@@ -176,14 +178,6 @@ class _Sharing:
             more = "" if crowded else "; there are free GPUs for all that wait"
             return self._only(nodes, f"a GPU of {names} that nobody shares yet{more}")
         return self._later(want)
-
-    def _join(
-        self, want: PendingJob, guest: GpuTenant, found: tuple[int, GpuTenant], why: str
-    ) -> Wait:
-        node, host = found
-        self._send(want, guest, node, free=0.0)
-        host_text = f"beside job {host.job_id} ({_model(host)})"
-        return self._only([node], f"half of a GPU of {self._name(node)}, {host_text}: {why}")
 
     def _fits(self, want: PendingJob) -> Bool:
         """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
