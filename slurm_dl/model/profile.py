@@ -190,13 +190,13 @@ class Profile:
             least: Runs that it must count for.
         """
         for kind in (gpu_type, ""):
-            found = self._beside.get(Pair(other, mode, kind))
+            found = self._beside.get((other, mode, kind))
             if found is not None and found.observations >= least:
                 return found.rate
         return None
 
     @cached_property
-    def _beside(self) -> Mapping[Pair, Beside]:
+    def _beside(self) -> Mapping[tuple[str, SharingMode, str], Beside]:
         return {one.pair: one for one in self.beside}
 
     def rate(self, shape: Shape, gpu_type: str = "") -> float | None:

@@ -52,7 +52,7 @@ def half(job_id: int, profile: Profile | None, share: float = 0.5, **more: Any) 
 
 def best_host(guest: GpuTenant, hosts: Iterable[tuple[GpuTenant, PairLimits]]) -> JobId | None:
     """The host of the least rank; None if none may be joined."""
-    ranks = [rank for host, limits in hosts if (rank := rank_of(host, guest, limits))]
+    ranks = [rank_of(h, guest, limits) for h, limits in hosts if not why_apart(h, guest, limits)]
     return JobId(min(ranks)[2]) if ranks else None
 
 

@@ -218,10 +218,9 @@ class _Sharing:
         views.beside[node] = bool(pairs)
         views.bearable[node] = all(not why_apart(*pair, bounds) for pair in pairs)
         views.hosts.pop(node, None)
-        host = self._first_host(node, guest) if pairs else None
-        rank = None if host is None else rank_of(host, guest, bounds)
-        if host is not None and rank is not None:
-            views.hosts[node] = (rank, host)
+        host = self._first_host(node, guest) if pairs and views.bearable[node] else None
+        if host is not None:
+            views.hosts[node] = (rank_of(host, guest, bounds), host)
 
     def _first_host(self, node: int, guest: GpuTenant) -> GpuTenant | None:
         """The one beside whom Slurm will put *guest* there; None if that is not certain."""
@@ -232,7 +231,7 @@ class _Sharing:
             return open_to[0].tenants[0] if full or open_to[0].first else None
         if not open_to and len(coming) == 1 and (full or not self._snap.seen.spreads_shares):
             # It gets the first free device. Either may start before the other.
-            return None if why_apart(guest, coming[0], self._bounds(node)) else coming[0]
+            return coming[0]
         return None
 
     def _open_to(self, node: int, guest: GpuTenant) -> list[_Device]:
