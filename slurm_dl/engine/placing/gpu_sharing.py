@@ -165,7 +165,8 @@ class _Sharing:
         if found is not None and not nodes:
             node, host = found
             self._send(want, guest, node, free=0.0)
-            half = f"half of a GPU of {self._name(node)}, beside job {host.job_id} ({_model(host)})"
+            model = host.model or "of an unknown model"
+            half = f"half of a GPU of {self._name(node)}, beside job {host.job_id} ({model})"
             short = "more GPUs are waited for than are free"
             why = short if crowded else "no node has a GPU for it alone"
             return self._only([node], f"{half}: {why}")
@@ -385,7 +386,3 @@ def _tenant(
 def _is_measured(profile: Profile | None) -> bool:
     """The memory that its jobs take is known: without that nobody is paired."""
     return profile is not None and profile.load.gpu_mem_mb is not None
-
-
-def _model(tenant: GpuTenant) -> str:
-    return "of an unknown model" if tenant.profile is None else tenant.profile.name
