@@ -109,7 +109,7 @@ def _run(entry: Mapping[str, object], place: Path, owner: int) -> LoadRun | None
         devices=frozenset(filter(None, (_spelled(device, _WORD) for device in devices))),
         mode=mode,
         inside_mb=None if memory_mb is None else max(0.0, memory_mb[1] - memory_mb[0]),
-        shared=tuple(sorted(span for span in spans if span is not None and span[0] <= span[1])),
+        shared=tuple(sorted(filter(None, spans))),
         windows=tuple(sorted(filter(None, windows), key=lambda window: window.span)),
     )
 
