@@ -32,16 +32,14 @@ def pair_rates(trace: Trace, table: Path, types: Sequence[str]) -> PairRates:
         table: A file as ``slurm_dl/traces/formats/gavel_pairs.json``, which says of what it is.
     """
     kinds, by_type = _read(table)
-    jobs = [(name_of(trace, row), round(gpus)) for row, gpus in enumerate(trace.gpus.tolist())]
     number = {kind: at for at, kind in enumerate(kinds)}
-    there = sorted({number[job] for job in jobs if job in number})
-    place = {at: new for new, at in enumerate(there)}
-    kind = np.array([place.get(number.get(job, -1), -1) for job in jobs], dtype=np.int32)
-    rate = np.zeros((len(there), len(there), len(types)))
+    jobs = ((name_of(trace, row), round(gpus)) for row, gpus in enumerate(trace.gpus.tolist()))
+    kind = np.array([number.get(job, -1) for job in jobs], dtype=np.int32)
+    rate = np.zeros((len(kinds), len(kinds), len(types)))
     names = [next(iter(by_type))] if tuple(types) == (ANY_TYPE,) else types
     for j, name in enumerate(names):
         if name in by_type:
-            rate[:, :, j] = by_type[name][np.ix_(there, there)]
+            rate[:, :, j] = by_type[name]
     return PairRates(kind=kind, rate=rate)
 
 

@@ -38,8 +38,6 @@ START_S = 60.0  # Without a report the windows begin so long after the start
 KEPT_WINDOWS = 64  # When there are so many, every second one is dropped
 KEPT_SPANS = 64  # Stretches of time beside another job, the last ones
 LEAST_TOLD = 2  # Alone windows before the scheduler is told
-_MOST_MB = 10**9
-_QUANTILE = 0.99
 
 
 class Window(NamedTuple):
@@ -51,9 +49,7 @@ class Window(NamedTuple):
     busy: float  # Median, 0 to 1
     memory_busy: float  # Median, 0 to 1
     sm_active: float | None  # Median, 0 to 1; None if not known
-    own_mb: (
-        float | None
-    )  # 99th percentile of the job's memory on the fullest GPU, MB; None: unknown
+    own_mb: float | None  # Most memory of the job on the fullest GPU, MB; None: unknown
     samples: int
     clock_mhz: float  # Median
     power_w: float  # Median
@@ -141,7 +137,7 @@ class GpuLoad:
         if len(known) < LEAST_TOLD:
             return None
         busy = statistics.median(busy for busy, _ in known)
-        return [_within(100 * busy, 100), _within(max(mb for _, mb in known), _MOST_MB)]
+        return [math.ceil(100 * busy), math.ceil(max(mb for _, mb in known))]
 
     def _first_report(self, run: RunId) -> Progress | None:
         last = last_progress(self._run_dir, run)
@@ -174,7 +170,7 @@ class GpuLoad:
 
     def _window(self, last: Progress | None, now_s: float) -> Window:
         samples, since = self._samples, self._since
-        owned = sorted(s.own_mb for s in samples if s.own_mb is not None)
+        owned = [s.own_mb for s in samples if s.own_mb is not None]
         active = [s.sm_active for s in samples if s.sm_active is not None]
         return Window(
             start_s=round(self._window_time_s, 1),
@@ -183,9 +179,7 @@ class GpuLoad:
             busy=_median(s.busy for s in samples),
             memory_busy=_median(s.memory_busy for s in samples),
             sm_active=_median(active) if active else None,
-            own_mb=round(owned[math.ceil(_QUANTILE * len(owned)) - 1], 1)
-            if len(owned) == len(samples)
-            else None,
+            own_mb=round(max(owned), 1) if len(owned) == len(samples) else None,
             samples=len(samples),
             clock_mhz=_median(s.clock_mhz for s in samples),
             power_w=_median(s.power_w for s in samples),
@@ -233,10 +227,6 @@ class GpuLoad:
 
 def _median(values: Iterable[float]) -> float:
     return round(statistics.median(values), 4)
-
-
-def _within(value: float, most: int) -> int:
-    return min(max(0, math.ceil(value)), most)
 
 
 def _has_grown(new: list[int], told: list[int]) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from slurm_dl.job.child import read_proc
@@ -53,7 +54,7 @@ class GpuSource:
         self._nvml: Any = import_module("pynvml")
         self._nvml.nvmlInit()
         self._handles = [*map(self._handle, named_in(environ))]
-        self.devices = [*map(_text, map(self._nvml.nvmlDeviceGetUUID, self._handles))]
+        self.devices = [*map(self._nvml.nvmlDeviceGetUUID, self._handles)]
         memory = map(self._nvml.nvmlDeviceGetMemoryInfo, self._handles)
         self.total_mb = min(info.total for info in memory) / _MIB
         self._is_mps = bool(environ.get(MPS_VARIABLE))
@@ -73,13 +74,13 @@ class GpuSource:
         seen = [self._processes(gpu) for gpu in gpus]
         own = [mb for mb, _ in seen]
         return Sample(
-            busy=_mean(u.gpu for u in use) / 100,
-            memory_busy=_mean(u.memory for u in use) / 100,
+            busy=fmean(u.gpu for u in use) / 100,
+            memory_busy=fmean(u.memory for u in use) / 100,
             sm_active=self._sm_active(),
             own_mb=None if None in own else max(mb or 0.0 for mb in own),
             is_shared=any(shared for _, shared in seen),
-            clock_mhz=_mean(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) for gpu in gpus),
-            power_w=_mean(map(nvml.nvmlDeviceGetPowerUsage, gpus)) / 1000,
+            clock_mhz=fmean(nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM) for gpu in gpus),
+            power_w=fmean(map(nvml.nvmlDeviceGetPowerUsage, gpus)) / 1000,
         )
 
     def close(self) -> None:
@@ -105,9 +106,8 @@ class GpuSource:
         found = {process.pid: process.usedGpuMemory for process in listed}
         if self._is_mps:
             # It holds the GPU for the processes of one user, and those are listed beside it.
-            found = {
-                p: used for p, used in found.items() if _MPS_SERVER not in read_proc(p, "stat")
-            }
+            servers = [pid for pid in found if _MPS_SERVER in read_proc(pid, "stat")]
+            found = {pid: used for pid, used in found.items() if pid not in servers}
         own = {pid: used for pid, used in found.items() if self._is_ours(pid)}
         if found and not any(read_proc(pid, "stat") for pid in found):
             # Numbers of another pid namespace, as in a container: one process is taken for ours.
@@ -146,7 +146,7 @@ class GpuSource:
         finally:
             for one in before:
                 nvml.nvmlGpmSampleFree(one)
-        return None if not active or None in active else _mean(a or 0.0 for a in active)
+        return None if not active or None in active else fmean(a or 0.0 for a in active)
 
     def _between(self, first: Any, last: Any) -> float | None:  # noqa: ANN401 -- pynvml's
         nvml = self._nvml
@@ -167,12 +167,3 @@ def named_in(environ: Mapping[str, str]) -> list[str]:
     text = environ.get("CUDA_VISIBLE_DEVICES") or environ.get("SLURM_JOB_GPUS") or ""
     is_list = re.fullmatch(r"[\w-]+(,[\w-]+)*", text) and text != "NoDevFiles"
     return text.split(",") if is_list else []
-
-
-def _mean(values: Iterable[float]) -> float:
-    listed = [*values]
-    return sum(listed) / len(listed)
-
-
-def _text(uuid: str | bytes) -> str:
-    return uuid.decode("ascii", "replace") if isinstance(uuid, bytes) else uuid

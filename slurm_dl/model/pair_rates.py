@@ -51,10 +51,11 @@ class PairRates:
         return dataclasses.replace(self, kind=self.kind[rows])
 
     def beside(self, one: I64, other: I64) -> F64:
-        """``(k, t)`` relative speed of the jobs at rows *one* beside those at rows *other*."""
+        """``(2, k, t)`` relative speeds of the jobs *one* and *other*; 0 where they do not fit."""
         a, b = self.kind[one], self.kind[other]
-        both: Bool = (a >= 0) & (b >= 0)
-        return np.where(both[..., None], self.rate[a, b], 0.0)
+        both = np.stack([self.rate[a, b], self.rate[b, a]])
+        fit: Bool = ((a >= 0) & (b >= 0))[:, None] & (both > 0).all(axis=0)
+        return np.where(fit, both, 0.0)
 
     def sums(self) -> F64:
         """``(c, c, t)`` sum of both relative speeds; 0 where the two do not fit."""

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from slurm_dl.model.bounds import Bound, Spelled
 from slurm_dl.model.shape import Shape
@@ -104,6 +104,14 @@ class Load:
     pcie_mb_s: _NotNegative | None = None  # Traffic over PCIe, MB a second; None if unknown
 
 
+class Pair(NamedTuple):
+    """A model beside *other* on a GPU of a type, empty for any, in a mode."""
+
+    other: str
+    mode: SharingMode
+    gpu_type: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
     """Speed of a model beside another one on the same GPU, relative to being alone there."""
@@ -114,6 +122,11 @@ class Beside:
     gpu_type: _GpuType = ""  # GPUs it was measured on; empty for any
     observations: _Count = 0  # Runs it counts for; 0 if it was not measured here
     origin: Origin = "declared"  # Where it is from
+
+    @property
+    def pair(self) -> Pair:
+        """What there is one speed of."""
+        return Pair(self.other, self.mode, self.gpu_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +197,7 @@ class Profile:
 
     @cached_property
     def _beside(self) -> Mapping[tuple[str, SharingMode, str], Beside]:
-        return {(one.other, one.mode, one.gpu_type): one for one in self.beside}
+        return {one.pair: one for one in self.beside}
 
     def rate(self, shape: Shape, gpu_type: str = "") -> float | None:
         """Speed in *shape* relative to the best known shape with as many GPUs of the type.

@@ -267,16 +267,12 @@ def _larger(known: float | None, own: float | None, *, hosts: bool) -> float | N
     return max(known, own)
 
 
-def rank_of(
-    host: GpuTenant, guest: GpuTenant, bounds: PairLimits
-) -> tuple[float, float, int] | None:
-    """Rank of the pair, the least is best; None if they may not share.
+def rank_of(host: GpuTenant, guest: GpuTenant, bounds: PairLimits) -> tuple[float, float, int]:
+    """Rank of two that may share, the least is best.
 
     The best sum of speeds first, or the host that started first where the rule says so; then the
     least memory left, then the lowest job id.
     """
-    if why_apart(host, guest, bounds):
-        return None
     left_mb = (bounds.gpu_mem_mb or 0.0) - (_memory_mb(host, guest, bounds) or 0.0)
     if bounds.rule.first_host:
         return (host.start_s, left_mb, host.job_id)

@@ -19,15 +19,16 @@ thresholds are not published as figures: those here separate the classes measure
 
 from __future__ import annotations
 
-import math
+import statistics
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from slurm_dl.model.profile import Beside, Label, Load, Profile, SharingMode
+from slurm_dl.model.profile import Label, Load, Profile, SharingMode
 
-_FLOORS: Final[Mapping[Label, float]] = {0: 0.95, 1: 0.85}  # Mean speed of neighbours from there on
+_LABEL_0_FROM, _LABEL_1_FROM = 0.95, 0.85  # Mean speed of neighbours
 _EXPECTED: Final[Mapping[SharingMode, tuple[float, float]]] = {
     "slices": (2.84, 1.00),
     "mps": (2.55, 0.66),
@@ -70,16 +71,10 @@ def label_of(mean_speed: float) -> Label:
     """Label of a model beside which others run at *mean_speed* of their speed alone.
 
     Source: Lucid, ASPLOS 2023 (thresholds 0.95 and 0.85).
-
-    Raises:
-        ValueError: It is no relative speed.
     """
-    if not (math.isfinite(mean_speed) and mean_speed >= 0):
-        msg = f"a relative speed is 0 or more (got {mean_speed})"
-        raise ValueError(msg)
-    if mean_speed >= _FLOORS[0]:
+    if mean_speed >= _LABEL_0_FROM:
         return 0
-    return 1 if mean_speed >= _FLOORS[1] else 2
+    return 1 if mean_speed >= _LABEL_1_FROM else 2
 
 
 def labels_in(
@@ -90,15 +85,15 @@ def labels_in(
     Measured here: the mean speed of the models that ran beside it.
     """
     known = {profile.name: profile for profile in profiles}
-    beside: dict[str, list[Beside]] = {}
+    speeds: dict[str, list[float]] = defaultdict(list)  # Of those that ran beside each
     for profile in known.values():
         for one in profile.beside:
             if (one.mode, one.origin) == (mode, "measured") and one.gpu_type in ("", gpu_type):
-                beside.setdefault(one.other, []).append(one)
+                speeds[one.other].append(one.rate)
     found: dict[str, Label | None] = {}
     for name, profile in known.items():
-        if speeds := [one.rate for one in beside.get(name, ())]:
-            found[name] = label_of(math.fsum(speeds) / len(speeds))
+        if name in speeds:
+            found[name] = label_of(statistics.fmean(speeds[name]))
         elif profile.label is not None and mode == "slices":
             found[name] = profile.label
         else:

@@ -116,7 +116,7 @@ def _contradictions(profile: Profile) -> Iterator[tuple[Loc, str]]:
             yield (), f"skew is {profile.skew:.4g}, but that of tensors_mb is {computed:.4g}"
     if len({(s.shape, s.gpu_type) for s in profile.speeds}) < len(profile.speeds):
         yield (), "speeds has one shape twice for the same gpu_type"
-    if len({(b.other, b.mode, b.gpu_type) for b in profile.beside}) < len(profile.beside):
+    if len({one.pair for one in profile.beside}) < len(profile.beside):
         yield (), "beside has one model twice for the same mode and gpu_type"
     if len({r.shape for r in profile.shape_rates}) < len(profile.shape_rates):
         yield (), "shape_rates has one shape twice"

@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
-from slurm_dl.model.profile import Beside, Load, Profile, SharingMode
+from slurm_dl.model.profile import Beside, Load, Pair, Profile
 from slurm_dl.model.shape import Shape
 from slurm_dl.profiles.load_reports import LEAST_RATES, LEAST_WINDOWS, LoadRun, Span
 from slurm_dl.profiles.run_reports import (
@@ -29,20 +29,17 @@ from slurm_dl.profiles.run_reports import (
 Figure = Literal["gpu_util", "memory_util", "sm_active", "gpu_mem_mb", "gpu_mem_kept_mb"]
 """Fields of `Load` that runs tell."""
 
-_SHARES: tuple[Figure, ...] = ("gpu_util", "memory_util", "sm_active")
+_SHARES: Mapping[Figure, str] = {
+    "gpu_util": "busy",
+    "memory_util": "memory_busy",
+    "sm_active": "sm_active",
+}
+"""Those that are shares, and which fields of a `LoadWindow` they are of."""
 _ENOUGH_OWNERS, _ENOUGH_RUNS = 2, 3
 _MOST_RATE = 2.0  # As `Beside` has it
 _MOST_ON_DEVICE = 256  # Each of them is compared with each
 
 _K = TypeVar("_K")
-
-
-class Pair(NamedTuple):
-    """The model beside *other*, in which mode and on which GPUs."""
-
-    other: str
-    mode: SharingMode
-    gpu_type: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,14 +95,10 @@ def _of_run(run: LoadRun) -> dict[Figure, float]:
     alone = [window for window in run.windows if window.alone and window.own_mb != 0]
     if len(alone) < LEAST_WINDOWS:
         return {}
-    shares = {
-        "gpu_util": [w.busy for w in alone if w.busy is not None],
-        "memory_util": [w.memory_busy for w in alone if w.memory_busy is not None],
-        "sm_active": [w.sm_active for w in alone if w.sm_active is not None],
-    }
-    found: dict[Figure, float] = {
-        figure: statistics.median(shares[figure]) for figure in _SHARES if shares[figure]
-    }
+    found: dict[Figure, float] = {}
+    for figure, name in _SHARES.items():
+        if known := [share for w in alone if (share := getattr(w, name)) is not None]:
+            found[figure] = statistics.median(known)
     memory_mb = [w.own_mb for w in run.windows if w.own_mb is not None]
     if len(memory_mb) >= LEAST_WINDOWS:
         found["gpu_mem_mb"] = max(memory_mb)
@@ -132,7 +125,8 @@ def _pairs(
     for run in own:
         # Of a job with several GPUs it is not known how much each of them slowed it down.
         where = [(run.node, device) for device in run.devices if run.node and run.nodes == 1]
-        alone = _alone_rate(run, profile)
+        speed = profile.speed(Shape(1, 1), run.gpu_type)
+        alone = run.alone_rate() or (None if speed is None else speed.steps_per_s)
         if len(where) != 1 or alone is None:
             continue
         # The run has one vote on each pair, however many runs its neighbour had meanwhile.
@@ -155,12 +149,6 @@ def _rates_beside(
         if min(len(rates), len(_rates_within(partner, run.shared))) >= LEAST_RATES:
             found[canonical(partner.model or "")].append(statistics.median(rates))
     return found
-
-
-def _alone_rate(run: LoadRun, profile: Profile) -> float | None:
-    speed = profile.speed(Shape(1, 1), run.gpu_type)
-    known = None if speed is None else speed.steps_per_s
-    return run.alone_rate() or known
 
 
 def _rates_within(run: LoadRun, spans: Sequence[Span]) -> list[float]:
@@ -208,18 +196,13 @@ def with_load(known: Load, found: Found) -> Load:
 
 def with_pairs(known: Sequence[Beside], found: Mapping[Pair, Votes]) -> tuple[Beside, ...]:
     """*known* with the pairs of *found*; measured ones are joined by number of runs."""
-    beside = {Pair(one.other, one.mode, one.gpu_type): one for one in known}
+    beside = {one.pair: one for one in known}
     for pair, by_owner in found.items():
         was, rate, count = beside.get(pair), median_vote(by_owner), weight(by_owner)
         if was is not None:
             rate = joined_mean(was.rate, was.observations, rate, count)
             count += was.observations
         beside[pair] = Beside(
-            other=pair.other,
-            rate=rounded(rate),
-            mode=pair.mode,
-            gpu_type=pair.gpu_type,
-            observations=count,
-            origin="measured",
+            rate=rounded(rate), observations=count, origin="measured", **pair._asdict()
         )
     return tuple(beside.values())

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from slurm_dl.model.profile import NAME, SharingMode
 from slurm_dl.profiles.untrusted import entries, number, whole
@@ -24,7 +25,7 @@ _LONGEST_S = 1e5
 _MOST_MB = 2.0**24
 _RATE = (1e-6, 1e6)
 _WORD = r"[A-Za-z0-9._-]{1,255}"  # A node, a GPU's UUID, a GPU type: compared alone
-_MODES: Mapping[object, SharingMode] = {"slices": "slices", "mps": "mps"}
+_MODES: tuple[SharingMode, ...] = get_args(SharingMode)
 
 Span = tuple[float, float]  # From and to, seconds since the epoch
 
@@ -55,7 +56,7 @@ class LoadRun:
     nodes: int | None
     devices: frozenset[str]  # UUIDs of its GPUs there
     mode: SharingMode
-    inside_mb: float | None  # GPU memory that is free between steps, MB, as the script tells
+    inside_mb: float | None  # Memory of the peak that is free between steps, MB, by the script
     shared: tuple[Span, ...]  # When another job was on them, in order
     windows: tuple[LoadWindow, ...]  # In order
 
@@ -88,12 +89,14 @@ def read_loads(directory: Path, owner: int) -> tuple[LoadRun, ...]:
 def _run(entry: Mapping[str, object], place: Path, owner: int) -> LoadRun | None:
     restart = whole(entry.get("restart"), _MOST_RESTARTS, least=0)
     attempt = whole(entry.get("attempt"), _MOST_RESTARTS, least=0)
-    mode, devices = entry.get("mode"), entry.get("devices")
-    device_mb = number(entry.get("device_mb"), 1.0, _MOST_MB)
-    if restart is None or attempt is None or device_mb is None or not isinstance(mode, str):
+    devices, device_mb = entry.get("devices"), number(entry.get("device_mb"), 1.0, _MOST_MB)
+    mode = next((mode for mode in _MODES if mode == entry.get("mode")), None)
+    if restart is None or attempt is None or device_mb is None or mode is None:
         return None
-    if mode not in _MODES or not isinstance(devices, list) or len(devices) > _MOST_DEVICES:
+    if not isinstance(devices, list) or len(devices) > _MOST_DEVICES:
         return None
+    memory_mb = _two(entry.get("memory_mb"), device_mb)
+    spans = [_two(one, _LATEST_S) for one in _listed(entry.get("shared"), KEPT_SPANS)]
     windows = [_window(one, device_mb) for one in _listed(entry.get("windows"), _MOST_WINDOWS)]
     return LoadRun(
         place=place,
@@ -104,9 +107,9 @@ def _run(entry: Mapping[str, object], place: Path, owner: int) -> LoadRun | None
         node=_spelled(entry.get("node"), _WORD),
         nodes=whole(entry.get("nodes"), 10**5 - 1),
         devices=frozenset(filter(None, (_spelled(device, _WORD) for device in devices))),
-        mode=_MODES[mode],
-        inside_mb=_inside(entry.get("memory_mb"), device_mb),
-        shared=tuple(sorted(filter(None, map(_span, _listed(entry.get("shared"), KEPT_SPANS))))),
+        mode=mode,
+        inside_mb=None if memory_mb is None else max(0.0, memory_mb[1] - memory_mb[0]),
+        shared=tuple(sorted(filter(None, spans))),
         windows=tuple(sorted(filter(None, windows), key=lambda window: window.span)),
     )
 
@@ -119,17 +122,11 @@ def _spelled(value: object, pattern: str) -> str:
     return value if isinstance(value, str) and re.fullmatch(pattern, value) else ""
 
 
-def _span(value: object) -> Span | None:
+def _two(value: object, most: float) -> tuple[float, float] | None:
+    """Two numbers from 0 to *most*."""
     pair = value if isinstance(value, list) and len(value) == 2 else (None, None)  # noqa: PLR2004
-    start_s, end_s = (number(one, 0.0, _LATEST_S) for one in pair)
-    return None if start_s is None or end_s is None or end_s < start_s else (start_s, end_s)
-
-
-def _inside(value: object, device_mb: float) -> float | None:
-    """MB of the peak that are not kept between steps."""
-    kept, peak = value if isinstance(value, list) and len(value) == 2 else (None, None)  # noqa: PLR2004
-    kept_mb, peak_mb = (number(one, 0.0, device_mb) for one in (kept, peak))
-    return None if kept_mb is None or peak_mb is None else max(0.0, peak_mb - kept_mb)
+    one, other = (number(each, 0.0, most) for each in pair)
+    return None if one is None or other is None else (one, other)
 
 
 def _window(value: object, device_mb: float) -> LoadWindow | None:

@@ -81,9 +81,9 @@ def read_reports(
             told = f"uid {owner}: only its first {_MOST_DIRECTORIES} run directories are read"
             return Reports(owner, (), (), (), (told,) if is_first else ())
     loads = read_loads(directory, owner)
-    by_run = {load.run: load for load in loads}
     for entry in entries(directory / SPEED_FILE, "runs", _MOST_RUNS, owner, remarks):
-        load = _of_run(entry, by_run)
+        run = (entry.get("restart"), entry.get("attempt"))
+        load = next((load for load in loads if load.run == run), None)
         found, why = _measured(entry, names, load)
         if found is not None:
             speeds.append(found)
@@ -98,15 +98,6 @@ def read_reports(
             sizes_mb += [] if size_b is None else [size_b / 2**20]
             saves_s += [] if save_s is None else [save_s]
     return Reports(owner, tuple(speeds), tuple(sizes_mb), tuple(saves_s), tuple(remarks), loads)
-
-
-def _of_run(
-    entry: Mapping[str, object], by_run: Mapping[tuple[int, int], LoadRun]
-) -> LoadRun | None:
-    restart, attempt = entry.get("restart"), entry.get("attempt")
-    if not isinstance(restart, int) or not isinstance(attempt, int):
-        return None
-    return by_run.get((restart, attempt))
 
 
 def is_named(model: object, names: Collection[str | None] | None) -> bool:

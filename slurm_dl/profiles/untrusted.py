@@ -23,12 +23,10 @@ def entries(
     """
     try:
         content = _content(path, owner)
-    except FileNotFoundError:
-        if remarks is not None:
-            remarks.append(f"{escaped(str(path))}: is not there")
-        return []
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) else "is no JSON object of its owner"
+        if isinstance(err, FileNotFoundError):
+            reason = "is not there"
         if remarks is not None:
             remarks.append(f"{escaped(str(path))}: {reason}")
         return []
@@ -50,8 +48,9 @@ def _content(path: Path, owner: int) -> dict[str, object]:
 
 def whole(value: object, most: int, *, least: int = 1) -> int | None:
     """*value*, a whole number from *least* to *most*; None if it is none."""
-    ok = isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-    return value if ok and isinstance(value, int) else None
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if least <= value <= most else None
 
 
 def number(value: object, least: float, most: float) -> float | None:

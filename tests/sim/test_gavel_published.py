@@ -181,7 +181,7 @@ def test_interior_shares_are_as_good_as_a_corner_and_the_same_for_jobs_that_are_
         total = linear_programs.max_sum(pool, rates, interior=interior)
         assert level is not None
         assert total is not None
-        shares.append((level.share, total.share))
+        shares.append((level.solved.share, total.share))
 
     for corner, centre in zip(*shares, strict=True):
         assert centre[::2] == pytest.approx(centre[1::2], abs=1e-4)

@@ -51,7 +51,6 @@ def snapshot(
 def pairs(snap: Snapshot, found: Solved) -> dict[tuple[int, int], dict[int, float]]:
     """Share by pair of job ids, the lower first, and type."""
     told: dict[tuple[int, int], dict[int, float]] = {}
-    assert found.paired is not None
     one, other = (snap.jobs.job_id[rows] for rows in (found.paired.first, found.paired.second))
     each = zip(one, other, found.paired.kind, found.paired.share, strict=True)
     for a, b, j, share in each:
@@ -72,7 +71,7 @@ def test_groups_are_those_of_gavels_code() -> None:
         found, couples = policy.regrouped(snap, couples, draw)
 
         in_groups = call["pairs"] if len(call["shares"]) < len(call["here"]) else []
-        told = {} if found.paired is None else pairs(snap, found)
+        told = pairs(snap, found)
         assert sorted(couples) == [(a + 1, b + 1) for a, b in call["pairs"]]
         assert sorted(told) == [(a + 1, b + 1) for a, b in in_groups]
         for group, share in call["shares"]:
@@ -147,9 +146,9 @@ def test_measured_speeds_of_pairs_go_to_the_jobs_of_a_trace() -> None:
         row = next(row for row in told["pairs"] if row[:2] == [kind, a3c])
         at = row.index(lm, 2)
         first, second = np.array([0]), np.array([2])
-        one, other = found.beside(first, second), found.beside(second, first)
-        assert [one[0, j], other[0, j]] == row[at + 1 : at + 3]
-        assert one[0, 1] == other[0, 1] == 0
+        both = found.beside(first, second)[:, 0]
+        assert both[:, j].tolist() == row[at + 1 : at + 3]
+        assert both[:, 1].tolist() == [0, 0]
     # Nobody measured A3C on 2 GPUs, nor this LM on 3.
     assert found.kind[[1, 3]].tolist() == [-1, -1]
-    assert anywhere.beside(first, second)[0, 0] == one[0, 2]
+    assert anywhere.beside(first, second)[0, 0, 0] == both[0, 2]

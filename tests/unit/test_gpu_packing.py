@@ -52,8 +52,8 @@ def half(job_id: int, profile: Profile | None, share: float = 0.5, **more: Any) 
 
 def best_host(guest: GpuTenant, hosts: Iterable[tuple[GpuTenant, PairLimits]]) -> JobId | None:
     """The host of the least rank; None if none may be joined."""
-    ranks = [rank_of(host, guest, limits) for host, limits in hosts]
-    return min((JobId(rank[2]), rank)[::-1] for rank in ranks if rank)[1] if any(ranks) else None
+    ranks = [rank_of(h, guest, limits) for h, limits in hosts if not why_apart(h, guest, limits)]
+    return JobId(min(ranks)[2]) if ranks else None
 
 
 def test_memory_between_iterations_adds_up_and_inside_one_the_larger_counts() -> None:
@@ -66,121 +66,70 @@ def test_memory_between_iterations_adds_up_and_inside_one_the_larger_counts() ->
     assert memory_of_pair_mb(one, Load()) is None
 
 
-_OTHER = model("other")
-_LONG = half(2, _OTHER, left_gpu_s=201.0)
-_NOTHING = Load(gpu_util=0.0, gpu_mem_mb=0)
-_SAYS = Load(gpu_util=0.1, gpu_mem_mb=10_000)
+_OTHER, _SILENT = model("other"), model("m", busy=None)
+_M, _N, _M_BUSY, _N_BUSY = model("m"), model("n"), model("m", busy=0.9), model("n", busy=0.9)
+_T4 = dataclasses.replace(_OTHER, load=Load(gpu_type="t4", gpu_util=0, gpu_mem_mb=1))
+_HOST, _GUEST, _LONG = half(1, _OTHER), half(2, _OTHER), half(2, _OTHER, left_gpu_s=201.0)
+_NOTHING, _SAYS = Load(gpu_util=0.0, gpu_mem_mb=0), Load(gpu_util=0.1, gpu_mem_mb=10_000)
+_ALL_BUSY = Load(gpu_util=1.0, gpu_mem_mb=1)
+_STRANGER = half(1, None, own=_SAYS)
+STRICT = dataclasses.replace(A100, least_speed=1.75)
+LOSS = dataclasses.replace(A100, max_host_slowdown=0.03)
+LOST = dataclasses.replace(A100, lost=frozenset({frozenset({"n", "m"}), frozenset({"", "m"})}))
+
+
+def says(mem_mb: float) -> Load:
+    """What a job measured of itself."""
+    return Load(gpu_util=0.1, gpu_mem_mb=mem_mb)
+
+
+def two(speed: float, others: float) -> tuple[GpuTenant, GpuTenant]:
+    """Host m and guest n with their measured speeds."""
+    return half(1, model("m", beside={"n": speed})), half(2, model("n", beside={"m": others}))
+
+
 APART: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits, str]] = {
-    "unknown host": (half(1, None), half(2, _OTHER), A100, "has not measured itself"),
-    "unknown guest": (half(1, _OTHER), half(2, None, own=_SAYS), A100, "not known"),
-    "a quarter": (half(1, _OTHER), half(2, _OTHER, 0.25), A100, "third could join"),
-    "three quarters": (half(1, _OTHER), half(2, _OTHER, 0.75), A100, "do not fit"),
-    "two GPUs": (half(1, _OTHER, devices=2), half(2, _OTHER), A100, "parts of 2 GPUs"),
-    "no speed": (half(1, model("m", busy=None)), half(2, _OTHER), A100, "nothing says how fast"),
-    "its own word alone": (
-        half(1, _OTHER),
-        half(2, model("m", busy=None), own=_SAYS),
-        A100,
-        "nothing says how fast",
+    "unknown host": (half(1, None), _GUEST, A100, "has not measured itself"),
+    "unknown guest": (_HOST, half(2, None, own=_SAYS), A100, "not known"),
+    "a quarter": (_HOST, half(2, _OTHER, 0.25), A100, "third could join"),
+    "three quarters": (_HOST, half(2, _OTHER, 0.75), A100, "do not fit"),
+    "two GPUs": (half(1, _OTHER, devices=2), _GUEST, A100, "parts of 2 GPUs"),
+    "no speed": (half(1, _SILENT), _GUEST, A100, "nothing says how fast"),
+    "its own word alone": (_HOST, half(2, _SILENT, own=_SAYS), A100, "nothing says how fast"),
+    "says it is busier": (_HOST, half(2, _OTHER, own=_ALL_BUSY), STRICT, "1.74 of the speed"),
+    "says it takes more": (half(1, _OTHER, own=says(30_001)), _GUEST, A100, "40001 MB"),
+    "says it takes less": (
+        _HOST, half(2, model("m", peak=30_001), own=_NOTHING), A100, "40001 MB",
     ),
-    "says that it is busier": (
-        half(1, _OTHER),
-        half(2, _OTHER, own=Load(gpu_util=1.0, gpu_mem_mb=1)),
-        dataclasses.replace(A100, least_speed=1.75),
-        "1.74 of the speed",
+    "says it is idle": (
+        half(1, _M_BUSY, own=_NOTHING), half(2, _N_BUSY, own=_NOTHING), A100, "1.04 of the speed",
     ),
-    "says that it takes more": (
-        half(1, _OTHER, own=Load(gpu_util=0.1, gpu_mem_mb=30_001)),
-        half(2, _OTHER),
-        A100,
-        "40001 MB",
-    ),
-    "says that it takes less": (
-        half(1, _OTHER),
-        half(2, model("m", peak=30_001), own=_NOTHING),
-        A100,
-        "40001 MB",
-    ),
-    "says that it is idle": (
-        half(1, model("m", busy=0.9), own=_NOTHING),
-        half(2, model("n", busy=0.9), own=_NOTHING),
-        A100,
-        "1.04 of the speed",
-    ),
-    "busy on another type": (
-        half(1, dataclasses.replace(_OTHER, load=Load(gpu_type="t4", gpu_util=0, gpu_mem_mb=1))),
-        half(2, _OTHER),
-        A100,
-        "nothing says how fast",
-    ),
+    "busy on another type": (half(1, _T4), _GUEST, A100, "nothing says how fast"),
     "and not what stays of it": (
-        half(1, model("m", kept=5000), own=Load(gpu_util=0.1, gpu_mem_mb=31_000)),
-        half(2, model("n", kept=1000)),
-        A100,
+        half(1, model("m", kept=5000), own=says(31_000)), half(2, model("n", kept=1000)), A100,
         "41000 MB",
     ),
     "no label": (half(1, model("d")), half(2, model("a")), LABELS, "no label"),
     "labels 1 + 2": (half(1, model("b")), half(2, model("c")), LABELS, "more than 2"),
-    "label of a stranger": (
-        half(1, None, own=Load(gpu_util=0.9, gpu_mem_mb=1)),
-        half(2, model("b")),
-        LABELS,
-        "labels 2 and 1",
+    "a stranger's label": (
+        half(1, None, own=_ALL_BUSY), half(2, model("b")), LABELS, "labels 2 and 1",
     ),
-    "memory": (half(1, model("m", peak=30_001)), half(2, _OTHER), A100, "40001 MB"),
-    "unknown memory": (half(1, model("m", peak=None)), half(2, _OTHER), A100, "one of them takes"),
-    "unknown GPU": (half(1, _OTHER), half(2, _OTHER), PairLimits(), "memory of the GPU"),
-    "measured slow": (
-        half(1, model("m", beside={"n": 0.4})),
-        half(2, model("n", beside={"m": 0.84})),
-        A100,
-        "1.24 of the speed",
-    ),
-    "they do not fit, as was measured": (
-        half(1, model("m", beside={"n": 1.5})),
-        half(2, model("n", beside={"m": 0.0})),
-        A100,
-        "do not fit",
-    ),
+    "memory": (half(1, model("m", peak=30_001)), _GUEST, A100, "40001 MB"),
+    "unknown memory": (half(1, model("m", peak=None)), _GUEST, A100, "one of them takes"),
+    "unknown GPU": (_HOST, _GUEST, PairLimits(), "memory of the GPU"),
+    "measured slow": (*two(0.4, 0.84), A100, "1.24 of the speed"),
+    "they do not fit, as was measured": (*two(1.5, 0.0), A100, "do not fit"),
     "nor do labels make them": (
-        half(1, model("a", beside={"b": 0.0})),
-        half(2, model("b")),
-        LABELS,
-        "do not fit",
+        half(1, model("a", beside={"b": 0.0})), half(2, model("b")), LABELS, "do not fit",
     ),
-    "both heavy": (
-        half(1, model("m", busy=0.9)),
-        half(2, model("n", busy=0.9)),
-        A100,
-        "1.04 of the speed",
-    ),
-    "lost before": (
-        half(1, model("m")),
-        half(2, model("n")),
-        dataclasses.replace(A100, lost=frozenset({frozenset({"n", "m"})})),
-        "tried together",
-    ),
-    "host loses too much": (
-        half(1, model("m", beside={"n": 0.96})),
-        half(2, model("n", beside={"m": 0.99})),
-        dataclasses.replace(A100, max_host_slowdown=0.03),
-        "would lose 4%",
-    ),
-    "host's loss unknown": (
-        half(1, model("m")),
-        half(2, model("n")),
-        dataclasses.replace(A100, max_host_slowdown=0.03),
-        "was not measured",
-    ),
-    "lost beside no model": (
-        half(1, None, own=_SAYS),
-        half(2, model("m")),
-        dataclasses.replace(A100, lost=frozenset({frozenset({"", "m"})})),
-        "tried together",
-    ),
+    "both heavy": (half(1, _M_BUSY), half(2, _N_BUSY), A100, "1.04 of the speed"),
+    "lost before": (half(1, _M), half(2, _N), LOST, "tried together"),
+    "lost beside no model": (_STRANGER, half(2, _M), LOST, "tried together"),
+    "host loses too much": (*two(0.96, 0.99), LOSS, "would lose 4%"),
+    "host's loss unknown": (half(1, _M), half(2, _N), LOSS, "was not measured"),
     "twice as long": (half(1, _OTHER, left_gpu_s=100.0), _LONG, RATIO, "more than 2 times"),
-    "nobody knows how long": (half(1, _OTHER), half(2, _OTHER), RATIO, "nobody knows"),
-}
+    "nobody knows how long": (_HOST, _GUEST, RATIO, "nobody knows"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", APART)
@@ -197,17 +146,13 @@ TOGETHER: Mapping[str, tuple[GpuTenant, GpuTenant, PairLimits]] = {
     "memory and speeds at their bounds": (half(1, _EDGE), half(2, _EDGE), A100),
     "labels 1 + 1": (half(1, model("b")), half(2, model("b")), LABELS),
     "labels 0 + 2, however slow": (half(1, model("c", busy=1)), half(2, model("a")), LABELS),
-    "the host's loss": (
-        half(1, _KEEPS),
-        half(2, _KEEPS),
-        dataclasses.replace(A100, max_host_slowdown=0.03),
-    ),
+    "the host's loss": (half(1, _KEEPS), half(2, _KEEPS), LOSS),
     "exactly twice": (half(1, _OTHER, left_gpu_s=100.5), _LONG, RATIO),
-    "a host without end": (half(1, _OTHER), _LONG, RATIO),
-    "a stranger that measured itself": (half(1, None, own=_SAYS), half(2, _OTHER), A100),
-    "a stranger by its label": (half(1, None, own=_SAYS), half(2, model("b")), LABELS),
+    "a host without end": (_HOST, _LONG, RATIO),
+    "a stranger that measured itself": (_STRANGER, _GUEST, A100),
+    "a stranger by its label": (_STRANGER, half(2, model("b")), LABELS),
     "two GPUs each": (half(1, _OTHER, devices=2), half(2, _OTHER, devices=2), A100),
-    "under MPS": (half(1, model("m", busy=0.9)), half(2, model("n", busy=0.9)), MPS),
+    "under MPS": (half(1, _M_BUSY), half(2, _N_BUSY), MPS),
 }
 
 
@@ -219,11 +164,10 @@ def test_what_may_share(case: str) -> None:
 
 def test_only_the_host_is_protected_by_the_bound() -> None:
     """AntMan's bound is for the one that was there first; who comes may lose more."""
-    host, guest = model("h", beside={"g": 0.99}), model("g", beside={"h": 0.6})
-    bounds = dataclasses.replace(A100, max_host_slowdown=0.03)
+    host, guest = two(0.99, 0.6)
 
-    assert why_apart(half(1, host), half(2, guest), bounds) == ""
-    assert why_apart(half(2, guest), half(1, host), bounds)
+    assert why_apart(host, guest, LOSS) == ""
+    assert why_apart(guest, host, LOSS)
 
 
 def test_the_best_sum_of_speeds_then_the_least_memory_left_then_the_lowest_id() -> None:

@@ -33,15 +33,8 @@ class Gpus:
         self.environ = {"CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
         monkeypatch.setenv("FAKE_NVML", str(self.file))
         monkeypatch.setattr("slurm_dl.job.gpu_load.time.time", lambda: self.now_s + 5e8)
-        self.gpu: dict[str, object] = {
-            "uuid": "GPU-1",
-            "busy": 40,
-            "memory": 10,
-            "mb": 40000,
-            "sm": 20,
-            "processes": {"self": 900},
-        }
-        self.tell()
+        self.gpu: dict[str, object] = {"uuid": "GPU-1", "busy": 40, "memory": 10, "sm": 20}
+        self.tell(mb=40_000, processes={"self": 900})
 
     def tell(self, **changes: object) -> None:
         """The first GPU from now on."""

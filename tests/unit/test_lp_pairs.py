@@ -104,7 +104,6 @@ class Plain:
 def throughput(case: Case, gain: F64, found: Solved) -> F64:
     """``(k,)`` of every job, where what was found keeps to the rules."""
     pool, k = case.pool, len(case.left)
-    assert found.paired is not None
     assert pool.pairs is not None
     pairs = list(
         zip(*(c.tolist() for c in (
@@ -192,7 +191,6 @@ def test_of_many_jobs_each_keeps_its_best_partners() -> None:
     assert (partners == ((sums >= best[:, None]) | (sums >= best))).all()
     whole = dataclasses.replace(pool, pairs=pairs)
     level = [linear_programs.max_min(one, rates, levels=1) for one in (pool, whole)]
-    assert level[1].paired is not None
     case = Case(whole, rates, np.ones(k), np.zeros(k))
     least = throughput(case, rates, level[1]).min()
     alone = (rates * level[0].share).sum(axis=1).min()

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.job import gpu_load
-from slurm_dl.model.profile import Beside, Load, Profile, Speed
+from slurm_dl.model.profile import Beside, Load, Pair, Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.profiles import load_reports
-from slurm_dl.profiles.learning import Pair, find, with_load, with_pairs
+from slurm_dl.profiles.learning import find, with_load, with_pairs
 from slurm_dl.profiles.load_reports import LoadRun, LoadWindow, read_loads
 from slurm_dl.profiles.run_reports import Measured, read_reports
 from slurm_dl.yaml_places import LARGEST_BYTES
@@ -37,21 +37,9 @@ def window(at: int, **changes: Any) -> list[Any]:  # noqa: ANN401 - any JSON
 
 def write(directory: Path, windows: object, /, **entry: object) -> Path:
     """A run directory with the samples of one run of half a GPU."""
-    good: dict[str, object] = {
-        "restart": 0,
-        "attempt": 0,
-        "nodes": 1,
-        "gpus_per_node": None,
-        "gpu_type": None,
-        "model": "m",
-        "node": "n1",
-        "devices": ["GPU-1"],
-        "device_mb": 40_000,
-        "mode": "slices",
-        "memory_mb": None,
-        "shared": [],
-        "windows": windows,
-    }
+    good: dict[str, object] = {"restart": 0, "attempt": 0, "model": "m", "windows": windows}
+    good |= {"nodes": 1, "gpus_per_node": None, "gpu_type": None, "node": "n1", "mode": "slices"}
+    good |= {"devices": ["GPU-1"], "device_mb": 40_000, "memory_mb": None, "shared": []}
     directory.mkdir(exist_ok=True)
     (directory / "slurm_dl.load.json").write_text(json.dumps({"v": 1, "runs": [{**good, **entry}]}))
     return directory
@@ -251,31 +239,32 @@ def test_a_figure_needs_two_owners_or_three_runs(
     assert (load.gpu_util, load.gpu_mem_mb) == ((0.4, 1000) if is_enough else (0.9, None))
 
 
-def test_an_owner_with_many_runs_has_one_vote() -> None:
-    runs = [*[run(1, busy=0.01, mb=1.0)] * 50, run(2, busy=0.5), run(3, busy=0.6)]
+@pytest.mark.parametrize(("gpu_type", "busy"), [("a100", 0.5), ("made-up", 0.55)])
+def test_an_owner_with_many_runs_has_one_vote(gpu_type: str, busy: float) -> None:
+    """Also on the type of GPU: what one owner makes up takes nobody's vote away."""
+    runs = [*[run(1, busy=0.01, mb=1.0, gpu_type=gpu_type)] * 50, run(2, busy=0.5)]
 
-    load = with_load(Load(), find(runs, M, names={"m"}))
+    load = with_load(Load(), find([*runs, run(3, busy=0.6)], M, names={"m"}))
 
-    assert (load.gpu_util, load.gpu_mem_mb) == (0.5, 1000)
-
-
-def test_an_owner_with_many_runs_has_one_vote_on_the_type_of_gpu() -> None:
-    """A type that one owner makes up takes the votes of the others away from nobody."""
-    runs = [*[run(1, mb=1.0, gpu_type="made-up")] * 50, run(2), run(3)]
-
-    load = with_load(Load(), find(runs, M, names={"m"}))
-
-    assert (load.gpu_type, load.gpu_mem_mb) == ("a100", 1000)
+    assert (load.gpu_type, load.gpu_util, load.gpu_mem_mb) == ("a100", busy, 1000)
 
 
-def test_memory_that_stays_is_never_more_than_all_of_it() -> None:
-    """The admin's figure for what stays gives way where less memory was measured in all."""
-    declared = Load(gpu_mem_mb=5000, gpu_mem_kept_mb=4000)
-    found = find([run(n) for n in range(3)], replace(M, load=declared), names={"m"})
+@pytest.mark.parametrize(
+    ("known", "mem_mb", "kept_mb"),
+    [
+        # A job that once needed more may need it again; an admin's word gives way.
+        (Load(gpu_type="a100", gpu_mem_mb=5000, observations=3), 5000, None),
+        (Load(gpu_mem_mb=2000), 1000, None),
+        # What stays is never more than all of it.
+        (Load(gpu_mem_mb=5000, gpu_mem_kept_mb=4000), 1000, 1000),
+    ],
+)
+def test_memory_that_was_measured_never_shrinks(
+    known: Load, mem_mb: float, kept_mb: float | None
+) -> None:
+    load = with_load(known, find([run(n) for n in range(3)], M, names={"m"}))
 
-    load = with_load(declared, found)
-
-    assert (load.gpu_mem_mb, load.gpu_mem_kept_mb) == (1000, 1000)
+    assert (load.gpu_mem_mb, load.gpu_mem_kept_mb) == (mem_mb, kept_mb)
 
 
 def test_windows_without_memory_on_the_gpu_say_nothing_of_the_training() -> None:
@@ -318,16 +307,6 @@ def test_learning_in_parts_is_the_mean_of_the_parts_medians(parts: list[list[flo
     (pair,) = pairs
     assert (pair.rate, pair.origin) == (pytest.approx(mean, rel=1e-4), "measured")
     assert pair.observations == load.observations == sum(map(len, parts))
-
-
-def test_memory_that_was_measured_never_shrinks() -> None:
-    """A job that once needed more may need it again; an admin's word gives way."""
-    measured = Load(gpu_type="a100", gpu_mem_mb=5000, observations=3)
-    declared = Load(gpu_mem_mb=2000)
-    found = find([run(n) for n in range(3)], M, names={"m"})
-
-    assert with_load(measured, found).gpu_mem_mb == 5000
-    assert with_load(declared, found).gpu_mem_mb == 1000
 
 
 # --- beside other models

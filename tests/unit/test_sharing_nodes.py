@@ -18,7 +18,7 @@ from slurm_dl.engine.placing.place_waiting import Placed
 from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobRow, JobState
+from slurm_dl.model.jobs import F64, Held, JobRow, JobState
 from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.pair_rates import NO_RULE, PairRule
 from slurm_dl.model.plan import SetSteer
@@ -42,7 +42,6 @@ PROFILES = {
     )
 }
 HOW = Placement(steer=True, pack=True, profiles=PROFILES, gpu_mem_mb={"a100": 40_000.0})
-
 
 LARGE = 900  # A job that waits for more whole GPUs than there are
 
@@ -99,6 +98,19 @@ def scene(
         **values,
     )
     return snapshot(seen, memory=memory, steers=steers or {})
+
+
+def busy(**shares: float) -> dict[str, Profile]:
+    """Small models that keep a GPU so busy."""
+    return {
+        name: Profile(name=name, load=Load(gpu_util=share, gpu_mem_mb=1500))
+        for name, share in shares.items()
+    }
+
+
+def column(snap: Snapshot, values: Mapping[int, float]) -> F64:
+    """``(n,)`` *values* of the jobs, 1 for the others."""
+    return np.array([values.get(job, 1.0) for job in snap.jobs.job_id.tolist()])
 
 
 def sent(
@@ -321,8 +333,7 @@ def test_a_stranger_is_a_host_once_it_has_measured_itself(
     claim: Claim, expected: list[int]
 ) -> None:
     """By its own figures; it never is the one that joins."""
-    light = Profile(name="light", load=Load(gpu_util=0.1, gpu_mem_mb=2000))
-    how = dataclasses.replace(HOW, profiles={"light": light})
+    how = dataclasses.replace(HOW, profiles=busy(light=0.1))
     snap = scene([R1, J9], {9: "light"}, shared=ON_N1, claims={1: claim})
 
     assert sent(snap, how) == {9: expected}
@@ -332,19 +343,14 @@ def test_a_stranger_is_a_host_once_it_has_measured_itself(
 
 def test_the_policys_rule_is_what_counts() -> None:
     """Labels by the tree of the site's mode, the length, the first host; each changes the node."""
-    light, heavy = (
-        Profile(name=name, load=Load(gpu_util=busy, gpu_mem_mb=1000))
-        for name, busy in (("light", 0.5), ("heavy", 0.9))
-    )
-    how = dataclasses.replace(HOW, sharing_mode="mps", profiles={p.name: p for p in (light, heavy)})
+    how = dataclasses.replace(HOW, sharing_mode="mps", profiles=busy(light=0.5, heavy=0.9))
     r1, r2 = running(1, 0.5, ran_s=50.0), running(2, 0.5, ran_s=90.0)
     models = {1: "light", 2: "heavy", 9: "light"}
     left = {1: 100.0, 2: 100.0, 9: 150.0}
 
     def node(rule: PairRule, left_s: Mapping[int, float] = left, **more: Any) -> object:  # noqa: ANN401
         snap = scene([r1, r2, J9], {**models, **more.pop("models", {})}, shared=ON_N1 + ON_N2)
-        ids = snap.jobs.job_id.tolist()
-        snap = snap.derived(left_s=np.array([left_s.get(j, 1.0) for j in ids]))
+        snap = snap.derived(left_s=column(snap, left_s))
         return sent(snap, dataclasses.replace(how, **more), rule=rule)[9]
 
     assert node(PairRule()) == [0], "the best sum"
@@ -360,16 +366,13 @@ def test_the_policys_rule_is_what_counts() -> None:
 
 def test_the_length_of_each_counts_though_they_are_alike() -> None:
     """Two of one model, of which the first is too long for the host."""
-    light = Profile(name="light", load=Load(gpu_util=0.5, gpu_mem_mb=1000))
-    how = dataclasses.replace(HOW, profiles={"light": light})
+    how = dataclasses.replace(HOW, profiles=busy(light=0.5))
     snap = scene([R1, J8, J9], dict.fromkeys((1, 8, 9), "light"), shared=ON_N1)
-    left = {1: 10.0, 8: 21.0, 9: 20.0}
-    snap = snap.derived(left_s=np.array([left.get(j, 1.0) for j in snap.jobs.job_id.tolist()]))
+    snap = snap.derived(left_s=column(snap, {1: 10.0, 8: 21.0, 9: 20.0}))
 
     assert sent(snap, how, PairRule(most_ratio=2.0)) == {8: [1], 9: [0]}
     # Of the policy's own predictions job 8 is the one that is short enough.
-    own = {1: 10.0, 8: 20.0, 9: 21.0}
-    left_gpu_s = np.array([own.get(j, 1.0) for j in snap.jobs.job_id.tolist()])
+    left_gpu_s = column(snap, {1: 10.0, 8: 20.0, 9: 21.0})
     rule = PairRule(most_ratio=2.0, left_gpu_s=left_gpu_s)
     assert sent(snap, how, rule) == {8: [0], 9: [1]}
 
@@ -387,11 +390,7 @@ def test_what_each_measured_itself_counts_though_they_are_alike(
 
 def test_a_decision_goes_by_the_rule_of_its_policy() -> None:
     """Labels 1 and 2 of Lucid keep two apart that are fast enough together."""
-    profiles = {
-        name: Profile(name=name, load=Load(gpu_util=busy, gpu_mem_mb=1000))
-        for name, busy in (("light", 0.1), ("heavy", 0.9))
-    }
-    placement = dataclasses.replace(HOW, profiles=profiles)
+    placement = dataclasses.replace(HOW, profiles=busy(light=0.1, heavy=0.9))
     settings = Settings(partitions=frozenset({"gpu"}), placement=placement)
     snap = scene([R1, half(9, limit_s=60)], {1: "light", 9: "heavy"}, shared=ON_N1)
 

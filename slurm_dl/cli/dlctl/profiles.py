@@ -16,7 +16,7 @@ from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_USAGE, print_json
 from slurm_dl.config import load
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.model.profile import Pair, Profile, Speed
 from slurm_dl.profiles import (
     learning,
     load_profiles,
@@ -41,8 +41,9 @@ _DIR = click.option(
 _SITE, _SHIPPED = "site", "slurm_dl"
 _LONGEST = 4000
 _MAJORITY, _FARTHEST = 3, 3.0
-_MB = ("gpu_mem_mb", "gpu_mem_kept_mb")
-_LOAD = ("gpu_util", "memory_util", "sm_active", *_MB, "observations")
+_CHECKPOINT = {"size_mb": "MB", "save_s": "s", "observations": "saves"}
+_LOAD = {"gpu_util": "", "memory_util": "", "sm_active": "", "gpu_mem_mb": "MB"}
+_LOAD |= {"gpu_mem_kept_mb": "MB", "observations": ""}
 
 
 @click.group()
@@ -256,7 +257,7 @@ def learn(
         beside=learning.with_pairs(before.beside, sampled.beside),
     )
     changes = _changes(before, after)
-    refused = [] if force else [*_far_off(before, found), *_samples_far_off(before, sampled)]
+    refused = [] if force else list(_far_off(before, found, sampled))
     remarks = [remark for report in reports for remark in report.remarks]
     runs = sum(len(report.speeds) for report in reports)
     has_told = bool(runs or sampled.load or sampled.beside)
@@ -299,7 +300,9 @@ def _plain_type(text: str) -> str:
     return text
 
 
-def _far_off(before: Profile, found: Mapping[Place, Votes]) -> Iterator[str]:
+def _far_off(
+    before: Profile, found: Mapping[Place, Votes], sampled: learning.Found
+) -> Iterator[str]:
     """A line about each figure that is more than `_FARTHEST` times off the profile's.
 
     Where that has none, one or two owners must agree: of two, neither is a majority.
@@ -311,15 +314,11 @@ def _far_off(before: Profile, found: Mapping[Place, Votes]) -> Iterator[str]:
         else:
             was, name = getattr(before.checkpoint, place), f"checkpoint {place}"
         yield from _if_far_off(name, was, by_owner)
-
-
-def _samples_far_off(before: Profile, found: learning.Found) -> Iterator[str]:
-    """Likewise of the load and of the speeds beside other models."""
-    for figure, by_owner in found.load.items():
+    for figure, by_owner in sampled.load.items():
         yield from _if_far_off(f"load {figure}", getattr(before.load, figure), by_owner)
-    known = {(one.other, one.mode, one.gpu_type): one.rate for one in before.beside}
-    for pair, by_owner in found.beside.items():
-        yield from _if_far_off(_beside(*pair), known.get(pair), by_owner)
+    beside = {one.pair: one.rate for one in before.beside}
+    for pair, by_owner in sampled.beside.items():
+        yield from _if_far_off(_beside(pair), beside.get(pair), by_owner)
 
 
 def _if_far_off(name: str, was: float | None, by_owner: Votes) -> Iterator[str]:
@@ -332,8 +331,8 @@ def _if_far_off(name: str, was: float | None, by_owner: Votes) -> Iterator[str]:
         yield f"{name}: {told}, values: {sum(counts)}: more than {_FARTHEST:g} times off"
 
 
-def _beside(other: str, mode: str, gpu_type: str) -> str:
-    return f"beside {other} {mode} {gpu_type}".strip()
+def _beside(pair: Pair) -> str:
+    return " ".join(("beside", *filter(None, pair)))
 
 
 def _changes(before: Profile, after: Profile) -> list[str]:
@@ -346,23 +345,18 @@ def _changes(before: Profile, after: Profile) -> list[str]:
             was = "unknown" if known is None else _speed(known)
             where = f"{speed.shape} {speed.gpu_type}".strip()
             lines.append(f"speed {where}: {was} -> {_speed(speed)}")
-    for key, unit in (("size_mb", "MB"), ("save_s", "s"), ("observations", "saves")):
-        was, now = getattr(before.checkpoint, key), getattr(after.checkpoint, key)
-        if was != now:
-            lines.append(f"checkpoint {key}: {_number(was)} -> {now:g} {unit}")
-    for key in _LOAD:
-        was, now = getattr(before.load, key), getattr(after.load, key)
-        if was != now:
-            lines.append(f"load {key}: {_number(was)} -> {now:g}{' MB' if key in _MB else ''}")
+    for part, units in (("checkpoint", _CHECKPOINT), ("load", _LOAD)):
+        for key, unit in units.items():
+            was, now = (getattr(getattr(one, part), key) for one in (before, after))
+            if was != now:
+                lines.append(f"{part} {key}: {_number(was)} -> {now:g} {unit}".rstrip())
     if before.load.gpu_type != after.load.gpu_type:
         lines.append(f"load gpu_type: {before.load.gpu_type or 'any'} -> {after.load.gpu_type}")
-    paired = {(one.other, one.mode, one.gpu_type): one for one in before.beside}
+    paired = {one.pair: one for one in before.beside}
     for one in after.beside:
-        pair = one.other, one.mode, one.gpu_type
-        if one != (before_it := paired.get(pair)):
-            rate = None if before_it is None else before_it.rate
-            runs = f"{one.observations} run{'s' if one.observations > 1 else ''}"
-            lines.append(f"{_beside(*pair)}: {_number(rate)} -> {one.rate:g} ({runs})")
+        if one != (old_one := paired.get(one.pair)):
+            rate, runs = None if old_one is None else old_one.rate, _runs(one.observations)
+            lines.append(f"{_beside(one.pair)}: {_number(rate)} -> {one.rate:g} ({runs})")
     return lines
 
 
@@ -375,7 +369,11 @@ def _speed(speed: Speed) -> str:
     if speed.origin != "measured":
         return f"{text} ({speed.origin})"
     spread = "" if speed.spread is None else f" ± {speed.spread:.1%}"
-    return f"{text}{spread} ({speed.observations} run{'s' if speed.observations > 1 else ''})"
+    return f"{text}{spread} ({_runs(speed.observations)})"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' if count > 1 else ''}"
 
 
 def _all(site: Path) -> dict[str, tuple[str, Profile]]:

@@ -161,13 +161,16 @@ class _Sharing:
         # The tasks of an array are one record: where one goes another may follow.
         is_single = want.need.n_nodes == 1 and self._snap.jobs.tasks[want.row] == 1
         found = self._host_of(guest, fits) if is_single else None
-        if found is not None and crowded:
-            return self._join(want, guest, found, "more GPUs are waited for than are free")
-        # A node on which it may come beside somebody is as good only where GPUs are short.
-        apart = fits if crowded else fits & ~self._views(guest).beside
-        nodes = self._alone(want, guest, apart)
+        nodes = [] if crowded else self._alone(want, guest, fits & ~self._views(guest).beside)
         if found is not None and not nodes:
-            return self._join(want, guest, found, "no node has a GPU for it alone")
+            node, host = found
+            self._send(want, guest, node, free=0.0)
+            model = host.model or "of an unknown model"
+            half = f"half of a GPU of {self._name(node)}, beside job {host.job_id} ({model})"
+            short = "more GPUs are waited for than are free"
+            why = short if crowded else "no node has a GPU for it alone"
+            return self._only([node], f"{half}: {why}")
+        # A node on which it may come beside somebody is as good only where there is no other.
         nodes = nodes or self._alone(want, guest, fits)
         for node in nodes:
             self._send(want, guest, node, free=1.0)
@@ -176,14 +179,6 @@ class _Sharing:
             more = "" if crowded else "; there are free GPUs for all that wait"
             return self._only(nodes, f"a GPU of {names} that nobody shares yet{more}")
         return self._later(want)
-
-    def _join(
-        self, want: PendingJob, guest: GpuTenant, found: tuple[int, GpuTenant], why: str
-    ) -> Wait:
-        node, host = found
-        self._send(want, guest, node, free=0.0)
-        host_text = f"beside job {host.job_id} ({_model(host)})"
-        return self._only([node], f"half of a GPU of {self._name(node)}, {host_text}: {why}")
 
     def _fits(self, want: PendingJob) -> Bool:
         """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
@@ -224,10 +219,9 @@ class _Sharing:
         views.beside[node] = bool(pairs)
         views.bearable[node] = all(not why_apart(*pair, bounds) for pair in pairs)
         views.hosts.pop(node, None)
-        host = self._first_host(node, guest) if pairs else None
-        rank = None if host is None else rank_of(host, guest, bounds)
-        if host is not None and rank is not None:
-            views.hosts[node] = (rank, host)
+        host = self._first_host(node, guest) if pairs and views.bearable[node] else None
+        if host is not None:
+            views.hosts[node] = (rank_of(host, guest, bounds), host)
 
     def _first_host(self, node: int, guest: GpuTenant) -> GpuTenant | None:
         """The one beside whom Slurm will put *guest* there; None if that is not certain."""
@@ -238,7 +232,7 @@ class _Sharing:
             return open_to[0].tenants[0] if full or open_to[0].first else None
         if not open_to and len(coming) == 1 and (full or not self._snap.seen.spreads_shares):
             # It gets the first free device. Either may start before the other.
-            return None if why_apart(guest, coming[0], self._bounds(node)) else coming[0]
+            return coming[0]
         return None
 
     def _open_to(self, node: int, guest: GpuTenant) -> list[_Device]:
@@ -392,7 +386,3 @@ def _tenant(
 def _is_measured(profile: Profile | None) -> bool:
     """The memory that its jobs take is known: without that nobody is paired."""
     return profile is not None and profile.load.gpu_mem_mb is not None
-
-
-def _model(tenant: GpuTenant) -> str:
-    return "of an unknown model" if tenant.profile is None else tenant.profile.name

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64, Bool
-from slurm_dl.policies.arithmetic.lp_pairs import PairShares, joined
+from slurm_dl.policies.arithmetic.lp_pairs import NO_PAIRS, PairShares, joined
 from slurm_dl.policies.arithmetic.lp_solver import INFEASIBLE, SOLVED, Pool, Program, Shares
 
 __all__ = [
@@ -73,12 +73,12 @@ class Solved:
     Attributes:
         share: ``(k, t)``, 0 to 1, at most 1 over all types.
         how: See `How`.
-        paired: Which pairs run together, and for how much of that time; None: none does.
+        paired: Which pairs run together, and for how much of that time.
     """
 
     share: F64
     how: How
-    paired: PairShares | None = None
+    paired: PairShares = NO_PAIRS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,11 +95,6 @@ class ShareLevel:
     found: Shares
     level: float
     price: F64
-
-    @property
-    def share(self) -> F64:
-        """``(k, t)`` time of each job."""
-        return self.found.time
 
     @property
     def solved(self) -> Solved:
@@ -344,10 +339,9 @@ def by_classes(
             continue
         found = _whole(some, tuple(c[rows] for c in columns), solve)
         share[rows] = found.share
-        if found.paired is not None:
-            paired.append(found.paired.at(rows))
+        paired.append(found.paired.at(rows))
         how = "proportional" if found.how == "proportional" else how
-    return Solved(share, how, joined(paired) if paired else None)
+    return Solved(share, how, joined(paired))
 
 
 def _whole(
@@ -360,8 +354,7 @@ def _whole(
     found = solve(
         dataclasses.replace(_at(pool, first), count=count), tuple(c[first] for c in columns)
     )
-    paired = None if found.paired is None else found.paired.among(of)
-    return Solved(found.share[of], found.how, paired)
+    return Solved(found.share[of], found.how, found.paired.among(of))
 
 
 def _classes(pool: Pool, columns: tuple[F64, ...]) -> tuple[I64, I64]:

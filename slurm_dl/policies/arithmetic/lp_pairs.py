@@ -71,18 +71,14 @@ class PairShares:
 
     def among(self, of: I64) -> PairShares:
         """Those of jobs, where the rows are classes: ``of[i]`` is that of job i."""
-        by_class = np.argsort(of, kind="stable")
-        ends = np.bincount(of, minlength=int(of.max(initial=-1)) + 1).cumsum()
-        members = np.split(by_class, ends[:-1]) if len(ends) else []
         found = []
         columns = (self.first, self.second, self.kind, self.share)
         for a, b, kind, amount in zip(*(c.tolist() for c in columns), strict=True):
+            these, those = (of == a).nonzero()[0], (of == b).nonzero()[0]
             if a == b:
-                i, j = np.triu_indices(len(members[a]), 1)
-                one, other = members[a][i], members[a][j]
+                one, other = these[np.stack(np.triu_indices(len(these), 1))]
             else:
-                one = np.repeat(members[a], len(members[b]))
-                other = np.tile(members[b], len(members[a]))
+                one, other = np.repeat(these, len(those)), np.tile(those, len(these))
             each, n = np.full(len(one), kind), max(1, len(one))
             found.append(
                 PairShares(first=one, second=other, kind=each, share=np.full(len(one), amount / n))
@@ -90,10 +86,13 @@ class PairShares:
         return joined(found)
 
 
+_NONE: Final = np.zeros(0, dtype=np.int64)
+NO_PAIRS: Final = PairShares(first=_NONE, second=_NONE, kind=_NONE, share=np.zeros(0))
+
+
 def joined(some: Iterable[PairShares]) -> PairShares:
     """All of them, one after the other."""
-    none = np.zeros(0, dtype=np.int64)
-    all_ = [PairShares(first=none, second=none, kind=none, share=np.zeros(0)), *some]
+    all_ = [NO_PAIRS, *some]
     return PairShares(
         first=np.concatenate([one.first for one in all_]),
         second=np.concatenate([one.second for one in all_]),

@@ -78,12 +78,12 @@ class Shares:
     Attributes:
         time: ``(k, t)`` share of the time of each job on each type, alone and in pairs.
         worth: ``(k, t)`` the time alone in which it would do as much.
-        paired: The pairs; None if the pool has none.
+        paired: The pairs.
     """
 
     time: F64
     worth: F64
-    paired: lp_pairs.PairShares | None
+    paired: lp_pairs.PairShares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -233,7 +233,7 @@ class Program:
         found = found / cut
         time = self._sum(found, self._part)
         if self._pairs is None:
-            return Shares(time, time, None)
+            return Shares(time, time, lp_pairs.NO_PAIRS)
         there, pairs = (found[n:] > 0).nonzero()[0], self._pairs
         paired = lp_pairs.PairShares(
             first=pairs.first[there], second=pairs.second[there], kind=pairs.kind[there],

@@ -99,7 +99,7 @@ class GavelHierarchical(Solving):
             )
             if found is None:
                 break
-            share = found.share
+            share = found.found.time
             level = level + found.level * rise
             open_ &= found.price * rise <= _TIGHT
             if not open_.any():

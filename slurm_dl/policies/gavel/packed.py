@@ -127,8 +127,8 @@ class GavelGandiva(Sharing):
                 free.remove(one)
                 free.remove(other)
                 kept.add((min(one, other), max(one, other)))
-        first = np.array([row[a] for a, _ in sorted(kept)], dtype=np.int64)
-        second = np.array([row[b] for _, b in sorted(kept)], dtype=np.int64)
+        ends = [[row[a], row[b]] for a, b in sorted(kept)]
+        first, second = np.array(ends, dtype=np.int64).reshape(-1, 2).T
         share = _equal(who, len(free) + len(kept))
         kinds = len(who.pool.capacity)
         paired = PairShares(

@@ -142,8 +142,7 @@ class Sharing(PolicyDefaults):
             return linear_programs.Solved(share, "solved")
         these = self.shares(snap, self.with_pairs(snap, found))
         share[found.rows] = these.share
-        paired = None if these.paired is None else these.paired.at(found.rows)
-        return linear_programs.Solved(share, these.how, paired)
+        return linear_programs.Solved(share, these.how, these.paired.at(found.rows))
 
     def with_pairs(self, snap: Snapshot, who: Entrants) -> Entrants:
         """*who*, with the speeds of their pairs if it packs and they are known."""

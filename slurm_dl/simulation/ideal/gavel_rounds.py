@@ -158,7 +158,7 @@ class GavelRounds(IdealCluster):
         ids = snap.jobs.job_id
         self._share[:] = 0.0
         self._share[ids] = found.share
-        self._turns.share(self._share, None if found.paired is None else found.paired.at(ids))
+        self._turns.share(self._share, found.paired.at(ids))
         self._shared_s, self._is_stale = self._now_s, False
 
     def _show_alone(self, snap: Snapshot) -> None:

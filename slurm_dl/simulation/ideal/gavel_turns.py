@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.pair_rates import PairRates
@@ -86,13 +85,8 @@ class Turns:
         """``(k, 2, t)`` steps a second of both; 0 where they do not fit."""
         if self._pairs is None:
             return np.zeros((len(one), 2, self._rates.shape[1]))
-        speed = np.stack(
-            [
-                self._rates[one] * self._pairs.beside(one, other),
-                self._rates[other] * self._pairs.beside(other, one),
-            ],
-            axis=1,
-        )
+        alone = np.stack([self._rates[one], self._rates[other]])
+        speed = (alone * self._pairs.beside(one, other)).swapaxes(0, 1)
         fits: Bool = np.asarray((speed > 0).all(axis=1))
         return np.where(fits[:, None], speed, 0.0)
 
@@ -111,7 +105,7 @@ class Turns:
             len(alone) if self._pairs is None else (n * (n + 1) // 2).sum()
         )
 
-    def share(self, time: F64, paired: PairShares | None) -> None:
+    def share(self, time: F64, paired: PairShares) -> None:
         """Take new shares.
 
         Args:
@@ -120,18 +114,15 @@ class Turns:
         """
         self.has_share[:] = True
         self.wanted[:] = 0.0
-        alone = time
-        if paired is not None:
-            alone = time - paired.time(*time.shape)
-            alone[alone < _ROUNDING] = 0.0
-            n = len(time)
-            keys = self.first * n + self.second
-            by_key = keys.argsort()
-            ends = np.stack([paired.first, paired.second])
-            told = ends.min(axis=0) * n + ends.max(axis=0)
-            at = by_key[keys.searchsorted(told, sorter=by_key).clip(0, len(keys) - 1)]
-            there = keys[at] == told  # Others fit nowhere
-            self.wanted[at[there], paired.kind[there]] = paired.share[there]
+        alone, n = time - paired.time(*time.shape), len(time)
+        alone[alone < _ROUNDING] = 0.0
+        keys = self.first * n + self.second
+        by_key = keys.argsort()
+        ends = np.stack([paired.first, paired.second])
+        told = ends.min(axis=0) * n + ends.max(axis=0)
+        at = by_key[keys.searchsorted(told, sorter=by_key).clip(0, len(keys) - 1)]
+        there = keys[at] == told  # Others fit nowhere
+        self.wanted[at[there], paired.kind[there]] = paired.share[there]
         jobs = (self.second < 0).nonzero()[0]
         self.wanted[jobs] = alone[self.first[jobs]]
 
@@ -170,7 +161,7 @@ class Turns:
         self.had_s[rows, kind] += had_s
         np.add.at(self._all_had_s, kind, had_s)
 
-    def members(self, rows: I64) -> tuple[I64, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def members(self, rows: I64) -> tuple[I64, I64, I64]:
         """The jobs of those at *rows*: row of the trace, place in *rows*, and 0 or 1, its side."""
         seconds = (self.second[rows] >= 0).nonzero()[0]
         jobs = np.concatenate([self.first[rows], self.second[rows[seconds]]])

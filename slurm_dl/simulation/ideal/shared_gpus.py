@@ -3,9 +3,9 @@
 GPUs are counted. What the policy wants is so at once; a job that it leaves without GPUs may then
 join one that runs alone on as many GPUs. Both go on at their speeds beside each other until one of
 them ends, and the GPUs are the other's. Jobs join in the order of the policy, by its own conditions
-(`PairRule`) or, without any, where the speeds add up to 1.25 or more. Each of
-the two has half of the GPUs in what it attains. Where GPUs are given out, all of a pair's count at
-the job that the policy placed better: a policy that stops this one stops both.
+(`PairRule`) or, without any, where the speeds add up to 1.25 or more. Each of the two has half of
+the GPUs in what it attains. Where GPUs are given out, all of a pair's count at the job that the
+policy placed better: a policy that stops this one stops both.
 
 Source: Lucid, ASPLOS 2023, section 4.2 (binder); ours for policies that stop jobs.
 """
@@ -20,7 +20,7 @@ import numpy as np
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.target import NOBODY
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
-from slurm_dl.model.pair_rates import NO_RULE, PairRates, PairRule
+from slurm_dl.model.pair_rates import NO_RULE, PairRule
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpu_packing import FORM_FROM, MOST_LABELS
 from slurm_dl.placement.pair_speeds import label_of
@@ -95,7 +95,8 @@ class SharedGpus(IdealCluster):
         super().__init__(known=known, **{**given, "whereabouts": self._pairs})
         self._rates = rates
         self._least = least_speed
-        self._labels = labels_of(rates)
+        # By the mean speed of all kinds beside each.
+        self._labels = np.array([label_of(mean) for mean in rates.rate[:, :, 0].mean(axis=0)])
         self._policy = cast("Policy", _ShownHalves(self._policy, self))
         self._formed = 0
 
@@ -166,8 +167,8 @@ class SharedGpus(IdealCluster):
         for guest in ranked[waits].tolist():
             fits = hosts[self._fit(rule, hosts, guest)]
             if len(fits):
-                sums = self._sums(fits, guest)
-                host = int(fits[0 if rule.first_host else int(sums.argmax())])
+                best = 0 if rule.first_host else self._sums(fits, guest).argmax()
+                host = int(fits[best])
                 self._pair(host, guest)
                 hosts = hosts[hosts != host]
             elif not self._policy.skips:
@@ -189,15 +190,13 @@ class SharedGpus(IdealCluster):
 
     def _sums(self, hosts: Rows, guest: int) -> F64:
         ids = self._jobs.job_id
-        both = ids[hosts], np.full(len(hosts), ids[guest])
-        one, other = self._rates.beside(*both)[:, 0], self._rates.beside(*both[::-1])[:, 0]
-        sums: F64 = np.where((one > 0) & (other > 0), one + other, 0.0)
+        sums: F64 = self._rates.beside(ids[hosts], ids[[guest]])[..., 0].sum(axis=0)
         return sums
 
     def _pair(self, host: int, guest: int) -> None:
         jobs, rows = self._jobs, np.array([host, guest])
         ids = jobs.job_id[rows]
-        speed = self._rates.beside(ids, ids[::-1])[:, 0]
+        speed = self._rates.beside(ids[:1], ids[1:])[:, 0, 0]
         self._go_on(rows[:1], speed[:1])
         self._pairs.other[ids] = ids[::-1]
         jobs.speed[guest] = speed[1]
@@ -238,9 +237,3 @@ class _ShownHalves:
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         self._cluster.show_halves()
         return self._policy.next_change_s(snap, order, running)
-
-
-def labels_of(rates: PairRates) -> F64:
-    """``(c,)`` Lucid's label of each kind of job: by the mean speed of all kinds beside it."""
-    mean = rates.rate[:, :, 0].mean(axis=0) if rates.rate.size else np.zeros(0)
-    return np.array([label_of(speed) for speed in mean], dtype=np.float64)
