@@ -119,9 +119,9 @@ class PlacementSection(Section):
     sharing_mode: Literal["slices", "mps"] = Field(
         default="slices",
         description=(
-            "How two jobs on one GPU run there: they take turns in time slices (slices), or run "
-            "at once under NVIDIA MPS (mps). Speeds of pairs count in this mode. It changes "
-            "nothing on the nodes."
+            "Mode of two jobs on one GPU: they take turns in time slices (slices), or run at once "
+            "under NVIDIA MPS (mps). Speeds of pairs count in this mode. It changes nothing on "
+            "the nodes."
         ),
     )
     least_pair_speed: Annotated[float, NumberUnit("sum of two relative speeds")] = Field(

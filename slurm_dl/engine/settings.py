@@ -186,7 +186,7 @@ class Placement:
         gpu_mem_mb: Memory of a GPU by its type, MB; nobody is packed on types that are not there.
         max_host_slowdown: Most that a job may lose of its speed, 0 to 1, to one that joins it; None
             is no bound.
-        sharing_mode: How two jobs on one GPU run there; speeds of pairs count in this mode.
+        sharing_mode: Mode of two jobs on one GPU; speeds of pairs count in this mode.
         least_pair_speed: Least sum of relative speeds from which two jobs are put together.
         profile_slots: GPUs that jobs whose model was not measured may hold while more GPUs are
             waited for than are free.
