@@ -19,7 +19,7 @@ thresholds are not published as figures: those here separate the classes measure
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -93,7 +93,7 @@ def labels_in(
     found: dict[str, Label | None] = {}
     for name, profile in known.items():
         if name in speeds:
-            found[name] = label_of(statistics.fmean(speeds[name]))
+            found[name] = label_of(math.fsum(speeds[name]) / len(speeds[name]))
         elif profile.label is not None and mode == "slices":
             found[name] = profile.label
         else:
