@@ -125,7 +125,7 @@ class Beside:
 
     @property
     def pair(self) -> Pair:
-        """What there is one speed of."""
+        """The key of a speed in a profile."""
         return Pair(self.other, self.mode, self.gpu_type)
 
 
@@ -181,19 +181,10 @@ class Profile:
         fitting = [s for s in self.speeds if s.shape == shape and s.gpu_type in ("", gpu_type)]
         return max(fitting, key=lambda s: s.gpu_type == gpu_type, default=None)
 
-    def speed_beside(
-        self, other: str, mode: SharingMode, gpu_type: str = "", *, least: int = 0
-    ) -> float | None:
-        """Relative speed beside *other*, the type's own before any type's; None if not measured.
-
-        Args:
-            least: Runs that it must count for.
-        """
-        for kind in (gpu_type, ""):
-            found = self._beside.get((other, mode, kind))
-            if found is not None and found.observations >= least:
-                return found.rate
-        return None
+    def speed_beside(self, other: str, mode: SharingMode, gpu_type: str = "") -> float | None:
+        """Relative speed beside *other*, the type's own before any type's; None if not measured."""
+        found = self._beside.get((other, mode, gpu_type)) or self._beside.get((other, mode, ""))
+        return None if found is None else found.rate
 
     @cached_property
     def _beside(self) -> Mapping[tuple[str, SharingMode, str], Beside]:
