@@ -114,7 +114,7 @@ class Claim:
         sizes: Nodes and GPUs on each in which it can run, fewest GPUs first; empty: as it asks.
         asked: That of *sizes* which it was submitted with; None: the first of them.
         gpu_busy: Share of the time in which its kernels ran while it was alone on a GPU, 0 to 1, as
-            dlrun reported it; None if it did not. It may only keep the job from a neighbour.
+            dlrun reported it; None if it did not. It never lets the job join another.
         gpu_mem_mb: Most GPU memory that it had on one GPU, MB; likewise.
         in_place: Its command can be stopped and started again by dlrun in the same allocation, on
             fewer of its nodes.

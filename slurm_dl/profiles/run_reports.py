@@ -148,7 +148,7 @@ def _windows(listed: object) -> Iterator[tuple[int, float, float]]:
         if not isinstance(window, list) or len(window) not in {2, 3}:
             continue
         steps, seconds = whole(window[0], 10**9), number(window[1], 1e-3, 1e7)
-        end_s = number(window[2], 0.0, 2.0**40) if len(window) > len(("n", "s")) else -math.inf
+        end_s = number(window[2], 0.0, 2.0**40) if window[2:] else -math.inf
         if steps is not None and seconds is not None and end_s is not None:
             yield steps, seconds, end_s
 
