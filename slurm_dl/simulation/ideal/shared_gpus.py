@@ -165,19 +165,19 @@ class SharedGpus(IdealCluster):
         rule = intent.order.pairs or NO_RULE
         hosts = alone[np.lexsort((jobs.job_id[alone], self._first_start_s[jobs.job_id[alone]]))]
         for guest in ranked[waits].tolist():
-            fits = hosts[self._fit(rule, hosts, guest)]
-            if len(fits):
-                best = 0 if rule.first_host else self._sums(fits, guest).argmax()
-                host = int(fits[best])
-                self._pair(host, guest)
-                hosts = hosts[hosts != host]
+            sums = self._sums(hosts, guest)
+            fit = self._fit(rule, hosts, guest, sums)
+            if fit.any():
+                best = fit.argmax() if rule.first_host else np.where(fit, sums, 0.0).argmax()
+                self._pair(int(hosts[best]), guest)
+                hosts = np.delete(hosts, best)
             elif not self._policy.skips:
                 break
 
-    def _fit(self, rule: PairRule, hosts: Rows, guest: int) -> Any:  # noqa: ANN401 - bool column
-        jobs, sums = self._jobs, self._sums(hosts, guest)
+    def _fit(self, rule: PairRule, hosts: Rows, guest: int, sums: F64) -> Bool:
+        jobs = self._jobs
         asked = self._trace.gpus[jobs.job_id]
-        fit = (sums > 0) & (asked[hosts] == asked[guest])
+        fit: Bool = (sums > 0) & (asked[hosts] == asked[guest])
         if rule.by_labels:
             kind = self._rates.kind[jobs.job_id]
             fit &= self._labels[kind[hosts]] + self._labels[kind[guest]] <= MOST_LABELS
@@ -204,18 +204,14 @@ class SharedGpus(IdealCluster):
         self._formed += 1
 
     def _go_on(self, rows: Rows, speed: F64) -> None:
-        """Running jobs will share with others than so far, and go on at *speed*."""
         jobs = self._jobs
-        lag_s = np.maximum(jobs.lag_s[rows] - (self._now_s - jobs.since_s[rows]), 0.0)
-        self._end_stretch(rows)
-        # What a job held so far is a run of its own: it held more, or less, than it will.
+        # They will share with others than so far. What a job held until now is a run of its own.
         self._close_runs(rows)
         ran_s = self._now_s - jobs.start_s[rows]
         jobs.ran_before_s[rows] += ran_s
         jobs.had_before_gpu_s[rows] += ran_s * self._held(rows)
         jobs.start_s[rows] = self._now_s
-        jobs.speed[rows] = speed
-        self._begin_stretch(rows, lag_s)
+        super()._go_on(rows, speed)
 
 
 class _ShownHalves:

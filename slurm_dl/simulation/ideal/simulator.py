@@ -315,10 +315,13 @@ class IdealCluster:
 
     def _adjust(self) -> None:
         """Go on with other speeds where jobs have come beside others, or gone."""
+        rows, speed = self._where.changed(self._jobs)
+        if len(rows):
+            self._go_on(rows, speed)
+
+    def _go_on(self, rows: Rows, speed: F64) -> None:
+        """Running jobs go on at *speed*; what is left of their start is still to be paid."""
         jobs = self._jobs
-        rows, speed = self._where.changed(jobs)
-        if not len(rows):
-            return
         lag_s = np.maximum(jobs.lag_s[rows] - (self._now_s - jobs.since_s[rows]), 0.0)
         self._end_stretch(rows)
         jobs.speed[rows] = speed
