@@ -16,7 +16,7 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobRow, Jobs, JobState
+from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import (
     Attach,
@@ -35,6 +35,7 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import JobText, Observed, Reservation
 
+_BEFORE_DATA = frozenset({Held.NO, Held.BEGIN_TIME})
 _ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
 
 
@@ -296,10 +297,12 @@ class FakeCluster(FakeSlurm):
         return job
 
     def _row(self, job: FakeJob) -> JobRow:
+        held = self._held(job)
+        waits = job.state is JobState.PENDING and not job.data_ready and held in _BEFORE_DATA
         return JobRow(
             job_id=job.job_id,
             state=job.state,
-            held=self._held(job),
+            held=Held.DATA if waits else held,
             uid=job.uid,
             n_nodes=len(job.nodes) or job.n_nodes,
             gpus=job.gpus,

@@ -47,6 +47,7 @@ class FakeJob:
         sizes: Sizes in which it can run, as its comment says.
         in_place: It can give nodes back while it runs, as its comment says.
         changed: Its size was changed while it waited.
+        data_ready: Its data is there, as its comment says.
         gave: What it gave back in this run: when, epoch seconds, and how many GPUs.
     """
 
@@ -73,6 +74,7 @@ class FakeJob:
     reservation: str = ""
     qos: str = ""
     hold: bool = False
+    data_ready: bool = True
     by_hand: int | None = None
     after: JobId | None = None
     requeueable: bool = True

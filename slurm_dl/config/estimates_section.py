@@ -127,7 +127,7 @@ def check_deadlines(
     Args:
         native: Slurm itself preempts.
         holds: Jobs that the policy bars are put off.
-        overdue_share: ``ranking.overdue_share``.
+        overdue_share: ``ranking.overdue_share``, and ``ranking.short_share`` where there is a lane.
     """
     if "due_s" not in policy.about.needs:
         return
@@ -145,7 +145,8 @@ def check_deadlines(
             refuse_key(key, getattr(deadlines, key), text, (mode,))
     elif deadlines.share + overdue_share > 1:
         text = (
-            "with ranking.overdue_share it must be 1 at most (got "
+            "with ranking.overdue_share, and short_share where there is a lane, it must be 1 at "
+            "most (got "
             f"{number(deadlines.share)} and {number(overdue_share)})"
         )
         refuse_key("share", deadlines.share, text, (("ranking", "overdue_share"),))

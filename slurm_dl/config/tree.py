@@ -204,6 +204,26 @@ class RankingSection(Section):
             "The job that has waited longest is served whatever its size."
         ),
     )
+    short_s: Wait = Field(
+        default=0,
+        description=(
+            "A lane for short jobs: those with a time limit up to this, that have not run for "
+            "longer, are served before all others on ranking.short_share of the GPUs, the jobs "
+            "of the users with the fewest there first. 0: no lane."
+        ),
+    )
+    short_gpus: Annotated[float, NumberUnit("GPUs")] = Field(
+        default=1, gt=0, description="Most GPUs of one job in the lane for short jobs."
+    )
+    short_share: Annotated[float, NumberUnit("share")] = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the GPUs of partitions with common nodes that the lane for short jobs has. "
+            "Short jobs that run count."
+        ),
+    )
     hold: bool = Field(
         default=True,
         description=(
@@ -400,7 +420,7 @@ class Config(Section):
             policy.make(),
             native=preemption.mode == "native",
             holds=ranking.hold,
-            overdue_share=ranking.overdue_share,
+            overdue_share=ranking.overdue_share + (ranking.short_share if ranking.short_s else 0),
         )
         return deadlines
 

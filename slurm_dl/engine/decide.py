@@ -346,8 +346,11 @@ def tell(
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:
             notes[job_id] = waits_for(snap, row)
+    short = frozenset(jobs.job_id[intent.lane].tolist())
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
+        if job_id in short:
+            late = f"it is short ({span(settings.overdue.short_s)} at most) and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
     for row, first in zip(*map(np.ndarray.tolist, intent.back), strict=True):
         job_id = JobId(int(jobs.job_id[row]))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import AS_SUBMITTED, NEVER_OVERDUE, Overdue, Resizing
+from slurm_dl.engine.short_lane import short_jobs
 from slurm_dl.engine.sized_target import AS_RANKED, Movable, choose_sizes
 from slurm_dl.engine.target import (
     NOBODY,
@@ -48,6 +49,7 @@ class Intent:
         kind: ``(n,)`` type of GPUs that each job in the target should hold, -1 for the others;
             None where types were not told apart.
         overdue: Rows of jobs that are served before all others, see `_overdue_jobs`.
+        lane: Rows of the short jobs among those, see `engine.short_lane`.
         back: Jobs that are not served, as they would delay another, see `pass_bound`.
         size: ``(n,)`` size that each job in the target should have, an index into `Snapshot.sizes`,
             or `AS_ASKED`; None: `AS_ASKED` for all.
@@ -58,6 +60,7 @@ class Intent:
     target: Rows  # Rows of the jobs that should hold GPUs, gangs whole or not at all
     kind: I16 | None = None
     overdue: Rows = field(default_factory=lambda: NOBODY)
+    lane: Rows = field(default_factory=lambda: NOBODY)
     back: HeldBack = NOBODY_HELD_BACK
     size: I32 | None = None
 
@@ -182,10 +185,12 @@ def serve_ranked(
     if len(back.rows):
         barred = _either(barred, is_in(np.arange(len(snap.jobs)), back.rows))
         intent = serve(barred=_either(barred, roomless))
+    lane = short_jobs(snap, barred, there=there, bound=bound)
     overdue = _overdue_jobs(snap, barred, ranked, target=intent.target, there=there, bound=bound)
+    overdue = np.concatenate([lane, overdue[~is_in(overdue, lane)]])
     if len(overdue):
         intent = serve(barred=_either(barred, roomless), first=np.concatenate([urgent, overdue]))
-    return dataclasses.replace(intent, overdue=overdue, back=back)
+    return dataclasses.replace(intent, overdue=overdue, back=back, lane=lane)
 
 
 def _either(*masks: Bool | None) -> Bool | None:

@@ -126,11 +126,16 @@ class Overdue:
         after_s: A job that has waited longer than this is served before others, seconds; 0: never.
         pass_s: Once the first waiting job has waited longer than this, others may not move its
             planned start, seconds; 0: they always may. See `engine.pass_bound`.
+        short_s: Jobs with a time limit up to this have a lane of their own, seconds; 0: none has.
+            See `engine.short_lane`.
     """
 
     after_s: float = 604_800.0
     share: float = 0.25  # Share of a pool's GPUs that such jobs may have together, 0 to 1
     pass_s: float = 3600.0
+    short_s: float = 0.0
+    short_gpus: float = 1.0  # Most GPUs of a job in the lane
+    short_share: float = 0.1  # Share of a pool's GPUs that the lane may have, 0 to 1
 
 
 NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)  # Waiting has no bound but the policy's own

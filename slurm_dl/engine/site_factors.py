@@ -182,7 +182,7 @@ def in_levels(
 AskByHand = Callable[[Collection[JobId]], Mapping[JobId, bool]]
 """Asks of which waiting jobs the priority was set by hand; may leave out some, or raise."""
 
-_NOT_TOLD: Final = (Held.USER_OR_ADMIN, Held.DEPENDENCY, Held.BEGIN_TIME)
+_NOT_TOLD: Final = (Held.USER_OR_ADMIN, Held.DEPENDENCY, Held.BEGIN_TIME, Held.DATA)
 """Slurm tells nothing of jobs that are not eligible."""
 
 

@@ -45,7 +45,7 @@ Slurm tells may be later than the look; by more than this, a clock was set."""
 HELD_COARSE_S = 600.0
 """How far the time since which a held job waits, if it never ran, may lie in the past."""
 
-_NO_PLACE = np.isin(np.array(Held), (Held.USER_OR_ADMIN, Held.DEPENDENCY))
+_NO_PLACE = np.isin(np.array(Held), (Held.USER_OR_ADMIN, Held.DEPENDENCY, Held.DATA))
 """By `Held`: what a job's owner can bring about, so that it has no place in the queue meanwhile, as
 without a begin time ahead. A limit or a reservation of the site's is waited for in the queue."""
 

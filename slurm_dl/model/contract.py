@@ -118,6 +118,8 @@ class Claim:
         gpu_mem_mb: Most GPU memory that it had on one GPU, MB; likewise.
         in_place: Its command can be stopped and started again by dlrun in the same allocation, on
             fewer of its nodes.
+        data_ready: The data that it trains on is there; until then it is not to hold GPUs, and has
+            no place in the queue.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -149,6 +151,7 @@ class Claim:
     gpu_busy: float | None = None
     gpu_mem_mb: int | None = None
     in_place: bool = False
+    data_ready: bool = True
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False
 

@@ -75,10 +75,12 @@ class Held(IntEnum):
     """Bad constraints, nodes that are down, licences: nothing a preemption could mend."""
     BY_HAND = 7
     """An operator has set its priority: Slurm may start it, and it is left alone until then."""
+    DATA = 8  # Its data is not there yet, says its owner: Slurm may start it unless it is put off
 
 
 NOT_HELD: Final = int(Held.NO)
 BY_HAND: Final = int(Held.BY_HAND)
+NO_DATA: Final = int(Held.DATA)
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

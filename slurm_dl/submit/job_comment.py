@@ -21,6 +21,7 @@ from slurm_dl.model.value_curve import ValueCurve
 from slurm_dl.submit.option_values import clean_text
 
 KEY = "slurm_dl"
+DATA_KEY = "data"
 VERSION = 1
 TAG = "tag-"
 """The models of jobs that name none begin so."""
@@ -52,6 +53,7 @@ def comment(
     most_nodes: int | None = None,
     due_s: int | None = None,
     curve: ValueCurve | None = None,
+    data_ready: bool = True,
 ) -> str:
     """The value of ``--comment``: compact ASCII JSON, less than 512 bytes.
 
@@ -63,6 +65,7 @@ def comment(
         most_nodes: The job may lie on so many nodes; None if on as many as it asks for.
         due_s: Its deadline, epoch seconds; None if it has none.
         curve: Its values by several deadlines, of which *due_s* is the first; None: it has none.
+        data_ready: Its data is there; False: it holds no GPUs until that is said, see `data_flag`.
 
     Raises:
         ConfigError: The user's comment has our key, or all of it is too long.
@@ -82,6 +85,8 @@ def comment(
         ours["nodes"] = most_nodes
     if due_s is not None:
         ours["due"] = due_s
+    if not data_ready:
+        ours[DATA_KEY] = 0
     if curve is not None:
         ours["values"] = [[int(at), int(v) if v == int(v) else v] for at, v in curve]
     try:

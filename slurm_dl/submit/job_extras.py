@@ -23,6 +23,7 @@ from slurm_dl.slurm.read.grammar import read_usable
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import host_resources, job_comment, job_shape, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
+from slurm_dl.submit.data_flag import FIRST_LOOK_S
 from slurm_dl.submit.host_resources import Silence, Wanted
 from slurm_dl.submit.job_request import JobRequest
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape, NodeRange
@@ -138,12 +139,13 @@ def _begin(request: JobRequest, known: SiteFacts, notes: list[str]) -> tuple[str
     site = known.site
     # In whatever size it asks for Slurm would start it before the daemon has seen it.
     settle_s = max(site.settle_s, site.sizes_settle_s if request.sizes else 0.0)
+    settle_s = max(settle_s, FIRST_LOOK_S if request.wait_for_data else 0.0)
     theirs = given(request.sbatch, {"begin"}) is not None or "SBATCH_BEGIN" in known.kept
     managed = any(partition.name in known.site.partitions for partition in known.partitions)
     if not settle_s or theirs or not managed:
         return ()
     seconds = int(-(-settle_s // 1))
-    looked_for = "its nodes" if site.settle_s else "its size"
+    looked_for = "its nodes" if site.settle_s else "its size" if request.sizes else "its data flag"
     notes.append(f"it may start in {seconds} s: until then the scheduler looks for {looked_for}")
     return (f"--begin=now+{seconds}",)
 

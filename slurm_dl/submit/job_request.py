@@ -30,6 +30,10 @@ DEFAULT_SIGNAL = f"USR1@{DEFAULT_LEAD_S}"
 DEFAULT_GRACE = f"{DEFAULT_GRACE_S:g}"
 DEFAULT_RUN_DIR = RUNS_NAME
 
+DATA_OF_AN_ARRAY = (
+    "--wait-for-data cannot go with an array: its tasks cannot be put off one by one; let it wait "
+    "for the job that copies the data, by --dependency=afterok:JOB"
+)
 _BATCHES: dict[str, Batch] = {word: word for word in get_args(Batch)}
 _MOST_NAME = 64
 
@@ -44,6 +48,7 @@ class SubmitOptions:
     sizes: str | None = None
     batch: str | None = None
     in_place: bool = False
+    wait_for_data: bool = False
     cpus: str = "auto"
     nodes: str | None = None
     ntasks_per_node: str | None = None
@@ -115,6 +120,7 @@ class JobRequest:
     sizes: tuple[int | Shape, ...] = ()
     batch: Batch = "fixed"  # Its global batch in another size
     in_place: bool = False  # See `Claim.in_place`
+    wait_for_data: bool = False  # Its data is not there yet
     sweep: Sweep | None = None
     setup: JobSetup = NO_SETUP  # Its environment
 
@@ -166,6 +172,8 @@ def check(
     if not typed.no_preempt:
         grace_s = min(grace_s, max_grace_s)
     array = None if typed.array is None else option_values.array_spec(typed.array)
+    if typed.wait_for_data and array is not None:
+        raise ConfigError(DATA_OF_AN_ARRAY)
     model = None if typed.model is None else option_values.model_name(typed.model)
     job_command = _command(command, launcher)
     if typed.share and model is None:
@@ -200,11 +208,13 @@ def check(
             most_nodes=most_nodes,
             due_s=due_s,
             curve=curve,
+            data_ready=not typed.wait_for_data,
         ),
         due_s=due_s,
         sizes=sizes,
         batch=batch,
         in_place=typed.in_place,
+        wait_for_data=typed.wait_for_data,
         signal=signal,
         lead_s=lead_s,
         grace_s=grace_s,

@@ -22,8 +22,9 @@ from typing import cast
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates, submit_checks
+from slurm_dl.submit.data_flag import FIRST_LOOK_S
 from slurm_dl.submit.job_environment import SETUP, read_setup
-from slurm_dl.submit.job_request import DEFAULT_LEAD_S, DEFAULT_SIGNAL
+from slurm_dl.submit.job_request import DATA_OF_AN_ARRAY, DEFAULT_LEAD_S, DEFAULT_SIGNAL
 from slurm_dl.submit.shell_quoting import UserText, quote, word
 from slurm_dl.submit.user_script import GPU_OPTIONS, ScriptRequest, UserScript, named, variable_of
 from slurm_dl.text import shown
@@ -89,8 +90,8 @@ def compose(
         request.notes.append(f"{named(script.unread)}: not understood here, left to sbatch")
     why_not = _why_no_contract(request)
     if why_not is not None:
-        if request.sweep or set(SETUP) & request.typed.keys():
-            names = ", --".join(("sweep", *SETUP))
+        if request.sweep or {*SETUP, "wait_for_data"} & request.typed.keys():
+            names = ", --".join(("sweep", "wait-for-data", *SETUP))
             what = f"--{names} have no effect on a script that is submitted as it is"
             msg = f"{what}: {why_not or '--no-preempt'}"
             raise ConfigError(msg)
@@ -105,6 +106,8 @@ def compose(
             contract=None,
             original=script,
         )
+    if request.given("wait_for_data") and request.said("array") is not None:
+        raise ConfigError(DATA_OF_AN_ARRAY)
     contract, lead_s = _contract(request)
     args += [
         "--requeue",
@@ -204,6 +207,7 @@ def _comment(request: ScriptRequest, contract: Contract) -> str:
         model=option_values.model_name(model) if isinstance(model, str) else None,
         due_s=due_s,
         curve=curve,
+        data_ready=not request.given("wait_for_data"),
     )
 
 
@@ -214,8 +218,9 @@ def _of_site(request: ScriptRequest) -> list[str]:
         args.append(f"--qos={site.qos}")
     partition = request.said("partition")
     names = (partition[1] or "").split(",") if partition else []
-    if site.settle_s and request.said("begin") is None and set(names) & set(site.partitions):
-        args.append(f"--begin=now+{math.ceil(site.settle_s)}")
+    settle_s = FIRST_LOOK_S if request.given("wait_for_data") else site.settle_s
+    if settle_s and request.said("begin") is None and set(names) & set(site.partitions):
+        args.append(f"--begin=now+{math.ceil(settle_s)}")
     return args
 
 

@@ -286,3 +286,39 @@ def test_policies_put_off_whom_they_bar_and_say_for_what(
     found = barred(registry.find(name)(), situation())
     assert sorted(found) == held
     assert all(word in why for why in found.values() for word in says)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "discrete_las", "gavel_max_min"])
+def test_a_job_without_its_data_holds_no_gpus_and_no_place(policy: str) -> None:
+    """Four free GPUs; another job that comes later is first in the queue and starts before it."""
+    daemon = Daemon(registry.find(policy)(), SETTLES)
+    late = daemon.submit(4)
+    daemon.cluster.jobs[late].data_ready = False
+    for _ in range(30):
+        daemon.look()
+    soon = daemon.submit(4)
+    assert daemon.waited_s(soon, daemon.cluster.now_s) <= 3 * POLL_S
+    assert daemon.cluster.jobs[late].state is JobState.PENDING
+
+    others = [daemon.submit(4) for _ in range(2)]
+    daemon.look()
+    daemon.cluster.jobs[late].data_ready = True
+    assert daemon.waited_s(late, daemon.cluster.now_s) < math.inf
+    starts_s = [daemon.cluster.jobs[job].start_s for job in (*others, late)]
+    assert sorted(starts_s) == starts_s
+
+
+def test_a_job_without_its_data_starts_by_itself_if_nobody_looks() -> None:
+    """Nor is it put off where nothing is (``ranking.hold`` off)."""
+    daemon = Daemon(registry.find("fifo")(), SETTLES)
+    job = daemon.cluster.jobs[daemon.submit()]
+    job.data_ready = False
+    for _ in range(30):
+        daemon.look()
+    assert job.state is JobState.PENDING
+    daemon.cluster.advance(300)
+    assert job.state is not JobState.PENDING
+    off = Daemon(registry.find("fifo")(), dataclasses.replace(SETTLES, hold=False))
+    lost = off.submit()
+    off.cluster.jobs[lost].data_ready = False
+    assert off.waited_s(lost, off.cluster.now_s) <= 3 * POLL_S

@@ -100,6 +100,8 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     # They may only keep the job from a neighbour on its GPU, never find it one.
     "gpu_busy": st.none() | st.floats(0, 1),
     "gpu_mem_mb": st.none() | st.integers(0, 10**12),
+    # It is read where the queue is: then the job counts as held, see `JOB_CHANGES`.
+    "data_ready": st.booleans(),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }

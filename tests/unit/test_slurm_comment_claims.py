@@ -86,6 +86,14 @@ def test_whole_claim_is_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "ready"),
+    [(0, False), *((other, True) for other in (1, 0.0, False, None, "0", [0], -1))],
+)
+def test_only_a_plain_0_says_that_the_data_is_not_there(data: object, *, ready: bool) -> None:
+    assert read(ours(data=data)) == Claim(contract=Contract(), data_ready=ready)
+
+
+@pytest.mark.parametrize(
     ("use", "busy", "mem_mb"),
     [
         ([0, 0], 0.0, 0),

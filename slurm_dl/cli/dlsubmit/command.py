@@ -18,9 +18,11 @@ from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit import command_job
 from slurm_dl.cli.dlsubmit.command_job import submit_command, submit_script
 from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, SlurmDlError
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
     script_templates,
 )
+from slurm_dl.submit.data_flag import say_ready
 from slurm_dl.submit.job_request import (
     DEFAULT_GRACE,
     DEFAULT_RUN_DIR,
@@ -44,6 +46,8 @@ Examples:
   dlsubmit --share --model resnet18 -- python train.py
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
   dlsubmit --gpus 2,4,8 --time 9:00:00,5:00:00,3:00:00 --by 'Fri 18:00' -- python train.py
+  dlsubmit --gpus 8 --wait-for-data -- python train.py /scratch/images
+  dlsubmit --data-ready 1234
   dlsubmit --gpus 8 --dry-run -- python train.py
   dlsubmit --when --gpus 8,16,2x8 --time 1-0
   dlsubmit train.sbatch
@@ -117,6 +121,12 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     is_flag=True,
     help="With --sizes: it can give whole nodes back without a requeue.",
 )
+@click.option(
+    "--wait-for-data",
+    is_flag=True,
+    help="Its data is still being copied: it holds no GPUs until --data-ready JOB.",
+)
+@click.option("--data-ready", metavar="JOB", help="Say that the data of JOB is there, and stop.")
 @click.option("--share", is_flag=True, help="Half a GPU, beside one other such job.")
 @click.option(
     "--cpus",
@@ -262,6 +272,7 @@ def dlsubmit(
     show_defaults: bool,
     when: bool,
     show_template: str | None,
+    data_ready: str | None,
     as_json: bool,
     **_typed: str | bool | tuple[str, ...] | None,
 ) -> int:
@@ -274,6 +285,9 @@ def dlsubmit(
         return 0
     if show_defaults:
         return command_job.show(defaults, as_json=as_json)
+    if data_ready is not None:
+        say_ready(data_ready, Slurm(environ=dict(os.environ), timeout_s=command_job.SLURM_S))
+        return 0
     if when:
         return before_submitting(ctx.params, as_json=as_json)
     if line.script:

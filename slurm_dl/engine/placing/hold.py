@@ -1,8 +1,9 @@
-"""Jobs that the policy bars are put off, so that Slurm does not start them on free GPUs.
+"""Jobs that are not to start yet are put off, so that Slurm does not start them on free GPUs.
 
-A barred job is put off by its begin time from look to look, as a job that waits for nodes is. The
-begin time lapses by itself if nobody looks any more. The job still counts as waiting, see
-`ledger.apply_observation.without_ours`.
+The policy bars them, or their owners say that their data is not there. Such a job is put off by its
+begin time from look to look, as a job that waits for nodes is. The begin time lapses by itself if
+nobody looks any more. A barred job still counts as waiting, see
+`ledger.apply_observation.without_ours`; one without data does not.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.place_waiting import Placed
 from slurm_dl.engine.placing.steering import SteerAction
+from slurm_dl.engine.preemption.eligibility import waits_for
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, NOT_HELD, PENDING, is_in
+from slurm_dl.model.jobs import COMPLETING, NO_DATA, NOT_HELD, PENDING, is_in
 from slurm_dl.model.plan import Action
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.scheme import Wait
@@ -29,7 +31,7 @@ from slurm_dl.policies.base import Order, Policy
 def barred_rows(
     snap: Snapshot, intent: Intent, ranked: Rows, busy: Collection[JobId], most: int
 ) -> Rows:
-    """Rows of the jobs to put off, best first: waiting, barred by the policy and not to start now.
+    """Rows of the jobs to put off, best first: those without data, and those that are barred.
 
     An array is never put off: all of its tasks would be. Of more than *most* those are put off that
     find room now.
@@ -40,11 +42,14 @@ def barred_rows(
         most: Jobs to put off at most.
     """
     jobs, barred = snap.jobs, intent.order.barred
-    if barred is None or not barred.any():
+    mask = jobs.held == NO_DATA
+    if barred is not None:
+        mask |= barred & (jobs.held == NOT_HELD)
+        mask[intent.target] = False
+    if not mask.any():
         return ranked[:0]
-    mask = barred & (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.tasks == 1)
+    mask &= (jobs.state == PENDING) & (jobs.tasks == 1)
     mask &= (jobs.gpus > 0) & ~is_in(jobs.job_id, list(busy))
-    mask[intent.target] = False
     rows: Rows = ranked[mask[ranked]]
     if len(rows) > most:
         nodes, holding = snap.seen.nodes, (jobs.state > PENDING) & (jobs.state < COMPLETING)
@@ -89,6 +94,8 @@ def in_turns(holds: Sequence[Action], writes: Sequence[Action]) -> Iterator[Acti
 
 def _reason(snap: Snapshot, policy: Policy, order: Order, row: int, start_s: float) -> str:
     """One clause: the GPUs that the job is kept for and its planned start, as far as known."""
+    if snap.jobs.held[row] == NO_DATA:
+        return waits_for(snap, row)
     kind = -1 if order.gpu_type is None else int(order.gpu_type[row])
     soon = f"in about {span(max(0.0, start_s - snap.now_s))}" if math.isfinite(start_s) else ""
     if kind >= 0 and len(snap.seen.gpu_types) > 1:

@@ -319,7 +319,7 @@ def _put_off_until_s(snap: Snapshot, row: int, how: Placement, held: int) -> flo
         # Hundreds that wait for hours must not use up the writes of a look.
         longer_s = min(snap.now_s - before.since_s, LONGEST_DEFER_S)
         until_s = max(until_s, snap.now_s + longer_s)
-    if ours or snap.jobs.held[row] != Held.BEGIN_TIME:
+    if ours or snap.jobs.held[row] not in (Held.BEGIN_TIME, Held.DATA):
         return until_s
     return 0.0 if begin_s is not None and begin_s > until_s else until_s
 

@@ -93,6 +93,7 @@ _WAITS_FOR = {
     Held.RESERVATION: "it waits for a reservation",
     Held.BY_HAND: "its priority was set by hand (Priority={priority}): slurm_dl leaves it alone",
     Held.UNAVAILABLE: "what it asks for is not available (constraints, nodes, licences)",
+    Held.DATA: "its data is not there yet (dlsubmit --data-ready JOB says that it is)",
 }
 
 _BY_REASON = (

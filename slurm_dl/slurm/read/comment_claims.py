@@ -11,7 +11,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
                   "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64],
-                  "use": [37, 1156]}}
+                  "use": [37, 1156], "data": 0}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -126,6 +126,7 @@ class ClaimReader:
             gpu_busy=busy,
             gpu_mem_mb=gpu_mem_mb,
             in_place=elastic is not None and ours.get("in_place") == 1,
+            data_ready=not (type(ours.get("data")) is int and ours["data"] == 0),
             sizes_unreadable=elastic is None and "sizes" in ours,
         )
 

@@ -62,6 +62,9 @@ _REQUEST_FIELDS = (
 )
 
 # "NO" is --exclusive; the others keep the nodes from other users, groups or switches' jobs.
+_BEFORE_DATA = frozenset({Held.NO, Held.BEGIN_TIME})
+"""A job that is kept from starting by anything else is told so first."""
+
 _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
 # Of these Slurm decides by who else is there.
 _UNMODELLED = _EXCLUSIVE - {"NO"}
@@ -203,7 +206,14 @@ class JobReader:
         rows = site.partition_row
         limits = [self._limits[v] for v in raw["TimeLimit"]]
         several = {v: r for v in set(raw["Partition"]) if "," in v and (r := rows_of(v, rows))}
-        held = [
+        claims = {
+            job: with_wckey(claim, wckey, limit)
+            for job, comment, wckey, limit in zip(
+                job_id, raw["Comment"], raw["WCKey"], limits, strict=True
+            )
+            if CLAIM_KEY in comment and (claim := self._claims.read(comment)) != NO_CLAIM
+        }
+        told = [
             self._held(*row)
             for row in zip(
                 state,
@@ -213,6 +223,13 @@ class JobReader:
                 times["EligibleTime"],
                 strict=True,
             )
+        ]
+        lacks_data = {job for job, claim in claims.items() if not claim.data_ready}
+        held = [
+            Held.DATA
+            if job in lacks_data and s is JobState.PENDING and why in _BEFORE_DATA
+            else why
+            for job, s, why in zip(job_id, state, told, strict=True)
         ]
         return JobTable(
             job_id=whole["JobID"],
@@ -259,13 +276,7 @@ class JobReader:
             ],
             even=[r.even for r in requests],
             counted=[r.counted for r in requests],
-            claims={
-                job: with_wckey(claim, wckey, limit)
-                for job, comment, wckey, limit in zip(
-                    job_id, raw["Comment"], raw["WCKey"], limits, strict=True
-                )
-                if CLAIM_KEY in comment and (claim := self._claims.read(comment)) != NO_CLAIM
-            },
+            claims=claims,
             texts=self._texts(job_id, raw),
             reserved={
                 job: name
@@ -281,7 +292,7 @@ class JobReader:
             },
             begins={
                 job: begin_s
-                for job, why, begin_s in zip(job_id, held, times["EligibleTime"], strict=True)
+                for job, why, begin_s in zip(job_id, told, times["EligibleTime"], strict=True)
                 if why is Held.BEGIN_TIME and begin_s > 0
             },
             planned={
