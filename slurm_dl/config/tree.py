@@ -213,7 +213,7 @@ class RankingSection(Section):
         ),
     )
     short_gpus: Annotated[float, NumberUnit("GPUs")] = Field(
-        default=1, gt=0, description="Most GPUs of one job in the lane for short jobs."
+        default=1, gt=0, le=10_000, description="Most GPUs of one job in the lane for short jobs."
     )
     short_share: Annotated[float, NumberUnit("share")] = Field(
         default=0.1,

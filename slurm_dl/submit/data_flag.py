@@ -16,7 +16,7 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit.job_comment import DATA_KEY, KEY
 from slurm_dl.text import shown
 
-FIRST_LOOK_S: Final = 120.0
+FIRST_LOOK_S: Final = 60.0
 """So long the job is put off at first, seconds: dlschedd looks at it before. Without dlschedd it
 starts then."""
 

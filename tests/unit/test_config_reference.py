@@ -114,6 +114,9 @@ def test_defaults_agree_with_the_engine() -> None:
         late.pass_s,
         late.after_s,
         late.share,
+        late.short_s,
+        late.short_gpus,
+        late.short_share,
         settings.hold,
     )
     assert known == tuple(dict(config.ranking).values())

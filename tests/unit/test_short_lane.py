@@ -9,13 +9,12 @@ import slurm_scenarios as scenes
 from build import observed, pending, running, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
+from most_first_policy import MostFirst
 
 from slurm_dl.engine.settings import Overdue, Preemption, Settings
 from slurm_dl.engine.short_lane import short_jobs
 from slurm_dl.engine.target import pools
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 from slurm_dl.simulation.slurm.job_columns import JobBehaviour
 from slurm_dl.simulation.slurm.scenario import simulate_slurm
 
@@ -65,18 +64,6 @@ def test_the_user_with_the_fewest_gpus_in_the_lane_is_next(
 
     found = short_jobs(snap, None, there=pools(snap), bound=LANE)
     assert snap.jobs.job_id[found].tolist() == expected
-
-
-class MostFirst(PolicyDefaults):
-    """Jobs that had most go on: short ones would wait for the end of all."""
-
-    name = "most_first"
-    source = "a test"
-    about = About(row="", level="W1", formula="attained service, largest first")
-
-    def order(self, snap: Snapshot, /) -> Order:
-        """See `Policy`."""
-        return one_tier(-snap.memory.attained_gpu_s)
 
 
 def test_the_wait_of_short_jobs_is_bounded_whatever_is_before_them() -> None:

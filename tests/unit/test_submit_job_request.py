@@ -92,6 +92,7 @@ def test_defaults() -> None:
             for text in ("1-4", "\uff11", "2x2\n", "1\0")
         ),
         ({"sizes": ",".join("1" * 33)}, "--sizes: at most 32"),
+        ({"wait_for_data": True, "array": "0-3"}, "--wait-for-data cannot go with an array"),
         ({"sizes": "1", "array": "0-3"}, "--sizes cannot go with --array"),
         ({"sizes": "1", "share": True, "gpus": "1"}, "--sizes cannot go with --share"),
         ({"sizes": "1", "nodes": "1-2"}, "a range of --nodes: name the sizes as NODESxGPUS"),
