@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import AS_SUBMITTED, NEVER_OVERDUE, Overdue, Resizing
+from slurm_dl.engine.shape_lock import LOCKED
 from slurm_dl.engine.sized_target import AS_RANKED, Movable, choose_sizes
 from slurm_dl.engine.target import (
     NOBODY,
@@ -320,7 +321,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if not all(size is None or are_sizes(size, sizes) for size in (order.size, order.least)):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE}:
+    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE, LOCKED}:
         msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order

@@ -118,6 +118,9 @@ class Claim:
         gpu_mem_mb: Most GPU memory that it had on one GPU, MB; likewise.
         in_place: Its command can be stopped and started again by dlrun in the same allocation, on
             fewer of its nodes.
+        hints: Those by which its speed is told apart, as ``byteps=4096000``; empty: none. One that
+            cannot be read is ``?``, which no other run has.
+        locked: It keeps its size and, once it has run, its GPU type; see `engine.shape_lock`.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -149,6 +152,8 @@ class Claim:
     gpu_busy: float | None = None
     gpu_mem_mb: int | None = None
     in_place: bool = False
+    hints: str = ""
+    locked: bool = False
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False
 

@@ -52,6 +52,7 @@ class LoadRun:
     run: tuple[int, int]  # Restart and attempt
     model: str | None  # As the job was submitted; None if it names none
     gpu_type: str  # As in its request; empty if that named none
+    plain: bool  # It was under no hints
     node: str  # The first of its nodes; empty if unknown
     nodes: int | None
     devices: frozenset[str]  # UUIDs of its GPUs there
@@ -104,6 +105,7 @@ def _run(entry: Mapping[str, object], place: Path, owner: int) -> LoadRun | None
         run=(restart, attempt),
         model=_spelled(entry.get("model"), NAME) or None,
         gpu_type=_spelled(entry.get("gpu_type"), r"[A-Za-z0-9._+-]{1,64}"),
+        plain=not entry.get("hints"),
         node=_spelled(entry.get("node"), _WORD),
         nodes=whole(entry.get("nodes"), 10**5 - 1),
         devices=frozenset(filter(None, (_spelled(device, _WORD) for device in devices))),

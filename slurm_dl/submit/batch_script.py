@@ -62,7 +62,7 @@ def compose(
     extras = extras or Extras()
     script = render(request.template, _values(request, shape, extras), where)
     case = None if request.sweep is None else request.sweep.case()
-    request.setup.check_used(script, request.template, case)
+    request.setup.check_used(script, request.template, case, request.hints)
     return Submission(
         args=_arguments(request, extras),
         script=script,
@@ -155,6 +155,7 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "gpus_per_node": None if by_allocation else shape.gpus // shape.nodes,
         "ntasks_per_node": None if by_allocation else tasks_per_node(request, shape),
         "shared": isinstance(shape, HalfGpu),
+        "hints": list(request.hints.variables.items()),
         "nccl": [(name, UserText(value)) for name, value in sorted(extras.nccl.items())],
         "is_python_script": first == "-m" or PurePath(first).suffix == ".py",
         "dlrun": UserText(request.dlrun),

@@ -16,7 +16,8 @@ from slurm_dl.job.run_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
-from slurm_dl.submit import job_comment, job_shape, option_values
+from slurm_dl.submit import hints, job_comment, job_shape, option_values
+from slurm_dl.submit.hints import HINTS
 from slurm_dl.submit.job_environment import NO_SETUP, JobSetup, in_container, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.sbatch_options import given
@@ -49,6 +50,7 @@ class SubmitOptions:
     ntasks_per_node: str | None = None
     launcher: str = "plain"
     model: str | None = None
+    hint: str | None = None
     name: str | None = None
     partition: str | None = None
     time: str | None = None
@@ -117,6 +119,7 @@ class JobRequest:
     in_place: bool = False  # See `Claim.in_place`
     sweep: Sweep | None = None
     setup: JobSetup = NO_SETUP  # Its environment
+    hints: hints.Given = hints.NO_HINTS
 
 
 def check(
@@ -177,6 +180,7 @@ def check(
         starts_in = _path(chdir[-1].removeprefix("--chdir="), "--chdir", cwd) if chdir else cwd
         setup = in_container(setup, typed.container, (starts_in, run_base), cwd, environ)
     template = launcher if typed.template is None else _template(typed.template)
+    given_hints = _hints(typed, most_nodes, launcher)
     due_s, curve = (None, None) if typed.by is None else option_values.due_by(typed.by, time.time())
     return JobRequest(
         gpus=gpus,
@@ -200,6 +204,7 @@ def check(
             most_nodes=most_nodes,
             due_s=due_s,
             curve=curve,
+            hints=given_hints,
         ),
         due_s=due_s,
         sizes=sizes,
@@ -216,6 +221,7 @@ def check(
         sbatch=tuple(sbatch),
         command=job_command,
         setup=setup,
+        hints=given_hints,
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
         sweep=sweep,
     )
@@ -302,6 +308,26 @@ def _sizes(
         msg = f"--batch: {shown(typed.batch or '')} is not {' or '.join(_BATCHES)}"
         raise ConfigError(msg)
     return option_values.sizes(typed.sizes), batch
+
+
+def _hints(typed: SubmitOptions, most_nodes: int | None, launcher: Launcher) -> hints.Given:
+    """The hints, which no other option contradicts."""
+    given = hints.read(typed.hint.split(",") if typed.hint else ())
+    reasons = {
+        "--sizes": typed.sizes is not None,
+        "--array or --sweep": typed.array is not None,
+        "a range of --nodes": most_nodes is not None,
+        "--share": typed.share,
+    }
+    against = next((what for what, is_so in reasons.items() if is_so), None)
+    if against and (given.locked or given.parts):
+        name = "shape_locked" if given.locked else "heterog"
+        msg = f"--hint: {name} cannot go with {against}: the job has one shape"
+        raise ConfigError(msg)
+    if given.parts and launcher != HINTS["heterog"].launchers:
+        msg = "--hint: heterog starts COMMAND once on each GPU of all components; --launcher=srun"
+        raise ConfigError(msg)
+    return given
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

@@ -21,6 +21,7 @@ from slurm_dl.model.errors import ClusterError, ConfigError, ElsewhereError, Slu
 from slurm_dl.submit import (
     script_templates,
 )
+from slurm_dl.submit.hints import HINTS
 from slurm_dl.submit.job_request import (
     DEFAULT_GRACE,
     DEFAULT_RUN_DIR,
@@ -65,8 +66,8 @@ class _DividedCommand(click.Command):
         found = command_job.find(own)
         ctx.meta[_LINE] = line
         ctx.meta[command_job.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
-        by = defaults.own.get("by")
-        ctx.default_map = defaults.own if by is None else {**defaults.own, "by": (by,)}
+        several = {n: (v,) for n, v in defaults.own.items() if n in ("by", "hint")}
+        ctx.default_map = {**defaults.own, **several}
         return super().parse_args(ctx, list(line.own))
 
 
@@ -137,6 +138,14 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     metavar="NAME",
     shell_complete=completion.models,
     help="Name of the model's profile.",
+)
+@click.option(
+    "--hint",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    callback=lambda _ctx, _param, typed: ",".join(typed) or None,
+    help="Hint for the job's own communication or placement, such as byteps=4096000; several times "
+    "for several. --list-hints shows them.",
 )
 @click.option("--name", "--job-name", "-J", metavar="X", help="Job name; else the script's name.")
 @click.option(
@@ -235,6 +244,7 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option(
     "--show-defaults", is_flag=True, help="Print your own defaults and where they are, and stop."
 )
+@click.option("--list-hints", is_flag=True, help="Print the hints that there are, and stop.")
 @click.option(
     "--when",
     is_flag=True,
@@ -260,6 +270,7 @@ def dlsubmit(
     *,
     diff: bool,
     show_defaults: bool,
+    list_hints: bool,
     when: bool,
     show_template: str | None,
     as_json: bool,
@@ -271,6 +282,9 @@ def dlsubmit(
     line: CommandLine = ctx.meta[_LINE]
     if show_template is not None:
         _show_template(script_templates.find(show_template, where), as_json=as_json)
+        return 0
+    if list_hints:
+        _list_hints(as_json=as_json)
         return 0
     if show_defaults:
         return command_job.show(defaults, as_json=as_json)
@@ -311,6 +325,33 @@ def _show_template(found: script_templates.FoundTemplate, *, as_json: bool) -> N
     click.echo(f"{found.path} ({found.owner})")
     for owner, path in found.hides:
         click.echo(f"  hides {path} ({owner})")
+
+
+def _list_hints(*, as_json: bool) -> None:
+    from slurm_dl.report.terminal_table import Column, show  # noqa: PLC0415 - rich costs 50 ms
+
+    rows = [
+        {
+            "name": name,
+            "value": hint.takes,
+            "default": hint.default or "",
+            "variables": list(hint.variables),
+            "launchers": hint.launchers,
+            "understood_by": hint.build,
+            "rates_apart": hint.apart,
+            "may_change_results": hint.numerics,
+            "source": hint.source,
+        }
+        for name, hint in HINTS.items()
+    ]
+    if as_json:
+        click.echo(json.dumps({"hints": rows}, indent=2))
+        return
+    names = ("name", "value", "default", "variables", "understood_by", "source")
+    show(
+        [Column(title=name.replace("_", " "), least=9, folds=True) for name in names],
+        [[" ".join(v) if isinstance(v := row[n], list) else str(v) for n in names] for row in rows],
+    )
 
 
 def _dlrun_beside(program: str) -> str | None:
