@@ -26,7 +26,7 @@ from slurm_dl.model.sizes import size_of
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 
-LOCKED: Final = "locked"  # Kind of the entries, by job id: the type, and the shape, of the first run
+LOCKED: Final = "locked"  # Kind of the entries, by job id: type and shape of the first run
 
 
 class Locks(NamedTuple):

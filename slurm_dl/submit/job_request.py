@@ -160,6 +160,7 @@ def check(
     if typed.share:
         cpus, sbatch = job_shape.of_request(typed.cpus, sbatch)
         typed = replace(typed, cpus=cpus)
+    typed = _as_hinted(typed)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -328,6 +329,21 @@ def _hints(typed: SubmitOptions, most_nodes: int | None, launcher: Launcher) -> 
         msg = "--hint: heterog starts COMMAND once on each GPU of all components; --launcher=srun"
         raise ConfigError(msg)
     return given
+
+
+def _as_hinted(typed: SubmitOptions) -> SubmitOptions:
+    """*typed* with the GPUs that heterog asks for, and without a contract then."""
+    parts = hints.read(typed.hint.split(",") if typed.hint else ()).parts
+    if not parts:
+        return typed
+    reasons = {"gpus", "gpu_type", "nodes", "ntasks_per_node", "by", "template"}
+    against = next((n for n in sorted(reasons) if getattr(typed, n) is not None), None)
+    if against:
+        msg = f"--hint: heterog says which GPUs; leave --{against.replace('_', '-')} out"
+        raise ConfigError(msg)
+    # Slurm does not requeue one whole.
+    gpus = str(sum(gpus for _, gpus in parts))
+    return replace(typed, gpus=gpus, no_preempt=True, no_requeue=True)
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

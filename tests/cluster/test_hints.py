@@ -113,6 +113,55 @@ def test_a_locked_job_stays_on_its_type_and_comes_back_to_it(place: Schedd) -> N
     assert "k80:2" in request
 
 
+MAP = 'echo "$SLURM_PROCID $SLURMD_NODENAME $SLURM_DL_DEVICE_MAP" >> ranks'
+
+
+def test_a_mixed_job_is_ordered_by_its_whole_and_starts_at_once(place: Schedd) -> None:
+    """Shortest service first: 2 + 3 GPUs for 12 min are 60, between 3 for 15 and 4 for 20.
+
+    Each component alone, 24 and 36, would come before both.
+    """
+    place.configure(policy={"order": "srsf", "parameters": {}}, placement={"steer": False})
+    place.stop()
+    place.start()
+    hold = place.home / "hold"
+    hold.touch()
+    wait = ["sh", "-c", f"while [ -e {hold} ]; do sleep 0.2; done"]
+    before = [
+        place.submit(4, *wait, options=["--gpu-type", kind, "--no-preempt"])
+        for kind in ("k80", "v100")
+    ]
+    for job in before:
+        place.until_state(job, "RUNNING")
+    (place.home / "map.sh").write_text(f"{MAP}\nsleep 5\n")
+    options = ["--hint", "heterog=k80:2+v100:3", "--launcher", "srun", "--time", "12"]
+    answer = place.ask("dlsubmit", "--parsable", *options, "--", "sh", "map.sh")
+    assert "never preempted" in answer.stderr
+    mixed = answer.stdout.strip()
+    less, more = (
+        place.submit(n, "sleep", "1", options=["--gpu-type", "v100", "--time", limit])
+        for n, limit in ((3, "15"), (4, "20"))
+    )
+
+    def order() -> list[str]:
+        told = place.box.run(["squeue", "-aht", "PD", "-O", "JobArrayID:20,PriorityLong:20"])
+        rows = [line.split() for line in told.stdout.splitlines()]
+        return [name for name, _ in sorted(rows, key=lambda row: (-int(row[1]), row[0]))]
+
+    wanted = [less, f"{mixed}+0", f"{mixed}+1", more]
+    place.until("the whole in its place", lambda: order() == wanted, 30)
+
+    hold.unlink()
+    ranks = place.home / "ranks"
+    place.until("all ranks", lambda: ranks.exists() and len(ranks.read_text().split()) == 15, 60)
+    nodes = ["n1", "n1", "n2", "n2", "n2"]
+    told = sorted(ranks.read_text().splitlines())
+    assert told == [f"{rank} {node} 0-1=k80,2-4=v100" for rank, node in enumerate(nodes)]
+    starts = place.box.run(["squeue", "-ahj", mixed, "-O", "StartTime"]).stdout.split()
+    assert len(starts) == 2
+    assert len(set(starts)) == 1
+
+
 def locks(place: Schedd) -> list[tuple[str, str]]:
     """Jobs that are locked to a type, and the type, in the ledger on disk."""
     return [(e.key, json.loads(e.body)["type"]) for e in place.book() if e.kind == "locked"]

@@ -230,7 +230,7 @@ def test_a_locked_job_asks_for_the_type_it_ran_on_and_is_not_moved(
     moves: bool,
 ) -> None:  # fmt: skip
     """Gavel would have it on the faster type; a locked one goes there before its first run alone."""
-    plan = decide(snap, GavelFifo(), SETTINGS)
+    plan = decide(snap, GavelFifo(lease_s=8.0), SETTINGS)
 
     opened = [a for a in plan.actions if isinstance(a, OpenHandover)]
     assert bool(opened) == moves
