@@ -52,7 +52,6 @@ class LoadRun:
     run: tuple[int, int]  # Restart and attempt
     model: str | None  # As the job was submitted; None if it names none
     gpu_type: str  # As in its request; empty if that named none
-    plain: bool  # It was under no hints
     node: str  # The first of its nodes; empty if unknown
     nodes: int | None
     devices: frozenset[str]  # UUIDs of its GPUs there
@@ -60,6 +59,7 @@ class LoadRun:
     inside_mb: float | None  # Memory of the peak that is free between steps, MB, by the script
     shared: tuple[Span, ...]  # When another job was on them, in order
     windows: tuple[LoadWindow, ...]  # In order
+    plain: bool = True  # It was under no hints
 
     @property
     def known(self) -> Span:

@@ -1,4 +1,4 @@
-"""Hints: what may be given, what the job and the scheduler are told, and whom it is compared with."""
+"""Hints: what may be given, what job and scheduler are told, and whom a run is compared with."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from build import observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.intent import ask, intend
 from slurm_dl.engine.preemption.unpack_pairs import losing_pairs
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.job import ddp_arguments
@@ -23,8 +24,9 @@ from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import Book, OpenHandover, Reshape
 from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.gavel.queues import GavelFifo
+from slurm_dl.policies.shortest import Srsf
 from slurm_dl.profiles.directory import read_profile, write_profile
 from slurm_dl.profiles.run_reports import learned, read_reports, votes
 from slurm_dl.slurm.read.comment_claims import ClaimReader
@@ -93,7 +95,8 @@ def test_hints_become_variables_and_keys_that_are_read_back(
         ),
         ({"hint": "heterog"}, "heterog needs a value"),
         ({"hint": "heterog=a b:1+c:1", "launcher": "srun"}, "'a b' is not a name"),
-        ({"hint": "heterog=a:1+b:1"}, "--launcher=srun"),
+        ({"hint": "heterog=a:1+b:1", "gpus": None}, "--launcher=srun"),
+        ({"hint": "heterog=a:1+b:1", "launcher": "srun"}, "leave --gpus out"),
         *(
             ({"hint": "shape_locked", **other}, "the job has one shape")
             for other in (
@@ -229,7 +232,7 @@ def test_a_locked_job_asks_for_the_type_it_ran_on_and_is_not_moved(
     snap: Snapshot, asks: list[tuple[str, str]], books: tuple[tuple[str, str, str], ...], *,
     moves: bool,
 ) -> None:  # fmt: skip
-    """Gavel would have it on the faster type; a locked one goes there before its first run alone."""
+    """Gavel would have it on the faster type; a locked one stays where it first ran."""
     plan = decide(snap, GavelFifo(lease_s=8.0), SETTINGS)
 
     opened = [a for a in plan.actions if isinstance(a, OpenHandover)]
@@ -238,3 +241,37 @@ def test_a_locked_job_asks_for_the_type_it_ran_on_and_is_not_moved(
     assert written == asks
     entries = [e for a in plan.actions if isinstance(a, Book) for e in a.entries]
     assert tuple((e.kind, e.key, e.body) for e in entries if e.kind == "locked") == books
+
+
+# --- heterogeneous jobs ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("free", "target"),
+    [
+        ((4.0, 4.0), {2, 3, 4}),
+        ((4.0, 2.0), {4}),
+        ((1.0, 4.0), {1, 4}),
+    ],
+)
+def test_components_stand_by_their_whole_and_are_served_all_or_none(
+    free: tuple[float, float], target: set[int]
+) -> None:
+    """2 + 3 GPUs for 10 h are 50; a gang that is left out leaves its GPUs to others."""
+    rows = [
+        pending(1, 3, gpu_type=V100, limit_s=72_000.0),
+        pending(2, 2, gpu_type=A100, limit_s=36_000.0),
+        pending(3, 3, gpu_type=V100, limit_s=36_000.0),
+        pending(4, 1, gpu_type=V100, limit_s=72_000.0),
+    ]
+    labels = {1: "1", 2: "2+0", 3: "2+1", 4: "4"}
+    texts = {JobId(job): JobText(label=label) for job, label in labels.items()}
+    seen = observed(rows, nodes=free, columns={"gpu_type": [A100, V100]}, texts=texts)
+    policy, snap = Srsf(), snapshot(seen)
+
+    order, _ = ask(snap, policy)
+
+    assert (order.key / 3600).tolist() == [60.0, 50.0, 50.0, 20.0]
+    intent = intend(snap, policy)
+    assert snap.jobs.job_id[intent.ranked].tolist() == [4, 2, 3, 1]
+    assert set(snap.jobs.job_id[intent.target].tolist()) == target
