@@ -160,7 +160,7 @@ def check(
     if typed.share:
         cpus, sbatch = job_shape.of_request(typed.cpus, sbatch)
         typed = replace(typed, cpus=cpus)
-    typed = _as_hinted(typed)
+    typed, given_hints = _hinted(typed)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -181,7 +181,6 @@ def check(
         starts_in = _path(chdir[-1].removeprefix("--chdir="), "--chdir", cwd) if chdir else cwd
         setup = in_container(setup, typed.container, (starts_in, run_base), cwd, environ)
     template = launcher if typed.template is None else _template(typed.template)
-    given_hints = _hints(typed, most_nodes, launcher)
     due_s, curve = (None, None) if typed.by is None else option_values.due_by(typed.by, time.time())
     return JobRequest(
         gpus=gpus,
@@ -311,39 +310,31 @@ def _sizes(
     return option_values.sizes(typed.sizes), batch
 
 
-def _hints(typed: SubmitOptions, most_nodes: int | None, launcher: Launcher) -> hints.Given:
-    """The hints, which no other option contradicts."""
+def _hinted(typed: SubmitOptions) -> tuple[SubmitOptions, hints.Given]:
+    """The hints, and *typed* with what they say.
+
+    Raises:
+        ConfigError: A hint is wrong, or another option contradicts it.
+    """
     given = hints.read(typed.hint.split(",") if typed.hint else ())
-    reasons = {
-        "--sizes": typed.sizes is not None,
-        "--array or --sweep": typed.array is not None,
-        "a range of --nodes": most_nodes is not None,
-        "--share": typed.share,
-    }
-    against = next((what for what, is_so in reasons.items() if is_so), None)
-    if against and (given.locked or given.parts):
-        name = "shape_locked" if given.locked else "heterog"
-        msg = f"--hint: {name} cannot go with {against}: the job has one shape"
+    one_shape = {"sizes", "array"} if given.locked or given.parts else set()
+    which = {"gpus", "gpu_type", "nodes", "ntasks_per_node", "by", "template"}
+    against = sorted(one_shape | (which if given.parts else set()))
+    wrong = next((name for name in against if getattr(typed, name) is not None), None)
+    if one_shape and (typed.share or "-" in (typed.nodes or "")):
+        wrong = wrong or ("share" if typed.share else "nodes")
+    if wrong:
+        name = "heterog" if given.parts else "shape_locked"
+        msg = f"--hint: {name} is for one job of one shape; leave out --{wrong.replace('_', '-')}"
         raise ConfigError(msg)
-    if given.parts and launcher != HINTS["heterog"].launchers:
+    if not given.parts:
+        return typed, given
+    if typed.launcher != HINTS["heterog"].launchers:
         msg = "--hint: heterog starts COMMAND once on each GPU of all components; --launcher=srun"
         raise ConfigError(msg)
-    return given
-
-
-def _as_hinted(typed: SubmitOptions) -> SubmitOptions:
-    """*typed* with the GPUs that heterog asks for, and without a contract then."""
-    parts = hints.read(typed.hint.split(",") if typed.hint else ()).parts
-    if not parts:
-        return typed
-    reasons = {"gpus", "gpu_type", "nodes", "ntasks_per_node", "by", "template"}
-    against = next((n for n in sorted(reasons) if getattr(typed, n) is not None), None)
-    if against:
-        msg = f"--hint: heterog says which GPUs; leave --{against.replace('_', '-')} out"
-        raise ConfigError(msg)
     # Slurm does not requeue one whole.
-    gpus = str(sum(gpus for _, gpus in parts))
-    return replace(typed, gpus=gpus, no_preempt=True, no_requeue=True)
+    gpus = str(sum(gpus for _, gpus in given.parts))
+    return replace(typed, gpus=gpus, no_preempt=True, no_requeue=True), given
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

@@ -96,9 +96,9 @@ def test_hints_become_variables_and_keys_that_are_read_back(
         ({"hint": "heterog"}, "heterog needs a value"),
         ({"hint": "heterog=a b:1+c:1", "launcher": "srun"}, "'a b' is not a name"),
         ({"hint": "heterog=a:1+b:1", "gpus": None}, "--launcher=srun"),
-        ({"hint": "heterog=a:1+b:1", "launcher": "srun"}, "leave --gpus out"),
+        ({"hint": "heterog=a:1+b:1", "launcher": "srun"}, "leave out --gpus"),
         *(
-            ({"hint": "shape_locked", **other}, "the job has one shape")
+            ({"hint": "shape_locked", **other}, "one job of one shape; leave out --")
             for other in (
                 {"sizes": "1,2"}, {"array": "0-3"}, {"nodes": "1-2"}, {"share": True, "gpus": "1"},
             )

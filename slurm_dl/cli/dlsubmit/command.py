@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import click
@@ -331,26 +331,17 @@ def _list_hints(*, as_json: bool) -> None:
     from slurm_dl.report.terminal_table import Column, show  # noqa: PLC0415 - rich costs 50 ms
 
     rows = [
-        {
-            "name": name,
-            "value": hint.takes,
-            "default": hint.default or "",
-            "variables": list(hint.variables),
-            "launchers": hint.launchers,
-            "understood_by": hint.build,
-            "rates_apart": hint.apart,
-            "may_change_results": hint.numerics,
-            "source": hint.source,
-        }
+        {"name": name, "takes": hint.takes, **asdict(hint), "variables": " ".join(hint.variables)}
         for name, hint in HINTS.items()
     ]
+    names = ("name", "takes", "default", "variables", "build", "source")
     if as_json:
-        click.echo(json.dumps({"hints": rows}, indent=2))
+        shown = (*names, "numerics", "apart", "launchers")
+        click.echo(json.dumps({"hints": [{n: row[n] for n in shown} for row in rows]}, indent=2))
         return
-    names = ("name", "value", "default", "variables", "understood_by", "source")
     show(
-        [Column(title=name.replace("_", " "), least=9, folds=True) for name in names],
-        [[" ".join(v) if isinstance(v := row[n], list) else str(v) for n in names] for row in rows],
+        [Column(title=name, least=9, folds=True) for name in names],
+        [[str(row[name] or "") for name in names] for row in rows],
     )
 
 

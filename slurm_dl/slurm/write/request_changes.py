@@ -26,10 +26,9 @@ Measured on 22.05.8 alone:
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_dl.model.errors import ClusterError
@@ -129,29 +128,13 @@ def change_request(slurm: Slurm, action: Trim | Reshape) -> None:
     now = _asked_now(slurm, action.job_id)
     if now is None:
         return
-    update = functools.partial(slurm.run, "scontrol", "update", f"JobId={action.job_id}")
-    if isinstance(action, Trim):
-        settings = _trimmed(now, action)
-    else:
-        settings = _reshaped(now, action)
-        if action.gpu_type and not parse_gres(now.per_node).gpu_type:
-            _add_type(update, settings, now)
-            return
-    if settings:
-        update(*settings)
-
-
-def _add_type(update: Callable[..., str], settings: Sequence[str], now: _Asked) -> None:
-    """Write a request with a type of GPUs for a job that named none."""
-    try:
-        update(*settings)
-    except ClusterError:
-        update("TresPerNode=")
-        try:
-            update(*settings)
-        except ClusterError:
-            update(f"Gres={now.per_node.removeprefix('gres').lstrip('/:')}")
-            raise
+    settings = _trimmed(now, action) if isinstance(action, Trim) else _reshaped(now, action)
+    updates = [settings] if settings else []
+    if isinstance(action, Reshape) and action.gpu_type and not parse_gres(now.per_node).gpu_type:
+        # A job without GPUs in between has them with the next of these writes at the latest.
+        updates.insert(0, ["TresPerNode="])
+    for update in updates:
+        slurm.run("scontrol", "update", f"JobId={action.job_id}", *update)
 
 
 @dataclass(frozen=True, slots=True)
