@@ -117,7 +117,7 @@ def _contradictions(profile: Profile) -> Iterator[tuple[Loc, str]]:
     if len({(s.shape, s.gpu_type) for s in profile.speeds}) < len(profile.speeds):
         yield (), "speeds has one shape twice for the same gpu_type"
     if not all(s.hints for s in profile.hinted) or any(s.hints for s in profile.speeds):
-        yield ("hinted",), "speeds with hints stand here, those without in speeds"
+        yield ("hinted",), "must have speeds with hints; those without in speeds"
     if len({(s.shape, s.gpu_type, s.hints) for s in profile.hinted}) < len(profile.hinted):
         yield ("hinted",), "hinted has one shape twice for the same gpu_type and hints"
     if len({one.pair for one in profile.beside}) < len(profile.beside):
