@@ -6,7 +6,7 @@ The daemon and the simulator call the same function; dry run is not applying its
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ from slurm_dl.engine.preemption.surplus import (
 )
 from slurm_dl.engine.promise_terms import PROMISED, with_terms
 from slurm_dl.engine.settings import External, Native, Settings
+from slurm_dl.engine.shape_lock import locks_of
 from slurm_dl.engine.target import NOBODY, Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.engine.waiting_sizes import (
@@ -95,7 +96,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
-    shown = with_commitment(snap, policy, settings.preemption)
+    locks = locks_of(snap)
+    shown = with_commitment(locks.snap, policy, settings.preemption)
     if isinstance(settings.mode, Native):
         shown = shown.derived(sizes=None)  # Slurm itself requeues jobs there.
     snap = at_shapes(shown, moved_rows(shown))
@@ -110,7 +112,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     placed = place(snap, wish, target, settings)
     change = SizeChange(stuck=stuck, unsized=unsized(shown, shapes))
     handovers = take(snap, wish, target, admitted, change)
-    return tell(snap, wish, placed, handovers, Shown(shown, shapes))
+    plan = tell(snap, wish, placed, handovers, Shown(shown, shapes))
+    return replace(plan, actions=(*locks.actions, *plan.actions)) if locks.actions else plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

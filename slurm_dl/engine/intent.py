@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.gangs import as_wholes, gangs_in, in_part, led
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import AS_SUBMITTED, NEVER_OVERDUE, Overdue, Resizing
+from slurm_dl.engine.shape_lock import LOCKED
 from slurm_dl.engine.short_lane import short_jobs
 from slurm_dl.engine.sized_target import AS_RANKED, Movable, choose_sizes
 from slurm_dl.engine.target import (
@@ -122,12 +124,14 @@ def ask(
         lease_s: Length of a lease, see `needs`.
         restart_s: What stopping a job costs it, see `needs`.
     """
-    order = checked(policy.order(snap), policy, len(snap.jobs), snap.sizes)
+    gangs = gangs_in(snap)
+    order = policy.order(as_wholes(snap, gangs))
+    order = checked(order, policy, len(snap.jobs), snap.sizes)
     need = None if order.share is None else needs(snap, order.share, lease_s, restart_s)
     if need is not None:
         # Who is owed most comes first, whoever has no share last.
         order = dataclasses.replace(order, key=-need.max(axis=1, initial=-np.inf))
-    return order, need
+    return led(order, gangs), need
 
 
 def serve_ranked(
@@ -168,6 +172,13 @@ def serve_ranked(
     )  # fmt: skip
     barred = _either(order.barred, closed if skips else None)
     intent = serve(barred=_either(barred, roomless))
+    gangs = gangs_in(snap)
+    for _ in gangs:
+        short = in_part(intent.target, gangs, len(snap.jobs))
+        if short is None:
+            break
+        barred = _either(barred, short)
+        intent = serve(barred=_either(barred, roomless))
     back = NOBODY_HELD_BACK
     if skips and need is None and bound.pass_s:
         # Who only waits for jobs that stay has a planned start, who was served in vain has none.
@@ -325,7 +336,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if not all(size is None or are_sizes(size, sizes) for size in (order.size, order.least)):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE}:
+    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE, LOCKED}:
         msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order

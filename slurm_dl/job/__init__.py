@@ -14,6 +14,7 @@ from slurm_dl.job.checkpoint import (
     resume_from,
     should_checkpoint,
 )
+from slurm_dl.job.ddp_options import ddp_arguments
 from slurm_dl.job.progress import report
 from slurm_dl.job.run_files import mark_import, restart_count, run_dir
 from slurm_dl.job.step_loop import loop
@@ -21,6 +22,7 @@ from slurm_dl.job.step_loop import loop
 __all__ = [
     "EXIT_REQUEUE",
     "checkpoint_saved",
+    "ddp_arguments",
     "exit_for_requeue",
     "install",
     "loop",

@@ -31,6 +31,8 @@ SPEED_FILE = "slurm_dl.speed.json"
 """Windows of steps of this job's runs, with the nodes and GPUs of each."""
 
 MODEL_VARIABLE = "SLURM_DL_MODEL"
+HINTS_VARIABLE = "SLURM_DL_HINTS"
+"""The hints by which a run's speed is told apart, as ``byteps=4096000,p3=40000``."""
 
 WINDOW_S = 1.0
 """Least length of a window. A pause makes one window slow and leaves the others as they are."""
@@ -198,7 +200,7 @@ def placed(environ: Mapping[str, str]) -> dict[str, object]:
     """What this run lies on, by Slurm's variables; None for what they do not tell.
 
     Keys: ``nodes``, ``gpus_per_node`` (None unless each node has as many), ``gpu_type`` as in the
-    request, ``model`` as the job was submitted with.
+    request, ``model`` as the job was submitted with, ``hints`` that it is under if there are any.
     """
     nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
     requested = {
@@ -212,6 +214,7 @@ def placed(environ: Mapping[str, str]) -> dict[str, object]:
         "gpus_per_node": here if nodes and here and _is_even(environ, nodes, here) else None,
         "gpu_type": kinds.pop() if len(kinds) == 1 else None,
         "model": environ.get(MODEL_VARIABLE) or None,
+        **({"hints": hints} if (hints := environ.get(HINTS_VARIABLE)) else {}),
     }
 
 

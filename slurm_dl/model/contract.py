@@ -120,6 +120,9 @@ class Claim:
             fewer of its nodes.
         data_ready: The data that it trains on is there; until then it is not to hold GPUs, and has
             no place in the queue.
+        hints: Those by which its speed is told apart, as ``byteps=4096000``; empty: none. One that
+            cannot be read is ``?``, which no other run has.
+        locked: It keeps its size and, once it has run, its GPU type; see `engine.shape_lock`.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -152,6 +155,8 @@ class Claim:
     gpu_mem_mb: int | None = None
     in_place: bool = False
     data_ready: bool = True
+    hints: str = ""
+    locked: bool = False
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False
 

@@ -237,6 +237,7 @@ class Reshape:
     mem_mb: int  # Memory on each node, MB; 0 leaves it as it is
     why: str
     handover_id: HandoverId | None = None
+    gpu_type: str = ""  # GPUs of this type from now on; empty: of that which it asks for, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

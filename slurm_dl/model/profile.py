@@ -21,6 +21,8 @@ Origin = Literal["measured", "computed", "published", "declared"]
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"  # A model's name as a job may give it
 
+HINTS = r"[a-z0-9_=:+.A-Z,-]{0,200}"  # Hints that a run was under, as a job may give them
+
 Label = Annotated[int, Bound(ge=0, le=2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""
 
@@ -32,6 +34,7 @@ _Alias = Annotated[str, Spelled(r"[A-Za-z0-9][ -~]{0,63}", "must be 1 to 64 ASCI
 _GpuType = Annotated[str, Spelled(r"[A-Za-z0-9._+-]{0,64}", "must be letters, digits and . _ + -")]
 _NcclName = Annotated[str, Spelled(r"NCCL_[A-Z0-9_]{1,60}", "must be a variable of NCCL")]
 _NcclValue = Annotated[str, Spelled(r"[ -~]{0,200}", "must be at most 200 ASCII characters")]
+_Hints = Annotated[str, Spelled(HINTS, "must be hints as dlsubmit writes them")]
 _Positive = Annotated[float, Bound(gt=0, le=1e12)]
 _NotNegative = Annotated[float, Bound(ge=0, le=1e12)]
 _Share = Annotated[float, Bound(ge=0, le=1)]
@@ -55,6 +58,7 @@ class Speed:
     spread: _NotNegative | None = None  # How far those runs lie from it / it; None if unknown
     batch: _Batch | None = None  # Samples of one GPU in one step; None if unknown
     origin: Origin = "declared"  # Where it is from
+    hints: _Hints = ""  # Those that the runs were under; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +156,7 @@ class Profile:
         beside: Its speed beside other models on the same GPU.
         host: Speeds by CPUs and memory; empty if unknown.
         speeds: Speed in each shape that was measured or published.
+        hinted: Speeds of runs under hints, each compared with runs under the same hints alone.
         shape_rates: Relative speeds, for shapes of which `speeds` says nothing.
         nccl: Settings of NCCL for its jobs, as environment variables.
         tensors_mb: Sizes of its parameter tensors, MB (2^20 bytes) of float32, forward order; empty
@@ -170,15 +175,21 @@ class Profile:
     beside: Annotated[tuple[Beside, ...], Bound(max_length=4000)] = ()
     host: Annotated[tuple[HostRate, ...], Bound(max_length=1000)] = ()
     speeds: Annotated[tuple[Speed, ...], Bound(max_length=2000)] = ()
+    hinted: Annotated[tuple[Speed, ...], Bound(max_length=2000)] = ()
     shape_rates: Annotated[tuple[ShapeRate, ...], Bound(max_length=2000)] = ()
     nccl: Annotated[Mapping[_NcclName, _NcclValue], Bound(max_length=100)] = field(
         default_factory=dict
     )
     tensors_mb: Annotated[tuple[_Positive, ...], Bound(max_length=20_000)] = ()
 
-    def speed(self, shape: Shape, gpu_type: str = "") -> Speed | None:
-        """The speed in *shape*, the type's own before any type's; None if nobody measured it."""
-        fitting = [s for s in self.speeds if s.shape == shape and s.gpu_type in ("", gpu_type)]
+    def speed(self, shape: Shape, gpu_type: str = "", *, hints: str = "") -> Speed | None:
+        """The speed in *shape*, the type's own before any type's; None if nobody measured it.
+
+        Args:
+            hints: Those that a run of it is under; without any a plain speed is told.
+        """
+        there = [s for s in self.hinted if s.hints == hints] if hints else self.speeds
+        fitting = [s for s in there if s.shape == shape and s.gpu_type in ("", gpu_type)]
         return max(fitting, key=lambda s: s.gpu_type == gpu_type, default=None)
 
     def speed_beside(self, other: str, mode: SharingMode, gpu_type: str = "") -> float | None:

@@ -116,6 +116,10 @@ def _contradictions(profile: Profile) -> Iterator[tuple[Loc, str]]:
             yield (), f"skew is {profile.skew:.4g}, but that of tensors_mb is {computed:.4g}"
     if len({(s.shape, s.gpu_type) for s in profile.speeds}) < len(profile.speeds):
         yield (), "speeds has one shape twice for the same gpu_type"
+    if not all(s.hints for s in profile.hinted) or any(s.hints for s in profile.speeds):
+        yield ("hinted",), "must have speeds with hints; those without in speeds"
+    if len({(s.shape, s.gpu_type, s.hints) for s in profile.hinted}) < len(profile.hinted):
+        yield ("hinted",), "hinted has one shape twice for the same gpu_type and hints"
     if len({one.pair for one in profile.beside}) < len(profile.beside):
         yield (), "beside has one model twice for the same mode and gpu_type"
     if len({r.shape for r in profile.shape_rates}) < len(profile.shape_rates):

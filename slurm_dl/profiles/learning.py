@@ -59,7 +59,7 @@ def find(
     gpu_type: str = "",
     canonical: Callable[[str], str] = str,
 ) -> Found:
-    """Votes of *runs* on the model of *profile*.
+    """Votes of *runs* on the model of *profile*, but for those under hints.
 
     Args:
         runs: Its own, and those of models that it may have lain beside.
@@ -67,7 +67,7 @@ def find(
         gpu_type: GPUs of all these runs; empty: what each run knows itself.
         canonical: The name that is written for another model's.
     """
-    typed = [replace(run, gpu_type=gpu_type or run.gpu_type) for run in runs]
+    typed = [replace(run, gpu_type=gpu_type or run.gpu_type) for run in runs if run.plain]
     own = [run for run in typed if is_named(run.model, names)]
     kind = _kind(own, profile.load)
     load: dict[Figure, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

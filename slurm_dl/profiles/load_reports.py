@@ -59,6 +59,7 @@ class LoadRun:
     inside_mb: float | None  # Memory of the peak that is free between steps, MB, by the script
     shared: tuple[Span, ...]  # When another job was on them, in order
     windows: tuple[LoadWindow, ...]  # In order
+    plain: bool = True  # It was under no hints
 
     @property
     def known(self) -> Span:
@@ -104,6 +105,7 @@ def _run(entry: Mapping[str, object], place: Path, owner: int) -> LoadRun | None
         run=(restart, attempt),
         model=_spelled(entry.get("model"), NAME) or None,
         gpu_type=_spelled(entry.get("gpu_type"), r"[A-Za-z0-9._+-]{1,64}"),
+        plain=not entry.get("hints"),
         node=_spelled(entry.get("node"), _WORD),
         nodes=whole(entry.get("nodes"), 10**5 - 1),
         devices=frozenset(filter(None, (_spelled(device, _WORD) for device in devices))),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from slurm_dl.model.profile import NAME, CheckpointCost, Profile, Speed
+from slurm_dl.model.profile import HINTS, NAME, CheckpointCost, Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.profiles.load_reports import LoadRun, read_loads
 from slurm_dl.profiles.untrusted import entries, number, whole
@@ -43,6 +43,7 @@ class Measured(NamedTuple):
     shape: Shape  # What it lay on
     gpu_type: str  # As in its request; empty if that named none
     steps_per_s: float  # Median of its windows
+    hints: str = ""  # Those that it was under; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,11 @@ def _measured(
         return None, f"it is too short (needs {LEAST_WINDOWS + 1} {told} of a second or more)"
     kind = entry.get("gpu_type")
     known = isinstance(kind, str) and re.fullmatch(_GPU_TYPE, kind)
-    return Measured(Shape(nodes, gpus), str(kind) if known else "", statistics.median(rates)), ""
+    hints = entry.get("hints", "")
+    if not isinstance(hints, str) or not re.fullmatch(HINTS, hints):
+        return None, "its hints cannot be read"
+    shape, gpu_type = Shape(nodes, gpus), str(kind) if known else ""
+    return Measured(shape, gpu_type, statistics.median(rates), hints), ""
 
 
 def _windows(listed: object) -> Iterator[tuple[int, float, float]]:
@@ -162,8 +167,8 @@ def _is_beside(load: LoadRun, span: tuple[float, float], *, certain: bool) -> bo
 
 _DIGITS = 6
 
-Place = tuple[Shape, str] | Literal["size_mb", "save_s"]
-"""A figure: the speed in a shape on a GPU type, or a field of `CheckpointCost`."""
+Place = tuple[Shape, str, str] | Literal["size_mb", "save_s"]
+"""A figure: the speed in a shape on a GPU type under some hints, or a field of `CheckpointCost`."""
 
 Votes = Mapping[int, Sequence[float]]  # What was measured, by the owner's uid
 
@@ -177,7 +182,9 @@ def votes(reports: Iterable[Reports], *, gpu_type: str = "") -> dict[Place, Vote
     found: dict[Place, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for report in reports:
         for one in report.speeds:
-            found[one.shape, gpu_type or one.gpu_type][report.owner].append(one.steps_per_s)
+            found[one.shape, gpu_type or one.gpu_type, one.hints][report.owner].append(
+                one.steps_per_s
+            )
         for size_mb in report.sizes_mb:
             found["size_mb"][report.owner].append(size_mb)
         for save_s in report.saves_s:
@@ -192,22 +199,24 @@ def learned(profile: Profile, found: Mapping[Place, Votes]) -> Profile:
     measured one by number: as many for each owner as the median owner has. What was published,
     computed or declared for a shape gives way to what was measured here.
     """
-    speeds = {(s.shape, s.gpu_type): s for s in profile.speeds}
+    speeds = {(s.shape, s.gpu_type, s.hints): s for s in (*profile.speeds, *profile.hinted)}
     for place, by_owner in found.items():
         if isinstance(place, tuple):
             known = speeds.get(place)
             is_ours = known is not None and known.origin == "measured" and known.observations > 0
             speeds[place] = _joined(place, by_owner, known if is_ours else None)
+    order = sorted(
+        speeds.values(), key=lambda s: (s.hints, s.gpu_type, s.shape.gpus, s.shape.nodes)
+    )
     return replace(
         profile,
-        speeds=tuple(
-            sorted(speeds.values(), key=lambda s: (s.gpu_type, s.shape.gpus, s.shape.nodes))
-        ),
+        speeds=tuple(speed for speed in order if not speed.hints),
+        hinted=tuple(speed for speed in order if speed.hints),
         checkpoint=_checkpoint(profile.checkpoint, found),
     )
 
 
-def _joined(place: tuple[Shape, str], by_owner: Votes, known: Speed | None) -> Speed:
+def _joined(place: tuple[Shape, str, str], by_owner: Votes, known: Speed | None) -> Speed:
     count, mean = weight(by_owner), median_vote(by_owner)
     squares = count * _middle([abs(rate - mean) for rate in own] for own in by_owner.values()) ** 2
     batch = None
@@ -223,6 +232,7 @@ def _joined(place: tuple[Shape, str], by_owner: Votes, known: Speed | None) -> S
         shape=place[0],
         steps_per_s=rounded(mean),
         gpu_type=place[1],
+        hints=place[2],
         observations=count,
         spread=rounded(math.sqrt(squares / count) / mean) if count > 1 else None,
         batch=batch,

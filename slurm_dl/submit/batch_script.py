@@ -42,6 +42,7 @@ class Extras:
 
     args: tuple[str, ...] = ()
     directives: tuple[str, ...] = ()  # Further ``#SBATCH`` lines
+    of_more: tuple[tuple[str, ...], ...] = ()  # Likewise of each further component
     nccl: Mapping[str, str] = field(default_factory=dict)
     told: Mapping[str, int] = field(default_factory=dict)
 
@@ -62,7 +63,7 @@ def compose(
     extras = extras or Extras()
     script = render(request.template, _values(request, shape, extras), where)
     case = None if request.sweep is None else request.sweep.case()
-    request.setup.check_used(script, request.template, case)
+    request.setup.check_used(script, request.template, case, request.hints)
     return Submission(
         args=_arguments(request, extras),
         script=script,
@@ -86,13 +87,30 @@ def _arguments(request: JobRequest, extras: Extras) -> tuple[str, ...]:
 
 
 def _directives(request: JobRequest, shape: Wanted, extras: Extras) -> tuple[str, ...]:
+    more: list[str] = []
+    for part, found in zip(components(shape)[1:], extras.of_more, strict=True):
+        # Options of the command line count for all components.
+        more += ["hetjob", *_of_shape(request, part), *found]
     return (
         "--requeue" if request.requeue else "--no-requeue",
         "--open-mode=append",
         f"--signal=B:{request.signal}@{request.lead_s}",
         *_of_shape(request, shape),
         *extras.directives,
+        *more,
     )
+
+
+def components(shape: Wanted) -> tuple[Wanted, ...]:
+    """The shapes of a heterogeneous job's components, or that of the job."""
+    return (shape, *shape.more) if isinstance(shape, JobShape) else (shape,)
+
+
+def _cpus_of_all(extras: Extras) -> str | None:
+    """The CPUs that a task of every component has; None where nothing says so."""
+    asked = [*extras.directives, *(option for part in extras.of_more for option in part)]
+    cpus = [o.partition("=")[2] for o in asked if o.startswith("--cpus-per-task=")]
+    return min(cpus, key=int) if len(cpus) == 1 + len(extras.of_more) else None
 
 
 def _of_shape(request: JobRequest, shape: Wanted) -> tuple[str, ...]:
@@ -155,6 +173,9 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "gpus_per_node": None if by_allocation else shape.gpus // shape.nodes,
         "ntasks_per_node": None if by_allocation else tasks_per_node(request, shape),
         "shared": isinstance(shape, HalfGpu),
+        "het_group": ",".join(str(i) for i, _ in enumerate(request.hints.parts)),
+        "het_cpus": _cpus_of_all(extras) if request.hints.parts else None,
+        "hints": list(request.hints.variables.items()),
         "nccl": [(name, UserText(value)) for name, value in sorted(extras.nccl.items())],
         "is_python_script": first == "-m" or PurePath(first).suffix == ".py",
         "dlrun": UserText(request.dlrun),

@@ -18,6 +18,7 @@ from slurm_dl.model.contract import Batch, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.value_curve import ValueCurve
+from slurm_dl.submit.hints import NO_HINTS, Given
 from slurm_dl.submit.option_values import clean_text
 
 KEY = "slurm_dl"
@@ -54,6 +55,7 @@ def comment(
     due_s: int | None = None,
     curve: ValueCurve | None = None,
     data_ready: bool = True,
+    hints: Given = NO_HINTS,
 ) -> str:
     """The value of ``--comment``: compact ASCII JSON, less than 512 bytes.
 
@@ -66,6 +68,7 @@ def comment(
         due_s: Its deadline, epoch seconds; None if it has none.
         curve: Its values by several deadlines, of which *due_s* is the first; None: it has none.
         data_ready: Its data is there; False: it holds no GPUs until that is said, see `data_flag`.
+        hints: Those in force for it.
 
     Raises:
         ConfigError: The user's comment has our key, or all of it is too long.
@@ -89,6 +92,7 @@ def comment(
         ours[DATA_KEY] = 0
     if curve is not None:
         ours["values"] = [[int(at), int(v) if v == int(v) else v] for at, v in curve]
+    ours |= hints.claims
     try:
         theirs = {} if user_comment is None else _read(clean_text(user_comment, "--comment"))
         text = json.dumps({KEY: ours, **theirs}, separators=(",", ":"))

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.hints import NO_HINTS, Given
 from slurm_dl.submit.option_values import clean_text
 from slurm_dl.submit.shell_quoting import UserText, quote
 from slurm_dl.text import shown
@@ -131,13 +132,16 @@ class JobSetup:
         words = {name: self.words.get(name, ()) for name in SETUP}
         return {name: tuple(map(UserText, of)) for name, of in words.items()}
 
-    def check_used(self, script: str, template: str, sweep: UserText | None) -> None:
-        """Raise `ConfigError` if *template* left something of this, or *sweep*, out of *script*."""
+    def check_used(
+        self, script: str, template: str, sweep: UserText | None, hints: Given = NO_HINTS
+    ) -> None:
+        """Raise `ConfigError` if *template* left any of this, or of the others, out of *script*."""
         parts = (*self.words.values(), self.inside, self.srun_options, sweep or ())
-        if any(quote(of) not in script for of in parts):
+        exports = [f"export {name}={value}\n" for name, value in hints.variables.items()]
+        if any(of not in script for of in (*map(quote, parts), *exports)):
             msg = (
                 f"template {template}, or its _header, is older than --module, --conda, --venv,"
-                " --setup, --container and --sweep; compare it with the installed one"
+                " --setup, --container, --sweep and --hint; compare it with the installed one"
                 " (--show-template)"
             )
             raise ConfigError(msg)

@@ -56,10 +56,13 @@ def find(request: JobRequest, wanted: Wanted, known: SiteFacts) -> JobExtras:
     """What *request* gets beside its shape *wanted*."""
     notes: list[str] = []
     directives, told_of = _host_share(request, wanted, known, notes)
+    more = wanted.more if isinstance(wanted, JobShape) else ()
+    of_more = tuple(_host_share(request, part, known, notes)[0] for part in more)
+    told_of = {} if more else told_of
     args = (*_switches(request, wanted, known, notes), *_begin(request, known, notes))
     nccl = _nccl(known.profile, notes)
     return JobExtras(
-        extras=Extras(args=args, directives=directives, nccl=nccl, told=told_of),
+        extras=Extras(args=args, directives=directives, of_more=of_more, nccl=nccl, told=told_of),
         notes=tuple(notes),
     )
 

@@ -16,7 +16,8 @@ from slurm_dl.job.run_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
-from slurm_dl.submit import job_comment, job_shape, option_values
+from slurm_dl.submit import hints, job_comment, job_shape, option_values
+from slurm_dl.submit.hints import HINTS
 from slurm_dl.submit.job_environment import NO_SETUP, JobSetup, in_container, read_setup
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.sbatch_options import given
@@ -54,6 +55,7 @@ class SubmitOptions:
     ntasks_per_node: str | None = None
     launcher: str = "plain"
     model: str | None = None
+    hint: str | None = None
     name: str | None = None
     partition: str | None = None
     time: str | None = None
@@ -123,6 +125,7 @@ class JobRequest:
     wait_for_data: bool = False  # Its data is not there yet
     sweep: Sweep | None = None
     setup: JobSetup = NO_SETUP  # Its environment
+    hints: hints.Given = hints.NO_HINTS
 
 
 def check(
@@ -163,6 +166,7 @@ def check(
     if typed.share:
         cpus, sbatch = job_shape.of_request(typed.cpus, sbatch)
         typed = replace(typed, cpus=cpus)
+    typed, given_hints = _hinted(typed)
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
@@ -209,6 +213,7 @@ def check(
             due_s=due_s,
             curve=curve,
             data_ready=not typed.wait_for_data,
+            hints=given_hints,
         ),
         due_s=due_s,
         sizes=sizes,
@@ -226,6 +231,7 @@ def check(
         sbatch=tuple(sbatch),
         command=job_command,
         setup=setup,
+        hints=given_hints,
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
         sweep=sweep,
     )
@@ -312,6 +318,33 @@ def _sizes(
         msg = f"--batch: {shown(typed.batch or '')} is not {' or '.join(_BATCHES)}"
         raise ConfigError(msg)
     return option_values.sizes(typed.sizes), batch
+
+
+def _hinted(typed: SubmitOptions) -> tuple[SubmitOptions, hints.Given]:
+    """The hints, and *typed* with what they say.
+
+    Raises:
+        ConfigError: A hint is wrong, or another option contradicts it.
+    """
+    given = hints.read(typed.hint.split(",") if typed.hint else ())
+    one_shape = {"sizes", "array"} if given.locked or given.parts else set()
+    which = {"gpus", "gpu_type", "nodes", "ntasks_per_node", "by", "template"}
+    against = sorted(one_shape | (which if given.parts else set()))
+    wrong = next((name for name in against if getattr(typed, name) is not None), None)
+    if one_shape and (typed.share or "-" in (typed.nodes or "")):
+        wrong = wrong or ("share" if typed.share else "nodes")
+    if wrong:
+        name = "heterog" if given.parts else "shape_locked"
+        msg = f"--hint: {name} is for one job of one shape; leave out --{wrong.replace('_', '-')}"
+        raise ConfigError(msg)
+    if not given.parts:
+        return typed, given
+    if typed.launcher != HINTS["heterog"].launchers:
+        msg = "--hint: heterog starts COMMAND once on each GPU of all components; --launcher=srun"
+        raise ConfigError(msg)
+    # Slurm does not requeue one whole.
+    gpus = str(sum(gpus for _, gpus in given.parts))
+    return replace(typed, gpus=gpus, no_preempt=True, no_requeue=True), given
 
 
 def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:

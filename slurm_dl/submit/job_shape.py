@@ -47,6 +47,7 @@ class JobShape:
     gpu_type: str | None  # Type that is asked for; None if any will do
     types: tuple[str, ...]  # Types of which enough nodes exist
     enough_up: bool  # Enough of those nodes are up
+    more: tuple[JobShape, ...] = ()  # Further components of a heterogeneous job
 
     @property
     def gpus(self) -> int:

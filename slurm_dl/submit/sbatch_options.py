@@ -190,7 +190,11 @@ def _long(word: str, following: str | None, own: Mapping[str, Option]) -> tuple[
 def _short(word: str, following: str | None, own: Mapping[str, Option]) -> tuple[_Found, int]:
     """Read ``-A value``, ``-Avalue`` or flags in one word such as ``-Hv``."""
     if len(word) < 2 or word[0] != "-":  # noqa: PLR2004 - a dash and a letter
-        hint = "heterogeneous jobs are not supported" if word == ":" else "COMMAND goes after --"
+        hint = (
+            "heterogeneous jobs are --hint heterog=TYPE:N+TYPE:N"
+            if word == ":"
+            else "COMMAND goes after --"
+        )
         msg = f"{shown(word)} is not an option: {hint}"
         raise ConfigError(msg)
     found: _Found = []

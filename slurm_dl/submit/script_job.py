@@ -23,6 +23,8 @@ from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values, script_templates, submit_checks
 from slurm_dl.submit.data_flag import FIRST_LOOK_S
+from slurm_dl.submit.hints import Given
+from slurm_dl.submit.hints import read as read_hints
 from slurm_dl.submit.job_environment import SETUP, read_setup
 from slurm_dl.submit.job_request import DATA_OF_AN_ARRAY, DEFAULT_LEAD_S, DEFAULT_SIGNAL
 from slurm_dl.submit.shell_quoting import UserText, quote, word
@@ -90,8 +92,8 @@ def compose(
         request.notes.append(f"{named(script.unread)}: not understood here, left to sbatch")
     why_not = _why_no_contract(request)
     if why_not is not None:
-        if request.sweep or {*SETUP, "wait_for_data"} & request.typed.keys():
-            names = ", --".join(("sweep", "wait-for-data", *SETUP))
+        if request.sweep or {"hint", "wait_for_data", *SETUP} & request.typed.keys():
+            names = ", --".join(("sweep", "hint", "wait-for-data", *SETUP))
             what = f"--{names} have no effect on a script that is submitted as it is"
             msg = f"{what}: {why_not or '--no-preempt'}"
             raise ConfigError(msg)
@@ -208,7 +210,18 @@ def _comment(request: ScriptRequest, contract: Contract) -> str:
         due_s=due_s,
         curve=curve,
         data_ready=not request.given("wait_for_data"),
+        hints=_hints(request),
     )
+
+
+def _hints(request: ScriptRequest) -> Given:
+    typed = request.given("hint")
+    hints = read_hints(typed.split(",") if isinstance(typed, str) else ())
+    if hints.parts or (hints.locked and request.said("array")):
+        name = "heterog" if hints.parts else "shape_locked"
+        msg = f"--hint: {name} is for one job of dlsubmit -- COMMAND"
+        raise ConfigError(msg)
+    return hints
 
 
 def _of_site(request: ScriptRequest) -> list[str]:
@@ -265,7 +278,7 @@ def _wrapped(
     if any(wrong) and not (request.given("no_check") or request.given("dry_run")):
         msg = f"{'; '.join(filter(None, wrong))} (--no-check submits it all the same)"
         raise ConfigError(msg)
-    stops_with = request.given("stops_with")
+    hints, stops_with = _hints(request), request.given("stops_with")
     model, sweep = request.given("model"), request.sweep
     case = None if sweep is None else sweep.case()
     args = sweep.quoted() if sweep else map(UserText, request.script_args)
@@ -285,6 +298,7 @@ def _wrapped(
             "by_allocation": False,
             "shared": False,
             "nccl": [],
+            "hints": list(hints.variables.items()),
             "sweep": case,
             **setup.values(),
             "dlrun": UserText(request.dlrun),
@@ -294,7 +308,7 @@ def _wrapped(
         },
         where,
     )
-    setup.check_used(header, "_script", case)
+    setup.check_used(header, "_script", case, hints)
     first, _, rest = header.partition("\n")
     without = {"wait": "left out by dlsubmit"}
     if "gpus" in request.typed:

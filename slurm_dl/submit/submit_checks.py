@@ -218,6 +218,8 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
             f"ignored from the environment: {', '.join(cleaned.ignored)}"
             " (--keep-sbatch-env keeps those that set nothing of dlsubmit's)"
         )
+    if request.hints.parts:
+        notes.append("its components start together, and it is never preempted or requeued")
     if not chosen.enough_up:
         notes.append("not enough of the nodes are up; the job will wait for them")
     most_nodes = chosen.most_nodes if isinstance(chosen, NodeRange) else chosen.nodes

@@ -102,6 +102,8 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "gpu_mem_mb": st.none() | st.integers(0, 10**12),
     # It is read where the queue is: then the job counts as held, see `JOB_CHANGES`.
     "data_ready": st.booleans(),
+    "hints": st.sampled_from(["", "?", "byteps=4096000"]),
+    "locked": st.booleans(),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
 }
@@ -126,6 +128,7 @@ SHAPES_ROOM = {
     "batch": "how fast it is in them",
     "steps": "how fast it is in them, if its batch adapts, and never more than linear scaling",
     "in_place": "it gives nodes back without a requeue, which others gain by as well",
+    "locked": "it waits for GPUs of the type on which it ran first, as if it had asked for them",
 }
 """Claims that say what a job can do with: where it fits may change, its importance does not."""
 

@@ -55,6 +55,8 @@ speeds:
 - {shape: 2x4, steps_per_s: 3, gpu_type: a100, batch: 32, observations: 2, spread: 0.01,
    origin: measured}
 - {shape: 2x4, steps_per_s: 2.5}
+hinted:
+- {shape: 2x4, steps_per_s: 2.75, hints: byteps=65536}
 shape_rates:
 - {shape: 1x8, rate: 1.0, origin: published}
 nccl: {NCCL_ALGO: Ring}
@@ -137,6 +139,7 @@ ONE = "name: m\nspeeds:\n- {shape: 1x1, steps_per_s: 1}\n"
         ("", 1, "", "mapping"),
         ("- a", 1, "", "mapping"),
         ("skew: 0.5", 1, "name", "required"),
+        ("name: m\nhinted:\n- {shape: 1x1, steps_per_s: 1}", 2, "hinted", "without in speeds"),
         ("name: m\nskwe: 0.5", 2, "skwe", "unknown"),
         ("name: m\nskew: 2", 2, "skew", "at most 1 (got 2)"),
         ("name: m\nskew: .nan", 2, "skew", "finite"),

@@ -343,6 +343,7 @@ def test_speed_beside_another_model_is_relative_to_alone() -> None:
         ([9, 9, 9], {"devices": frozenset({"GPU-9"})}),
         ([9, 9, 9], {"mode": "mps"}),
         ([9, 9, 9], {"model": None}),
+        ([9, 9, 9], {"plain": False}),
         ([9, 9, 9], {"shared": ((0.0, 100.0),)}),
         ([9, 9, 9], {"windows": ()}),
         ([9, 9, 9], {"devices": frozenset({"GPU-0", "GPU-1", "GPU-2", "GPU-9"})}),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from squeue_records import RUNNING, answer
 
@@ -104,6 +106,27 @@ TWO_TASKS = {"NumTasks": "2"}
 def test_one_update_or_none(action: Trim | Reshape, fields: dict[str, str], settings: str) -> None:
     """The whole of a size; of a cut what is less; nothing of a job that does not wait."""
     assert written(action, fields) == ([f"update JobId=7 {settings}"] if settings else [])
+
+
+@pytest.mark.parametrize(
+    ("per_node", "updates", "gres"),
+    [
+        ("gres:gpu:2", 2, "gpu:v100:2"),
+        ("N/A", 2, "gpu:v100:2"),
+        ("gres:gpu:a100:2", 1, "gpu:a100:2"),
+    ],
+)
+def test_a_type_is_added_once_the_request_is_taken_away(
+    per_node: str, updates: int, gres: str
+) -> None:
+    """Also if that is all that an earlier write did; a type that its owner named stays."""
+    action = replace(size("1x2"), gpu_type="v100")
+
+    done = written(action, {"tres-per-node": per_node})
+
+    assert done[: updates - 1] == ["update JobId=7 TresPerNode="] * (updates - 1)
+    assert len(done) == updates
+    assert f" Gres={gres} " in done[-1]
 
 
 @pytest.mark.parametrize(

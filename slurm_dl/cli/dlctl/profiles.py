@@ -307,10 +307,11 @@ def _far_off(
 
     Where that has none, one or two owners must agree: of two, neither is a majority.
     """
-    known = {(speed.shape, speed.gpu_type): speed.steps_per_s for speed in before.speeds}
+    speeds = (*before.speeds, *before.hinted)
+    known = {(s.shape, s.gpu_type, s.hints): s.steps_per_s for s in speeds}
     for place, by_owner in found.items():
         if isinstance(place, tuple):
-            was, name = known.get(place), f"speed {place[0]} {place[1]}".strip()
+            was, name = known.get(place), " ".join(("speed", *filter(None, map(str, place))))
         else:
             was, name = getattr(before.checkpoint, place), f"checkpoint {place}"
         yield from _if_far_off(name, was, by_owner)
@@ -338,12 +339,12 @@ def _beside(pair: Pair) -> str:
 def _changes(before: Profile, after: Profile) -> list[str]:
     """One line for each figure that is another than before."""
     lines = []
-    old = {(s.shape, s.gpu_type): s for s in before.speeds}
-    for speed in after.speeds:
-        known = old.get((speed.shape, speed.gpu_type))
+    old = {(s.shape, s.gpu_type, s.hints): s for s in (*before.speeds, *before.hinted)}
+    for speed in (*after.speeds, *after.hinted):
+        known = old.get((speed.shape, speed.gpu_type, speed.hints))
         if speed != known:
             was = "unknown" if known is None else _speed(known)
-            where = f"{speed.shape} {speed.gpu_type}".strip()
+            where = " ".join(filter(None, (str(speed.shape), speed.gpu_type, speed.hints)))
             lines.append(f"speed {where}: {was} -> {_speed(speed)}")
     for part, units in (("checkpoint", _CHECKPOINT), ("load", _LOAD)):
         for key, unit in units.items():

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import click
@@ -23,6 +23,7 @@ from slurm_dl.submit import (
     script_templates,
 )
 from slurm_dl.submit.data_flag import say_ready
+from slurm_dl.submit.hints import HINTS
 from slurm_dl.submit.job_request import (
     DEFAULT_GRACE,
     DEFAULT_RUN_DIR,
@@ -69,8 +70,8 @@ class _DividedCommand(click.Command):
         found = command_job.find(own)
         ctx.meta[_LINE] = line
         ctx.meta[command_job.DEFAULTS] = defaults = replace(found, notes=(*notes, *found.notes))
-        by = defaults.own.get("by")
-        ctx.default_map = defaults.own if by is None else {**defaults.own, "by": (by,)}
+        several = {n: (v,) for n, v in defaults.own.items() if n in ("by", "hint")}
+        ctx.default_map = {**defaults.own, **several}
         return super().parse_args(ctx, list(line.own))
 
 
@@ -147,6 +148,14 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     metavar="NAME",
     shell_complete=completion.models,
     help="Name of the model's profile.",
+)
+@click.option(
+    "--hint",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    callback=lambda _ctx, _param, typed: ",".join(typed) or None,
+    help="Hint for the job's own communication or placement, such as byteps=4096000; several times "
+    "for several. --list-hints shows them.",
 )
 @click.option("--name", "--job-name", "-J", metavar="X", help="Job name; else the script's name.")
 @click.option(
@@ -245,6 +254,7 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option(
     "--show-defaults", is_flag=True, help="Print your own defaults and where they are, and stop."
 )
+@click.option("--list-hints", is_flag=True, help="Print the hints that there are, and stop.")
 @click.option(
     "--when",
     is_flag=True,
@@ -270,6 +280,7 @@ def dlsubmit(
     *,
     diff: bool,
     show_defaults: bool,
+    list_hints: bool,
     when: bool,
     show_template: str | None,
     data_ready: str | None,
@@ -282,6 +293,9 @@ def dlsubmit(
     line: CommandLine = ctx.meta[_LINE]
     if show_template is not None:
         _show_template(script_templates.find(show_template, where), as_json=as_json)
+        return 0
+    if list_hints:
+        _list_hints(as_json=as_json)
         return 0
     if show_defaults:
         return command_job.show(defaults, as_json=as_json)
@@ -325,6 +339,24 @@ def _show_template(found: script_templates.FoundTemplate, *, as_json: bool) -> N
     click.echo(f"{found.path} ({found.owner})")
     for owner, path in found.hides:
         click.echo(f"  hides {path} ({owner})")
+
+
+def _list_hints(*, as_json: bool) -> None:
+    from slurm_dl.report.terminal_table import Column, show  # noqa: PLC0415 - rich costs 50 ms
+
+    rows = [
+        {"name": name, "takes": hint.takes, **asdict(hint), "variables": " ".join(hint.variables)}
+        for name, hint in HINTS.items()
+    ]
+    names = ("name", "takes", "default", "variables", "build", "source")
+    if as_json:
+        shown = (*names, "numerics", "apart", "launchers")
+        click.echo(json.dumps({"hints": [{n: row[n] for n in shown} for row in rows]}, indent=2))
+        return
+    show(
+        [Column(title=name, least=9, folds=True) for name in names],
+        [[str(row[name] or "") for name in names] for row in rows],
+    )
 
 
 def _dlrun_beside(program: str) -> str | None:

@@ -380,7 +380,7 @@ def submit_command(
         status = size_choice.choose(options, sizes, questions)[1]
     if status is not None:
         return status
-    if not questions and verdict.is_told(options):
+    if not (questions or request.hints.parts) and verdict.is_told(options):
         tell((preview(request, chosen, partitions, no_preempt=typed.no_preempt),), quiet=quiet)
     job = Delivery(
         args=submission.args,
@@ -400,6 +400,12 @@ def choose_shape(request: JobRequest, partitions: Sequence[job_shape.GpuPartitio
     Raises:
         ConfigError: It has none there.
     """
+    if request.hints.parts:
+        first, *more = (
+            job_shape.choose(partitions, gpus=gpus, gpu_type=kind, nodes=None)
+            for kind, gpus in request.hints.parts
+        )
+        return replace(first, more=tuple(more))
     if request.share:
         return job_shape.choose_half(partitions, gpu_type=request.gpu_type)
     if request.most_nodes is not None:

@@ -138,10 +138,13 @@ def why_not_split(snap: Snapshot, row: int, limits: Preemption) -> str:
 def _relative_speed(
     snap: Snapshot, row: int, profiles: Mapping[str, Profile], gpu_type: str
 ) -> float | None:
-    """The rate that the job reports over that of its model alone on one GPU; None if unknown."""
+    """The rate that the job reports over that of its model alone on one GPU; None if unknown.
+
+    Both are under the same hints.
+    """
     claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
     profile = None if claim.model is None else profiles.get(claim.model)
-    alone = None if profile is None else profile.speed(Shape(1, 1), gpu_type)
+    alone = None if profile is None else profile.speed(Shape(1, 1), gpu_type, hints=claim.hints)
     if alone is None or claim.rate is None:
         return None
     return claim.rate / alone.steps_per_s

@@ -226,6 +226,9 @@ class SlurmSim:
         if isinstance(action, Trim):
             msg = "the simulated Slurm counts no CPUs and no memory, and cuts none"
             raise ClusterError(msg)
+        if action.gpu_type:
+            msg = "the simulated Slurm changes no job's GPU type"
+            raise ClusterError(msg)
         if self.machine.jobs.state[row] != JobState.PENDING:
             return
         self._reshape(row, action)

@@ -11,7 +11,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
                   "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64],
-                  "use": [37, 1156], "data": 0}}
+                  "use": [37, 1156], "data": 0, "hints": "byteps=4096000", "locked": 1}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -37,6 +37,7 @@ from slurm_dl.model.contract import (
     Requeuer,
     SignalTarget,
 )
+from slurm_dl.model.profile import HINTS
 from slurm_dl.model.shape import Shape, by_gpus
 from slurm_dl.model.step_report import StepReport
 from slurm_dl.model.value_curve import MOST_STEPS, ValueCurve
@@ -96,7 +97,8 @@ class ClaimReader:
         contract = self._contract(ours)
         word = ours.get("unhandled")
         *request, unhandled_run = word if isinstance(word, list) and word else [word]
-        elastic, (busy, gpu_mem_mb) = _elastic(ours), _use(ours)
+        locked, (busy, gpu_mem_mb) = ours.get("locked") == 1, _use(ours)
+        elastic = None if locked else _elastic(ours)
         return Claim(
             contract=contract,
             unreadable=contract is None and "sig" in ours,
@@ -127,7 +129,9 @@ class ClaimReader:
             gpu_mem_mb=gpu_mem_mb,
             in_place=elastic is not None and ours.get("in_place") == 1,
             data_ready=not (type(ours.get("data")) is int and ours["data"] == 0),
-            sizes_unreadable=elastic is None and "sizes" in ours,
+            hints=_hints(ours),
+            locked=locked,
+            sizes_unreadable=elastic is None and not locked and "sizes" in ours,
         )
 
     def _contract(self, ours: dict[object, object]) -> Contract | None:
@@ -283,6 +287,11 @@ def _use(ours: dict[object, object]) -> tuple[float | None, int | None]:
     if not _is_number(busy) or type(mem_mb) is not int or not 0 <= mem_mb <= _HUGE:
         return None, None
     return min(max(busy / 100, 0.0), 1.0), mem_mb
+
+
+def _hints(ours: dict[object, object]) -> str:
+    hints = ours.get("hints", "")
+    return hints if isinstance(hints, str) and re.fullmatch(HINTS, hints) else "?"
 
 
 def _until(ours: dict[object, object]) -> float | None:

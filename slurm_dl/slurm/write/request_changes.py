@@ -19,6 +19,7 @@ Measured on 22.05.8 alone:
   the job where it was); so is MinMemoryNode, for a job that asked for memory by the node.
 - Without TasksPerNode, squeue shows one node too many of a pending job whose tasks have several
   CPUs; a pending job's own number of nodes stands in its TRES.
+- A type of GPUs is added only to a request from which ``TresPerNode=`` has taken all GRES.
 - A size that no node has gets BadConstraints and priority 0, one of too many nodes
   PartitionNodeLimit.
 """
@@ -128,8 +129,12 @@ def change_request(slurm: Slurm, action: Trim | Reshape) -> None:
     if now is None:
         return
     settings = _trimmed(now, action) if isinstance(action, Trim) else _reshaped(now, action)
-    if settings:
-        slurm.run("scontrol", "update", f"JobId={action.job_id}", *settings)
+    updates = [settings] if settings else []
+    if isinstance(action, Reshape) and action.gpu_type and not parse_gres(now.per_node).gpu_type:
+        # A job without GPUs in between has them with the next of these writes at the latest.
+        updates.insert(0, ["TresPerNode="])
+    for update in updates:
+        slurm.run("scontrol", "update", f"JobId={action.job_id}", *update)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,7 @@ def _reshaped(now: _Asked, action: Reshape) -> list[str]:
         raise ClusterError(msg)
     settings = [
         f"NumNodes={shape.nodes}-{shape.nodes}",
-        f"Gres={_gres(now, job, shape.gpus_per_node)}",
+        f"Gres={_gres(now, job, shape.gpus_per_node, action.gpu_type)}",
         f"NumTasks={shape.nodes * each}",
         f"TasksPerNode={each}",
     ]
@@ -210,19 +215,24 @@ def _reshaped(now: _Asked, action: Reshape) -> list[str]:
     return settings
 
 
-def _gres(now: _Asked, job: str, gpus: int) -> str:
-    """Its GRES on each node with *gpus* GPUs of the type it named, and whatever else it named."""
+def _gres(now: _Asked, job: str, gpus: int, gpu_type: str) -> str:
+    """Its GRES on each node with *gpus* GPUs of the type it named, and whatever else it named.
+
+    Args:
+        gpu_type: The type, if it named none; empty: any.
+    """
     if now.others:
         msg = f"{job} asks for GPUs by {now.others}, not by the node; its size is left as it is"
         raise ClusterError(msg)
     items = [item.removeprefix("gres").lstrip("/:") for item in now.per_node.split(",")]
     of_gpus = [item for item in items if item.partition(":")[0] == "gpu"]
     asked = parse_gres(now.per_node)
-    if len(of_gpus) != 1 or asked.shards or asked.mps:
+    if (len(of_gpus) != 1 and (now.per_node or not gpu_type)) or asked.shards or asked.mps:
         msg = f"{job} asks for {now.per_node or 'no GPUs'}, not for GPUs of one kind by the node"
         raise ClusterError(msg)
-    kind = f"gpu:{asked.gpu_type}" if asked.gpu_type else "gpu"
-    return ",".join([f"{kind}:{gpus}", *(item for item in items if item not in of_gpus)])
+    gpu_type = asked.gpu_type or gpu_type
+    kind = f"gpu:{gpu_type}" if gpu_type else "gpu"
+    return ",".join([f"{kind}:{gpus}", *(i for i in items if i and i not in of_gpus)])
 
 
 def _cpu_settings(now: _Asked, job: str, cpus: int, nodes: int) -> list[str]:
