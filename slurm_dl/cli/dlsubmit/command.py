@@ -294,14 +294,14 @@ def dlsubmit(
     if show_template is not None:
         _show_template(script_templates.find(show_template, where), as_json=as_json)
         return 0
-    if list_hints:
-        _list_hints(as_json=as_json)
+    if list_hints or data_ready is not None:
+        if data_ready is not None:
+            say_ready(data_ready, Slurm(environ=dict(os.environ), timeout_s=command_job.SLURM_S))
+        else:
+            _list_hints(as_json=as_json)
         return 0
     if show_defaults:
         return command_job.show(defaults, as_json=as_json)
-    if data_ready is not None:
-        say_ready(data_ready, Slurm(environ=dict(os.environ), timeout_s=command_job.SLURM_S))
-        return 0
     if when:
         return before_submitting(ctx.params, as_json=as_json)
     if line.script:
