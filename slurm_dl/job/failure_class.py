@@ -18,7 +18,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-FILE_VARIABLE = "SLURM_DL_FAILURES"
+FILE_VARIABLE = "SLURM_DL_FAILURE_FILE"
 DEFAULT_FILE = "/etc/slurm_dl/failures.yaml"  # Rows of the site, on the nodes where jobs run
 TAIL_BYTES = 64 * 1024
 _LONGEST_LINE = 200

@@ -68,7 +68,7 @@ def test_rows_of_a_site_come_first_and_bad_lines_are_told(tmp_path: Path) -> Non
     """It changes a class, adds a status, and a wrong file leaves the built-in rows."""
     path = tmp_path / "failures.yaml"
     path.write_text("# ours\n\n- unknown: 'ValueError: flaky'\n- user: status 41\n- what: x\n")
-    rows, told = table({"SLURM_DL_FAILURES": str(path)})
+    rows, told = table({"SLURM_DL_FAILURE_FILE": str(path)})
 
     assert "line 5" in told
     assert classify(1, b"ValueError: flaky", rows).kind == "unknown"
@@ -78,9 +78,9 @@ def test_rows_of_a_site_come_first_and_bad_lines_are_told(tmp_path: Path) -> Non
     for bad in (b"\xff\xfe- user: x", None):
         path.unlink()
         os.mkfifo(path) if bad is None else path.write_bytes(bad)
-        rows, told = table({"SLURM_DL_FAILURES": str(path)})
+        rows, told = table({"SLURM_DL_FAILURE_FILE": str(path)})
         assert (rows, bool(told)) == ([*BUILT_IN], bad is not None)
-    assert table({"SLURM_DL_FAILURES": str(tmp_path / "none")}) == ([*BUILT_IN], "")
+    assert table({"SLURM_DL_FAILURE_FILE": str(tmp_path / "none")}) == ([*BUILT_IN], "")
 
 
 READ = """

@@ -73,7 +73,8 @@ WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
 NOT_LIVED = {Trim, TripBreaker, Book, Reshape, Retry, Shrink}
-"""No job of the streams asks for more than it can do with, changes its size, or fails; breakers are off.
+"""No job of the streams asks for more than it can do with, changes its size, or fails; breakers are
+off.
 
 No policy of ours books anything: test_book replays one that does."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
