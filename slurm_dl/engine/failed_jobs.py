@@ -49,8 +49,7 @@ def verdict(past: tuple[Failed, ...], rules: Retries) -> Verdict:
     last = past[-1]
     alike = [f for f in past if f.kind == last.kind]
     if last.kind == "infrastructure":
-        most, within = rules.infrastructure, span(rules.window_s)
-        count = sum(last.at_s - f.at_s < rules.window_s for f in alike)
+        count, most, within = len(alike), rules.infrastructure, span(rules.window_s)
         if count > most:
             left = f"the infrastructure failed; its {most} retries within {within} are used up"
             return Verdict("leave", f"{left}, so it is left as it ended")
