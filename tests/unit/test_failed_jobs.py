@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.slurm.read.comment_claims import ClaimReader
 
 RULES = Retries(infrastructure=2, window_s=1000.0)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), retries=RULES)
@@ -192,3 +194,17 @@ def test_nothing_is_retried_where_the_site_does_not_say_so(tmp_path: Path) -> No
     """Failed jobs are left as they ended."""
     job = failing(Claiming(nodes=1, gpus=4), tmp_path, dataclasses.replace(SETTINGS, retries=None))
     assert (job.restarts, job.state) == (0, JobState.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("word", "read"),
+    [
+        (["user", "1f2e3d4c", 2], Failure(kind="user", mark="1f2e3d4c", run=2)),
+        *((bad, None) for bad in (["root", "1f", 2], [["user"], "1f", 2], ["user", "<b>", 2])),
+        *((bad, None) for bad in (["user", "1f", -1], ["user", "1f", True], ["user"], "user", {})),
+    ],
+)
+def test_only_a_well_formed_report_is_believed(word: object, read: Failure | None) -> None:
+    """A comment is anybody's text."""
+    comment = json.dumps({"slurm_dl": {"v": 1, "failed": word}})
+    assert ClaimReader(max_grace_s=600).read(comment).failed == read
