@@ -26,6 +26,7 @@ from slurm_dl.model.plan import (
     Requeue,
     Reserve,
     Reshape,
+    Retry,
     SetSiteFactor,
     SetSteer,
     Shrink,
@@ -211,10 +212,8 @@ class FakeCluster(FakeSlurm):
                 job.signals.append(self.now_s)
                 if job.asked_s is None:
                     job.asked_s = self.now_s
-            case Requeue(run=run, ended=ended):
-                if self._job(run.job_id).state is not JobState.PENDING:
-                    state = JobState.FAILED if ended else JobState.RUNNING
-                    self._requeue(self._same_run(run, state))
+            case Requeue() | Retry():
+                self._take_back(action)
             case Shrink():
                 self._shrink(action)
             case Trim() | Reshape():
@@ -235,6 +234,14 @@ class FakeCluster(FakeSlurm):
             case Unseal(name=name):
                 refuse_if(not name.startswith(RESERVATION_PREFIX), f"{name} is not ours")
                 self.reservations.pop(name, None)
+
+    def _take_back(self, action: Requeue | Retry) -> None:
+        job = self._job(action.run.job_id)
+        if job.state is not JobState.PENDING:
+            ended = isinstance(action, Retry) or action.ended
+            state = JobState.FAILED if ended else JobState.RUNNING
+            self._requeue(self._same_run(action.run, state))
+            job.hold |= isinstance(action, Retry) and action.hold
 
     def _shrink(self, action: Shrink) -> None:
         """As Slurm 22.05: the record of the request stays."""

@@ -19,6 +19,7 @@ from slurm_dl.engine.settings import (
     Resizing,
     Settings,
 )
+from slurm_dl.model.failure import Retries
 from slurm_dl.model.profile import Profile
 from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.yaml_places import Reader
@@ -85,6 +86,12 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
         resizing=Resizing(**config.resizing.model_dump()),
         defragment=Defragment(**config.defragment.model_dump()),
         breakers=Breakers(**config.breakers.model_dump()),
+        retries=Retries(
+            infrastructure=config.failures.infrastructure_retries,
+            window_s=config.failures.window_s,
+        )
+        if config.failures.retry
+        else None,
     )
 
 

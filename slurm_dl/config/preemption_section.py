@@ -234,6 +234,31 @@ class PreemptionSection(Section):
         return who if self.enabled else f"{who}; {off}"
 
 
+class FailuresSection(Section):
+    """Whether failed jobs with a contract run again, by the class of their failure.
+
+    dlrun reports the class; without a report it is that of Slurm's word for the end, if that says
+    one. A user error is retried once, and after the next one the job is requeued held.
+    """
+
+    retry: bool = Field(
+        default=False,
+        description="Requeue failed jobs. false: they are left as they ended.",
+    )
+    infrastructure_retries: Annotated[Whole, NumberUnit("requeues")] = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="Most requeues of one job after failures of the infrastructure.",
+    )
+    window_s: Seconds = Field(
+        default=86_400,
+        gt=0,
+        le=_MONTH_S,
+        description="Such failures longer ago than this do not count.",
+    )
+
+
 class BreakersSection(Section):
     """Limits that stop all preemption until the tripped breaker re-arms or is reset.
 

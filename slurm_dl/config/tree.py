@@ -21,7 +21,12 @@ from slurm_dl.config.estimates_section import (
 )
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
-from slurm_dl.config.preemption_section import BreakersSection, PreemptionSection, ResizingSection
+from slurm_dl.config.preemption_section import (
+    BreakersSection,
+    FailuresSection,
+    PreemptionSection,
+    ResizingSection,
+)
 from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,
@@ -341,6 +346,7 @@ class Config(Section):
     service: ServiceSection = ServiceSection()
     preemption: PreemptionSection = PreemptionSection()
     breakers: BreakersSection = BreakersSection()
+    failures: FailuresSection = FailuresSection()
     placement: PlacementSection = PlacementSection()
     defragment: DefragmentSection = DefragmentSection()
     resizing: ResizingSection = ResizingSection()

@@ -22,6 +22,7 @@ from slurm_dl.model.plan import (
     Action,
     OpenHandover,
     Requeue,
+    Retry,
     SetSiteFactor,
     Shrink,
     Signal,
@@ -123,7 +124,7 @@ class SlurmClock:
 
 LOOK_EVERY: Final = 10  # So many polls apart slurmctld is asked how it is, one RPC
 
-_PREEMPTING: Final = (OpenHandover, Signal, Requeue, Shrink)
+_PREEMPTING: Final = (OpenHandover, Signal, Requeue, Retry, Shrink)
 
 
 class ControllerHealth:

@@ -14,6 +14,7 @@ import numpy as np
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.explain.promise_reasons import booked_in_words
+from slurm_dl.engine.failed_jobs import retry_failed
 from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach, without_room
@@ -372,6 +373,7 @@ def tell(
         *_bookings(snap, wish),
         *note_broken(snap, settings.preemption),
         *note_sizes(shown.snap, written),
+        *retry_failed(snap, settings.retries),
         *_promotions(snap, order),
         *cleared_for(snap, taken.handovers.sealed_for, how),
         *sized,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from slurm_dl.model.failure import Retries
 from slurm_dl.model.json_marks import OneOf
 from slurm_dl.model.profile import Profile, SharingMode
 from slurm_dl.model.promise import Estimate
@@ -239,6 +240,7 @@ class Settings:
     overdue: Overdue = Overdue()  # When a job has waited for so long that it comes first
     deadlines: Deadlines | None = Deadlines()  # Bounds on the deadlines of jobs; None: none counts
     resizing: Resizing = AS_SUBMITTED  # Sizes of elastic jobs
+    retries: Retries | None = None  # Bounds on retries of failed jobs; None: they are left alone
     equals: Literal["submission", "site"] = "submission"
     hold: bool = True  # Whether jobs that the policy bars are put off
     lease_window: float = 0.25

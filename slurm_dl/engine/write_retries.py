@@ -19,6 +19,7 @@ from slurm_dl.model.plan import (
     MarkGone,
     Requeue,
     Reshape,
+    Retry,
     SetSiteFactor,
     SetSteer,
     Shrink,
@@ -166,6 +167,8 @@ def _subject(action: Action) -> _Subject | None:
     match action:
         case SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim() | Reshape():
             return type(action), action.job_id
+        case Retry(run=run):
+            return type(action), run.job_id
         case Unseal(name=name):
             return type(action), name
         case _:

@@ -123,8 +123,8 @@ class JobController:
 
     def report(
         self,
-        key: Literal["rate", "saved", "progress", "steps", "use", "unhandled", "final"],
-        value: float | Sequence[float] | None,
+        key: Literal["rate", "saved", "progress", "steps", "use", "unhandled", "final", "failed"],
+        value: float | Sequence[float | str] | None,
         *,
         asked: bool = False,
     ) -> bool:
@@ -264,7 +264,7 @@ def with_ack(comment: str, ack: int | None) -> str | None:
     return with_key(comment, "ack", ack)
 
 
-def with_key(comment: str, key: str, value: float | Sequence[float] | None) -> str | None:
+def with_key(comment: str, key: str, value: float | Sequence[float | str] | None) -> str | None:
     """*comment* with one of our keys set, or removed if None; None if it is none of ours."""
     content = comment_of_ours(comment)
     if content is None:

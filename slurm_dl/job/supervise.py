@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
 from slurm_dl.job.comment_report import PROGRESS, RATE, SAVED, STEPS, CommentReport
 from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.failure_class import OwnLog, classify, table
 from slurm_dl.job.forwarding import Forwarding, ScriptHold
 from slurm_dl.job.gpu_load import GpuLoad
 from slurm_dl.job.handler_watch import HandlerWatch
@@ -127,6 +129,7 @@ class Supervisor:
         self._owes_signal = self._is_sent = self._is_warned = False
         for name in (REQUEST_FILE, LISTENING_FILE, IMPORTED_FILE, STOPPED_FILE):
             (self._options.run_dir / name).unlink(missing_ok=True)
+        self._log_of_run = OwnLog()
         try:
             child = Child(self._options.command, self._child_environ(), self._signals.restore)
         except OSError as err:
@@ -294,19 +297,32 @@ class Supervisor:
         heard = heard and not (self._is_warned or (is_script and self._is_late()))
         held = self._hold.is_over
         end = judge(code, self._options, self._run, asked=asked, heard=heard, held=held, log=log)
-        if self._controller is not None and code in self._options.never_requeue:
-            self._report_final(self._controller)
+        if code in self._options.never_requeue:
+            # The daemon requeues who fails when it is asked, and knows of no status but 93. It may
+            # have asked without our hearing of it yet.
+            self._tell("final", self._run.restart)
+        elif code and not asked and not end.stopped:
+            self._tell_failure(code)
         return end
 
-    def _report_final(self, controller: JobController) -> None:
-        # The daemon requeues who fails when it is asked, and knows of no status but 93. It may have
-        # asked without our hearing of it yet.
+    def _tell_failure(self, code: int) -> None:
+        rows, trouble = table(self._environ)
+        found = classify(code, self._log_of_run.tail(), rows)
+        if trouble:
+            log(trouble)
+        if found.kind != "unknown":
+            log(f"failure of class {found.kind}: {found.why}")
+            self._tell("failed", (found.kind, found.mark, self._run.restart))
+
+    def _tell(self, key: Literal["final", "failed"], value: int | Sequence[str | int]) -> None:
+        if self._controller is None:
+            return
         for delay_s in FINAL_PAUSES_S:
             self._pause(delay_s)
             try:
-                controller.report("final", self._run.restart)
+                self._controller.report(key, value)
             except CallFailedError as err:
-                log(f"the scheduler is not told that this is final: {err}")
+                log(f"the scheduler is not told that this is {key}: {err}")
             else:
                 return
 

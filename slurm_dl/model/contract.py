@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
+from slurm_dl.model.failure import Failure
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.step_report import StepReport
 from slurm_dl.model.value_curve import ValueCurve
@@ -140,6 +141,7 @@ class Claim:
     unhandled_run: int | None = None
     unhandled_asked: bool = False
     final_run: int | None = None
+    failed: Failure | None = None  # Its last failure, as dlrun classified it
     preempted_run: int | None = None
     until: float | None = None
     saved_s: int | None = None

@@ -143,6 +143,15 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Put a job that has failed back into the queue; right only while *run* is its last run."""
+
+    run: Run
+    hold: bool  # It stays held until its owner releases it
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shrink:
     """Take all nodes but *nodes* from a running victim. Right only while *run* is still its run."""
 
@@ -261,6 +270,7 @@ ClusterAction = (
     | Detach
     | Signal
     | Requeue
+    | Retry
     | Shrink
     | Unseal
     | SetSteer
@@ -287,7 +297,7 @@ def handover_of(action: Action) -> HandoverId | None:
     match action:
         case OpenHandover(handover=handover):
             return handover.handover_id
-        case Promote() | TripBreaker() | Book() | ForgetSteer():
+        case Promote() | TripBreaker() | Book() | ForgetSteer() | Retry():
             return None
         case _:
             return action.handover_id

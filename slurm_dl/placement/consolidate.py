@@ -117,6 +117,7 @@ class _Consolidating:
     def _wait(self, want: PendingJob, wide: Bool, for_s: float, why: str) -> Wait | None:
         """Nodes on which it can only start together; None if it always starts together."""
         first = want.need.asks[0]
+        why += f", for {self._how.wait_s(want):.0f} s at most since it was submitted or last ran"
         if len(want.need.asks) > 1:
             within = self._soonest().best_nodes(want, wide, first)
             return Wait(within=within, for_s=for_s, why=why)

@@ -23,6 +23,7 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.estimates.similar_jobs import as_submitted
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import LEAST_UNTIL, NO_CLAIM, SIGNALS, Claim, Contract
+from slurm_dl.model.failure import Failure
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
@@ -85,6 +86,13 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "unhandled_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "unhandled_asked": st.booleans(),
     "final_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
+    "failed": st.none()
+    | st.builds(
+        Failure,
+        kind=st.sampled_from(["user", "infrastructure"]),
+        mark=st.just("m"),
+        run=st.integers(0, 1),
+    ),
     "preempted_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "until": st.none() | st.floats(LEAST_UNTIL, 1),
     "saved_s": st.none() | st.integers(1, 10**12),

@@ -43,7 +43,7 @@ class _Said(JobController):
         return JobStatus("RUNNING", 10.0, '{"slurm_dl":{"v":1}}')
 
     def report(
-        self, key: str, value: float | Sequence[float] | None, *, asked: bool = False
+        self, key: str, value: float | Sequence[float | str] | None, *, asked: bool = False
     ) -> bool:
         del asked
         return with_key(self.standing().comment, key, value) is not None

@@ -251,6 +251,7 @@ _ACTIONS: Final = {
     "promote": "service forgiven",
     "reserve": "nodes reserved",
     "reshape": "change of size",
+    "retry": "requeued after its failure",
     "set_site_factor": "priority",
     "set_steer": "kept from nodes, or put off",
     "trim": "request cut",

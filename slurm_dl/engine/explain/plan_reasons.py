@@ -27,6 +27,7 @@ from slurm_dl.engine.explain.promise_reasons import (
     promise_sentences,
 )
 from slurm_dl.engine.explain.size_reasons import handover_reasons, size_reasons, some
+from slurm_dl.engine.failed_jobs import failure_reasons
 from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.commitment import with_commitment
@@ -84,7 +85,8 @@ def why(
     text = snap.seen.texts.get(job_id)
     label = text.label if text else str(job_id)
     if snap.jobs.state[row] >= COMPLETED:
-        return [*_over(cycle, row, job_id, past, sight), *audit_sentences(history, sight)]
+        over = [*_over(cycle, row, job_id, past, sight), *_failures(cycle, job_id)]
+        return [*over, *audit_sentences(history, sight)]
     at_s = max(at_s, snap.now_s)
     sentences = [_state(cycle, row, label), *_progress(cycle, row, job_id)]
     if cycle.plan.rank[row] >= 0:
@@ -112,10 +114,15 @@ def why(
     sentences += size_reasons(cycle, policy, row)
     if past:
         sentences += how_it_gave_way(past, sight)
-    sentences += _not_before(cycle, row, job_id)
+    sentences += [*_failures(cycle, job_id), *_not_before(cycle, row, job_id)]
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
     return [*sentences, *audit_sentences(history, sight)]
+
+
+def _failures(cycle: Cycle, job_id: JobId) -> list[str]:
+    rules = None if cycle.settings is None else cycle.settings.retries
+    return failure_reasons(cycle.snapshot, cycle.booked, job_id, rules)
 
 
 def _over(cycle: Cycle, row: int, job_id: JobId, past: PastJob | None, sight: Sight) -> list[str]:

@@ -28,6 +28,7 @@ from slurm_dl.model.plan import (
     Requeue,
     Reserve,
     Reshape,
+    Retry,
     SetSiteFactor,
     SetSteer,
     Shrink,
@@ -185,7 +186,7 @@ class SlurmSim:
                 self._detach(self._row(job_id))
             case Signal(run=run):
                 machine.signal(self._same_run(run))
-            case Requeue(run=run):
+            case Requeue(run=run) | Retry(run=run):
                 self._requeue(run)
             case Unseal(name=name):
                 machine.unseal(name)

@@ -7,6 +7,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
                   "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": [3, 2], "until": 0.8,
                   "preempted": [3, 2], "saved": 1790000000, "final": 2,
+                  "failed": ["user", "1f2e3d4c", 2],
                   "due": 1790090000, "values": [[1790090000, 10], [1790150000, 5]],
                   "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
@@ -37,6 +38,7 @@ from slurm_dl.model.contract import (
     Requeuer,
     SignalTarget,
 )
+from slurm_dl.model.failure import Failure, FailureClass
 from slurm_dl.model.profile import HINTS
 from slurm_dl.model.shape import Shape, by_gpus
 from slurm_dl.model.step_report import StepReport
@@ -54,6 +56,8 @@ _UNREADABLE = Claim(unreadable=True)
 _TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "full": "full"}
 _REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
 _OR_ELSE: dict[object, OrElse] = {"run": "run", "cancel": "cancel"}
+_FAILURES: dict[object, FailureClass] = {word: word for word in get_args(FailureClass)}
+_MARK = re.compile(r"[0-9a-z ]{1,16}")
 _BATCHES: dict[object, Batch] = {word: word for word in get_args(Batch)}
 _MOST_RESTARTS = 2**31 - 1
 _MOST_NODES = 10_000
@@ -114,6 +118,7 @@ class ClaimReader:
             unhandled_run=_restart(unhandled_run),
             unhandled_asked=len(request) == 1,
             final_run=_restart(ours.get("final")),
+            failed=_failed(ours),
             preempted_run=_preempted_run(ours),
             until=_until(ours),
             saved_s=_count(ours, "saved"),
@@ -304,6 +309,16 @@ def _preempted_run(ours: dict[object, object]) -> int | None:
     if not isinstance(told, list) or len(told) != 2:  # noqa: PLR2004 -- how often, and in which run
         return None
     return _restart(told[1])
+
+
+def _failed(ours: dict[object, object]) -> Failure | None:
+    word = ours.get("failed")
+    kind, mark, run = word if isinstance(word, list) and len(word) == 3 else ("", "", None)  # noqa: PLR2004 - class, mark, run
+    known = _FAILURES.get(kind) if isinstance(kind, str) else None
+    restart = _restart(run)
+    if known is None or restart is None or not isinstance(mark, str) or not _MARK.fullmatch(mark):
+        return None
+    return Failure(kind=known, mark=mark, run=restart)
 
 
 def _restart(run: object) -> int | None:

@@ -30,6 +30,7 @@ from slurm_dl.model.plan import (
     Requeue,
     Reserve,
     Reshape,
+    Retry,
     SetSiteFactor,
     SetSteer,
     Shrink,
@@ -99,7 +100,7 @@ class Actor:
                 self._detach(action.job_id)
             case Signal():
                 return self._signal(action)
-            case Requeue() | Shrink():
+            case Requeue() | Shrink() | Retry():
                 self._take_back(action)
             case Unseal():
                 unseal(self._slurm, action.name)
@@ -178,21 +179,22 @@ class Actor:
         with contextlib.suppress(ClusterError):
             update_address(self._slurm, now.address, f"Comment={comment}")
 
-    def _take_back(self, action: Requeue | Shrink) -> None:
+    def _take_back(self, action: Requeue | Retry | Shrink) -> None:
         self._may_preempt()
         if isinstance(action, Shrink):
             self._shrink(action)
         else:
             self._requeue(action)
 
-    def _requeue(self, action: Requeue) -> None:
+    def _requeue(self, action: Requeue | Retry) -> None:
         now = job_now(self._slurm, action.run.job_id)
         pending = now is not None and now.state is JobState.PENDING
-        if action.ended:
+        if isinstance(action, Retry) or action.ended:
             # What waits for it may be left of a try before.
             if now is None or not (pending or now.run.restarts > action.run.restarts):
                 now = self._same_run(action.run, now, JobState.FAILED)
-                self._slurm.run("scontrol", "requeue", now.address)
+                holds = isinstance(action, Retry) and action.hold
+                self._slurm.run("scontrol", "requeuehold" if holds else "requeue", now.address)
             restore_dependants(self._slurm, now)
             return
         if pending:
