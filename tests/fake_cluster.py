@@ -30,6 +30,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unseal,
 )
@@ -62,6 +63,7 @@ class FakeCluster(FakeSlurm):
         self._gpu_types = tuple(dict.fromkeys(of_nodes))
         self._type_of = [self._gpu_types.index(name) for name in of_nodes]
         self.applied: list[ClusterAction] = []
+        self.throttles: dict[JobId, int] = {}
         self.fail: list[type[ClusterAction]] = []
         self.down = False
         self.reader = None
@@ -159,6 +161,7 @@ class FakeCluster(FakeSlurm):
                 for j in listed
                 if j.state not in _ENDED and j.eligible_s > j.submit_s
             },
+            throttles={j: t for j, t in self.throttles.items() if j in self.jobs},
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
             cut_short=frozenset(self._cut_short),
@@ -216,6 +219,8 @@ class FakeCluster(FakeSlurm):
                     self._requeue(self._same_run(run, state))
             case Shrink():
                 self._shrink(action)
+            case Throttle(job_id=job_id, tasks=tasks):
+                self.throttles[self._job(job_id).job_id] = tasks
             case Trim() | Reshape():
                 self._change_request(action)
             case _:

@@ -34,6 +34,7 @@ from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.sizes import AS_ASKED, SIZE, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.throttle import THROTTLE
 from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
@@ -294,7 +295,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     """
     columns = (
         order.tie, order.barred, order.start_s, order.gpu_type, order.size, order.least,
-        order.shielded, order.pressing,
+        order.shielded, order.pressing, order.running,
     )  # fmt: skip
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     shapes += [column.shape for column in columns if column is not None]
@@ -320,7 +321,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if not all(size is None or are_sizes(size, sizes) for size in (order.size, order.least)):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE}:
+    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE, THROTTLE}:
         msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order

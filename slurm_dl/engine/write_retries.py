@@ -23,6 +23,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unseal,
     handover_of,
@@ -164,7 +165,9 @@ def _subject(action: Action) -> _Subject | None:
     if not is_standalone_write(action):
         return None
     match action:
-        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim() | Reshape():
+        case (
+            SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim() | Reshape() | Throttle()
+        ):
             return type(action), action.job_id
         case Unseal(name=name):
             return type(action), name

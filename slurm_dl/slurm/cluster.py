@@ -265,6 +265,7 @@ class SlurmCluster:
             begins=table.begins,
             planned=table.planned,
             eligible=table.eligible,
+            throttles=table.throttles,
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(

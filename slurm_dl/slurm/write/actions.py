@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unfinished,
     Unseal,
@@ -105,6 +107,8 @@ class Actor:
                 unseal(self._slurm, action.name)
             case Trim() | Reshape():
                 change_request(self._slurm, action)
+            case Throttle():
+                self._throttle(action)
             case SetSteer() | ClearSteer():
                 self._steer(action)
             case _:
@@ -138,6 +142,16 @@ class Actor:
         elif action.lift:
             settings.append("StartTime=now")
         update_address(self._slurm, now.address, *settings)
+
+    def _throttle(self, action: Throttle) -> None:
+        self._update(action.job_id, f"ArrayTaskThrottle={action.tasks}")
+        # The whole answer: `scontrol show` says in the record of each task what bounds its array.
+        told = self._slurm.run("scontrol", "show", "job", "--oneliner", str(action.job_id))
+        begin = rf"JobId={action.job_id} ArrayJobId=\d+ ArrayTaskId=\S+ "
+        now = re.search(rf"^{begin}(?:ArrayTaskThrottle=(\d+) )?", told, re.ASCII | re.MULTILINE)
+        if now is not None and int(now[1] or 0) != action.tasks:
+            msg = f"array {action.job_id} has ArrayTaskThrottle {now[1] or 0}, not {action.tasks}"
+            raise ClusterError(msg)
 
     def _update(self, job_id: JobId, setting: str) -> None:
         label = self._label.get(job_id)

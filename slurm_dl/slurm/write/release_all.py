@@ -21,10 +21,11 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.throttle import Throttled
 from slurm_dl.slurm.preflight import to_end_within
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
-from slurm_dl.slurm.read.grammar import address, expand, is_number
+from slurm_dl.slurm.read.grammar import address, expand, is_number, throttle_in
 from slurm_dl.slurm.read.job_table import whole_of
 from slurm_dl.slurm.read.node_reader import read_reservations
 from slurm_dl.slurm.read.queue_reader import whole_labels
@@ -172,6 +173,7 @@ _FIELDS = (
     *("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime"),
     *SIZE_FIELDS,
 )
+NO_THROTTLES: Mapping[JobId, Throttled] = {}
 _NO_FACTOR = -(2**31)
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
@@ -217,13 +219,19 @@ def set_by_hand(slurm: Slurm, jobs: Collection[JobId]) -> dict[JobId, bool]:
 
 
 def release_all(
-    slurm: Slurm, partitions: Collection[str], *, within: str = "", steers: Collection[Steer] = ()
+    slurm: Slurm,
+    partitions: Collection[str],
+    *,
+    within: str = "",
+    steers: Collection[Steer] = (),
+    throttles: Mapping[JobId, Throttled] = NO_THROTTLES,
 ) -> Iterator[str]:
     """Undo whatever of ours is left in Slurm.
 
     SiteFactor 0 on the unfinished jobs of *partitions*, except where it is known to be 0; no
     pending job in a reservation of ours; no such reservation, or one that lapses by itself; no
-    pending job that we keep from nodes or from starting, or in another size than it asked for.
+    pending job that we keep from nodes or from starting, or in another size than it asked for; no
+    array with a throttle that the ledger has as ours.
 
     Waiting jobs come first: from then on none has a higher priority than a running one. Where
     Slurm itself preempts inside a QOS, running jobs of that QOS keep what they have until it no
@@ -233,6 +241,7 @@ def release_all(
         within: QOS inside which Slurm may preempt by itself; empty: none.
         steers: Those in the ledger, which knows of begin times too; without it exclusions of ours
             are known by the way they are written.
+        throttles: Those in the ledger, by array; nothing else knows them.
 
     Yields:
         One line for each thing done, refused or skipped.
@@ -258,7 +267,7 @@ def release_all(
     refused = len(skipped)
     steps = [
         (label, " ".join(settings), partial(update_job, slurm, label, *settings))
-        for label, *settings in [*steered, *todo]
+        for label, *settings in [*steered, *_throttle_steps(waiting, throttles), *todo]
     ] + [
         (r.label, f"size {r.size.shape}", partial(change_request, slurm, r.size))
         for r in records
@@ -291,6 +300,18 @@ def release_all(
     if refused:
         msg = f"{refused} things could not be released (jobs may just have ended); run it again"
         raise ClusterError(msg)
+
+
+def _throttle_steps(
+    waiting: Mapping[JobId, tuple[str, float]], throttles: Mapping[JobId, Throttled]
+) -> Iterator[tuple[str, str]]:
+    """Label and setting of each update that gives an array its owner's throttle back."""
+    for job_id, throttled in throttles.items():
+        label, _ = waiting.get(job_id, ("", 0.0))
+        # The label of an array whose tasks go in steps was completed, and has no throttle.
+        own = throttled.owned(throttle_in(label) or throttled.ours)
+        if "[" in label:
+            yield label, f"ArrayTaskThrottle={own}"
 
 
 def _why_keep(slurm: Slurm, qos: str) -> str:
