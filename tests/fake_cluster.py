@@ -219,9 +219,7 @@ class FakeCluster(FakeSlurm):
                     self._requeue(self._same_run(run, state))
             case Shrink():
                 self._shrink(action)
-            case Throttle(job_id=job_id, tasks=tasks):
-                self.throttles[self._job(job_id).job_id] = tasks
-            case Trim() | Reshape():
+            case Trim() | Reshape() | Throttle():
                 self._change_request(action)
             case _:
                 assert_never(action)
@@ -249,9 +247,12 @@ class FakeCluster(FakeSlurm):
         job.nodes = tuple(n for n in job.nodes if n in kept)
         job.asked_s = job.acked_run = None
 
-    def _change_request(self, action: Trim | Reshape) -> None:
+    def _change_request(self, action: Trim | Reshape | Throttle) -> None:
         """As Slurm: a size that no node has is taken, and never starts."""
         job = self._job(action.job_id)
+        if isinstance(action, Throttle):
+            self.throttles[job.job_id] = action.tasks
+            return
         if job.state is not JobState.PENDING:
             return
         if isinstance(action, Reshape):

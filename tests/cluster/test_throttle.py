@@ -1,4 +1,4 @@
-"""On a real Slurm Grouper bounds the tasks of a late array, and FIFO, LAS and a static order do not.
+"""On a real Slurm Grouper bounds the tasks of a late array; FIFO, LAS and a static order do not.
 
 One node of four GPUs. A blocker holds two of them. The small stage has two tasks of three GPUs
 each, so it cannot start; the late array has tasks of one GPU, of which two would fit.
@@ -106,7 +106,8 @@ def test_other_orders_let_the_late_array_fill_the_node(place: Schedd, policy: st
     place.until("looks", lambda: time.monotonic() > at_s)
     assert throttle(place, late) == str(OWN)
     assert tasks(place, late) >= 2
-    assert not tasks(place, small) and not is_over(place, small)
+    assert not tasks(place, small)
+    assert not is_over(place, small)
 
 
 def test_grouper_ends_the_small_stage_first(place: Schedd) -> None:

@@ -73,8 +73,8 @@ WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
 NOT_LIVED = {Trim, TripBreaker, Book, Reshape, Shrink, Throttle}
-"""No job of the streams asks for more than it can do with, or changes its size; breakers are off, and
-there are no arrays.
+"""No job of the streams asks for more than it can do with, or changes its size; breakers are off,
+and there are no arrays.
 
 No policy of ours books anything: test_book replays one that does."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))

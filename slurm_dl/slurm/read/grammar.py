@@ -261,11 +261,6 @@ def tasks_in(label: str) -> int:
     return tasks
 
 
-def throttle_in(label: str) -> int:
-    """ArrayTaskThrottle in the label of a pending array, ``6_[10-20%3]``; 0 if it has none."""
-    return int(label.partition("%")[2].rstrip("]") or 0)
-
-
 def tasks_as_one(labels: Sequence[str]) -> str | None:
     """One label for several different tasks of one array, ``6_[0-8:2]``; None if they are none."""
     found = [_LABEL.fullmatch(label) for label in labels]

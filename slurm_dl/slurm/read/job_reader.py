@@ -20,7 +20,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, LeftOut
 from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader, with_wckey
-from slurm_dl.slurm.read.grammar import NO_WORDS, is_number, tasks_in, throttle_in
+from slurm_dl.slurm.read.grammar import NO_WORDS, is_number, tasks_in
 from slurm_dl.slurm.read.job_table import (
     FINISHED,
     INT32_MAX,
@@ -297,11 +297,6 @@ class JobReader:
                     job_id, state, times["SubmitTime"], times["EligibleTime"], strict=True
                 )
                 if eligible_s > submit_s and s in MAY_START
-            },
-            throttles={
-                job: throttle_in(label)
-                for job, s, label in zip(job_id, state, raw["JobArrayID"], strict=True)
-                if s is JobState.PENDING and "[" in label
             },
             also_in={
                 job: several[name][1:]

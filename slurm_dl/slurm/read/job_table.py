@@ -68,7 +68,6 @@ class JobTable:
     gang_parts: set[JobId]  # Pending components of heterogeneous jobs
     planned: dict[JobId, float] = field(default_factory=dict)
     eligible: dict[JobId, float] = field(default_factory=dict)
-    throttles: dict[JobId, int] = field(default_factory=dict)
     deadlines: dict[JobId, float] = field(default_factory=dict)
     gres: dict[JobId, tuple[tuple[str, float], ...]] = field(default_factory=dict)
     unmodelled: dict[JobId, str] = field(default_factory=dict)
@@ -120,7 +119,6 @@ _TABLE_BY_ID = (
     "begins",
     "planned",
     "eligible",
-    "throttles",
     "restricted",
     "gang_parts",
     "deadlines",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import select
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,7 @@ from slurm_dl.model.plan import (
     Unfinished,
     Unseal,
 )
+from slurm_dl.slurm.read.array_throttles import throttle_of
 from slurm_dl.slurm.read.grammar import address
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
@@ -105,10 +105,8 @@ class Actor:
                 self._take_back(action)
             case Unseal():
                 unseal(self._slurm, action.name)
-            case Trim() | Reshape():
-                change_request(self._slurm, action)
-            case Throttle():
-                self._throttle(action)
+            case Trim() | Reshape() | Throttle():
+                self._change_request(action)
             case SetSteer() | ClearSteer():
                 self._steer(action)
             case _:
@@ -143,14 +141,14 @@ class Actor:
             settings.append("StartTime=now")
         update_address(self._slurm, now.address, *settings)
 
-    def _throttle(self, action: Throttle) -> None:
+    def _change_request(self, action: Trim | Reshape | Throttle) -> None:
+        if not isinstance(action, Throttle):
+            change_request(self._slurm, action)
+            return
         self._update(action.job_id, f"ArrayTaskThrottle={action.tasks}")
-        # The whole answer: `scontrol show` says in the record of each task what bounds its array.
-        told = self._slurm.run("scontrol", "show", "job", "--oneliner", str(action.job_id))
-        begin = rf"JobId={action.job_id} ArrayJobId=\d+ ArrayTaskId=\S+ "
-        now = re.search(rf"^{begin}(?:ArrayTaskThrottle=(\d+) )?", told, re.ASCII | re.MULTILINE)
-        if now is not None and int(now[1] or 0) != action.tasks:
-            msg = f"array {action.job_id} has ArrayTaskThrottle {now[1] or 0}, not {action.tasks}"
+        now = throttle_of(self._slurm, self._label[action.job_id])
+        if now not in (None, action.tasks):
+            msg = f"array {action.job_id} has ArrayTaskThrottle {now}, not {action.tasks}"
             raise ClusterError(msg)
 
     def _update(self, job_id: JobId, setting: str) -> None:

@@ -23,9 +23,10 @@ from slurm_dl.model.plan import Reshape
 from slurm_dl.model.steer import Steer
 from slurm_dl.model.throttle import Throttled
 from slurm_dl.slurm.preflight import to_end_within
+from slurm_dl.slurm.read.array_throttles import is_array_record, throttle_of
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
-from slurm_dl.slurm.read.grammar import address, expand, is_number, throttle_in
+from slurm_dl.slurm.read.grammar import address, expand, is_number
 from slurm_dl.slurm.read.job_table import whole_of
 from slurm_dl.slurm.read.node_reader import read_reservations
 from slurm_dl.slurm.read.queue_reader import whole_labels
@@ -267,7 +268,7 @@ def release_all(
     refused = len(skipped)
     steps = [
         (label, " ".join(settings), partial(update_job, slurm, label, *settings))
-        for label, *settings in [*steered, *_throttle_steps(waiting, throttles), *todo]
+        for label, *settings in [*steered, *_throttle_steps(slurm, waiting, throttles), *todo]
     ] + [
         (r.label, f"size {r.size.shape}", partial(change_request, slurm, r.size))
         for r in records
@@ -303,15 +304,19 @@ def release_all(
 
 
 def _throttle_steps(
-    waiting: Mapping[JobId, tuple[str, float]], throttles: Mapping[JobId, Throttled]
+    slurm: Slurm,
+    waiting: Mapping[JobId, tuple[str, float]],
+    throttles: Mapping[JobId, Throttled],
 ) -> Iterator[tuple[str, str]]:
     """Label and setting of each update that gives an array its owner's throttle back."""
     for job_id, throttled in throttles.items():
         label, _ = waiting.get(job_id, ("", 0.0))
-        # The label of an array whose tasks go in steps was completed, and has no throttle.
-        own = throttled.owned(throttle_in(label) or throttled.ours)
-        if "[" in label:
-            yield label, f"ArrayTaskThrottle={own}"
+        if not is_array_record(job_id, label):
+            continue
+        with contextlib.suppress(ClusterError):  # Its tasks may just have ended.
+            present = throttle_of(slurm, label)
+            if present is not None and throttled.owned(present) != present:
+                yield label, f"ArrayTaskThrottle={throttled.own}"
 
 
 def _why_keep(slurm: Slurm, qos: str) -> str:
