@@ -35,9 +35,8 @@ def read_rates(path: Path) -> tuple[list[float], list[float]]:
                     continue  # The names of the columns
                 at_s = rate = math.nan
             if not (0 <= rate < math.inf and (times_s[-1:] or [-math.inf])[0] < at_s < math.inf):
-                msg = (
-                    f"{path}:{place}: not epoch_s,requests_per_s: a later time, a rate of 0 or more"
-                )
+                told = "not epoch_s,requests_per_s: a later time, a rate of 0 or more"
+                msg = f"{path}:{place}: {told}"
                 raise click.BadParameter(msg)
             times_s.append(at_s)
             rates.append(rate)
