@@ -21,7 +21,7 @@ _HELP = {
     "replay": "Decide once more on every snapshot of a recording.",
     "report": "Draw what becomes of TRACE under one or more policies, as one page for a browser.",
     "run": "Run TRACE under a policy and say what became of the jobs.",
-    "service": "Play requests at a recorded rate against replicas that follow it.",
+    "service": "Play requests at the rates of the file RATES against replicas that follow them.",
     "study": "Run the studies that the documents have figures of.",
     "sweep-cell": "",
     "traces": "Say what is in TRACE, and what was left out of it and why.",

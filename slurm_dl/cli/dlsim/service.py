@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
-import math
 from pathlib import Path
 from typing import Final
 
@@ -12,38 +9,9 @@ import click
 
 from slurm_dl.cli.commandline import AS_JSON, print_json
 from slurm_dl.estimates.replicas import MOST_REPLICAS, ServiceLevel, attainable
-from slurm_dl.simulation.service import ServiceOutcome, counters, play
+from slurm_dl.simulation.service import ServiceOutcome, counters, play, read_rates
 
-_MOST_LINES: Final = 100_000
 _ABOVE_0: Final = click.FloatRange(0, 1e9, min_open=True)
-
-
-def read_rates(path: Path) -> tuple[list[float], list[float]]:
-    """Times (seconds) and rates (requests per second) of *path*, ``epoch_s,requests_per_s``.
-
-    Raises:
-        BadParameter: A line is none of that, or times do not ascend.
-    """
-    times_s: list[float] = []
-    rates: list[float] = []
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        for place, row in enumerate(itertools.islice(csv.reader(file), _MOST_LINES), 1):
-            try:
-                at_s, rate = map(float, row)
-            except ValueError:
-                if place == 1:
-                    continue  # The names of the columns
-                at_s = rate = math.nan
-            if not (0 <= rate < math.inf and (times_s[-1:] or [-math.inf])[0] < at_s < math.inf):
-                told = "not epoch_s,requests_per_s: a later time, a rate of 0 or more"
-                msg = f"{path}:{place}: {told}"
-                raise click.BadParameter(msg)
-            times_s.append(at_s)
-            rates.append(rate)
-    if len(times_s) < 2:  # noqa: PLR2004 - a period has two ends
-        msg = f"{path}: needs two lines or more (epoch_s,requests_per_s)"
-        raise click.BadParameter(msg)
-    return times_s, rates
 
 
 @click.command("service")
@@ -100,9 +68,9 @@ def service_command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Play requests at the recorded rates of the CSV file RATES against replicas.
+    """Play requests at the rates of the file RATES against replicas that follow them.
 
-    Each line is epoch_s,requests_per_s: the rate from then to the next line. The count follows the
+    It is a CSV file. Each line is epoch_s,requests_per_s: the rate from then to the next line. The count follows the
     predicted rate, is that for the mean rate, or that of a clairvoyant who knows what comes.
 
     \b
