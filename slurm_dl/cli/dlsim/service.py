@@ -70,8 +70,9 @@ def service_command(
 ) -> None:
     """Play requests at the rates of the file RATES against replicas that follow them.
 
-    It is a CSV file. Each line is epoch_s,requests_per_s: the rate from then to the next line. The count follows the
-    predicted rate, is that for the mean rate, or that of a clairvoyant who knows what comes.
+    It is a CSV file. Each line is epoch_s,requests_per_s: the rate from then to the next line.
+    The count follows the predicted rate, is that for the mean rate, or that of a clairvoyant who
+    knows what comes.
 
     \b
     Example:
