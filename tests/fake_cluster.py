@@ -31,6 +31,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unseal,
 )
@@ -64,6 +65,7 @@ class FakeCluster(FakeSlurm):
         self._gpu_types = tuple(dict.fromkeys(of_nodes))
         self._type_of = [self._gpu_types.index(name) for name in of_nodes]
         self.applied: list[ClusterAction] = []
+        self.throttles: dict[JobId, int] = {}
         self.fail: list[type[ClusterAction]] = []
         self.down = False
         self.reader = None
@@ -161,6 +163,7 @@ class FakeCluster(FakeSlurm):
                 for j in listed
                 if j.state not in _ENDED and j.eligible_s > j.submit_s
             },
+            throttles={j: t for j, t in self.throttles.items() if j in self.jobs},
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
             cut_short=frozenset(self._cut_short),
@@ -216,7 +219,7 @@ class FakeCluster(FakeSlurm):
                 self._take_back(action)
             case Shrink():
                 self._shrink(action)
-            case Trim() | Reshape():
+            case Trim() | Reshape() | Throttle():
                 self._change_request(action)
             case _:
                 assert_never(action)
@@ -252,9 +255,12 @@ class FakeCluster(FakeSlurm):
         job.nodes = tuple(n for n in job.nodes if n in kept)
         job.asked_s = job.acked_run = None
 
-    def _change_request(self, action: Trim | Reshape) -> None:
+    def _change_request(self, action: Trim | Reshape | Throttle) -> None:
         """As Slurm: a size that no node has is taken, and never starts."""
         job = self._job(action.job_id)
+        if isinstance(action, Throttle):
+            self.throttles[job.job_id] = action.tasks
+            return
         if job.state is not JobState.PENDING:
             return
         if isinstance(action, Reshape):

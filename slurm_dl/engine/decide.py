@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from slurm_dl.engine.array_throttles import throttling
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.explain.promise_reasons import booked_in_words
@@ -363,6 +364,8 @@ def tell(
                 f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, "
                 "and this one would move its planned start"
             )
+    throttled = throttling(snap, order.running, wish.policy.name)
+    notes |= throttled.notes
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN
@@ -374,11 +377,13 @@ def tell(
         *note_broken(snap, settings.preemption),
         *note_sizes(shown.snap, written),
         *retry_failed(snap, settings.retries),
+        *throttled.books,
         *_promotions(snap, order),
         *cleared_for(snap, taken.handovers.sealed_for, how),
         *sized,
         *preemption.steps,
         *steers,
+        *throttled.writes,
         *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
         *in_turns(holds, preemption.writes),
     )

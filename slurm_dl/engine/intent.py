@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.failed_jobs import KIND as FAILED
 from slurm_dl.engine.gangs import as_wholes, gangs_in, in_part, led
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import AS_SUBMITTED, NEVER_OVERDUE, Overdue, Resizing
@@ -37,9 +38,11 @@ from slurm_dl.ledger.run_contracts import BROKEN
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, RUNNING, Bool, is_in
 from slurm_dl.model.sizes import AS_ASKED, SIZE, Sizes, are_sizes, wanted_gpus
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.throttle import THROTTLE
 from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
+_NO_POLICYS = frozenset({OWED, BROKEN, SIZE, LOCKED, THROTTLE, FAILED})  # Kinds of the engine's
 _ROUNDING = 1e-6  # What the sums of a linear program's answer may be off
 
 
@@ -310,7 +313,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     """
     columns = (
         order.tie, order.barred, order.start_s, order.gpu_type, order.size, order.least,
-        order.shielded, order.pressing,
+        order.shielded, order.pressing, order.running,
     )  # fmt: skip
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     shapes += [column.shape for column in columns if column is not None]
@@ -336,7 +339,7 @@ def checked(order: Order, policy: Policy, n: int, sizes: Sizes | None = None) ->
     if not all(size is None or are_sizes(size, sizes) for size in (order.size, order.least)):
         msg = f"policy {policy.name}: sizes that the jobs do not have"
         raise ValueError(msg)
-    if taken := {entry.kind for entry in order.book} & {OWED, BROKEN, SIZE, LOCKED}:
+    if taken := {entry.kind for entry in order.book} & _NO_POLICYS:
         msg = f"policy {policy.name}: entries of kind {min(taken)}, which is no policy's"
         raise ValueError(msg)
     return order

@@ -24,6 +24,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unseal,
     handover_of,
@@ -165,7 +166,9 @@ def _subject(action: Action) -> _Subject | None:
     if not is_standalone_write(action):
         return None
     match action:
-        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim() | Reshape():
+        case (
+            SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim() | Reshape() | Throttle()
+        ):
             return type(action), action.job_id
         case Retry(run=run):
             return type(action), run.job_id

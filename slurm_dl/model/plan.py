@@ -250,6 +250,16 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """Set ArrayTaskThrottle: *tasks* of the array may run at once; 0: no bound."""
+
+    job_id: JobId
+    tasks: int
+    why: str
+    handover_id: HandoverId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSteer:
     """Write down that a steer is over, and how it ended. Only the ledger changes.
 
@@ -277,6 +287,7 @@ ClusterAction = (
     | ClearSteer
     | Trim
     | Reshape
+    | Throttle
 )
 """Actions that reach the cluster."""
 

@@ -118,6 +118,8 @@ class Observed:
             that is later than *now_s*.
         eligible: From when on pending and running jobs could or can start, epoch seconds, by job
             id, as Slurm tells it; only jobs of which that is later than their submission.
+        throttles: ArrayTaskThrottle of pending array records, by job id; 0: none. Not of tasks with
+            a record of their own, of which Slurm shows none.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
         blocked: Reservations of others, as they were last read; they are read with the nodes.
@@ -157,6 +159,7 @@ class Observed:
     begins: Mapping[JobId, float] = field(default_factory=dict)
     planned: Mapping[JobId, float] = field(default_factory=dict)
     eligible: Mapping[JobId, float] = field(default_factory=dict)
+    throttles: Mapping[JobId, int] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)  # Words for people, by job id
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()

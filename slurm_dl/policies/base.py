@@ -103,6 +103,8 @@ class Order:
         shielded: ``(n,)`` bool, running jobs that are not to be preempted. None: no job.
         pressing: ``(n,)`` bool, waiting jobs for which others may be preempted whoever may be a
             beneficiary, before overdue jobs. None: no job.
+        running: ``(n,)`` int32, tasks of each pending array that may run at once, those that run
+            counted, 1 or more; `FREE`: as many as its owner lets run. None: `FREE` for all.
         pairs: Its own conditions on jobs that share GPUs; None: those of the site alone.
     """
 
@@ -120,6 +122,7 @@ class Order:
     book: tuple[Entry, ...] = ()
     shielded: Bool | None = None
     pressing: Bool | None = None
+    running: I32 | None = None
     pairs: PairRule | None = None
 
 

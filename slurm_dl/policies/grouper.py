@@ -17,15 +17,16 @@ from __future__ import annotations
 import functools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I32, Bool, is_in
 from slurm_dl.model.parameter_bounds import Positive
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.throttle import FREE, throttles_in
 from slurm_dl.policies.arithmetic.supply_and_demand import contenders, gpus_by_type
 from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
@@ -34,6 +35,7 @@ Rows = npt.NDArray[np.int64]
 _NUMBER = re.compile(r"[-_.]?\d+$")
 """What tells the jobs of a search apart: a number at the end of the name."""
 
+_SOON_S = 60.0  # A job whose begin time is this near is part of its stage
 _MILLISECOND = 3  # Digits behind the point of a second
 
 
@@ -44,6 +46,8 @@ class Grouper(PolicyDefaults):
     Attributes:
         group_names: Whether jobs of one user with the same name, except for a number at its end,
             are a group. Tasks of an array always are.
+        bounds_arrays: Whether GPUs that earlier stages ask for, and cannot use yet, are kept from
+            arrays of later stages, by their throttle.
         quantum_s: While no job comes or goes, the order is updated this often if the remaining time
             of a job is unknown, seconds, above 0.
     """
@@ -69,11 +73,13 @@ class Grouper(PolicyDefaults):
         "Only the abstract is public. The paper orders flows on the network; here stages compete "
         "for GPUs. The stage of a group is all its jobs that run or wait for free resources: "
         "later jobs are not submitted yet, or held by a dependency. Groups are arrays and jobs of "
-        "like names. The throttle of an array is not set. Its pending tasks take no part while "
-        "Slurm holds them back for it, and all count otherwise. Network flows are not scheduled."
+        "like names. An array of a later stage runs no more tasks at once than the stages before "
+        "leave GPUs for, one at least: its throttle is set (bounds_arrays). Pending tasks take no "
+        "part while their owner's throttle holds them back. Network flows are not scheduled."
     )
 
     group_names: bool = True
+    bounds_arrays: bool = True
     quantum_s: Positive = 360.0
 
     def order(self, snap: Snapshot, /) -> Order:
@@ -81,7 +87,8 @@ class Grouper(PolicyDefaults):
         n = len(snap.jobs)
         key: F64 = np.full(n, np.inf)
         tie: F64 = np.zeros(n)
-        rows = contenders(snap).nonzero()[0]
+        running = None
+        rows = _contenders(snap).nonzero()[0]
         if len(rows):
             # Sums must not depend on the order in which Slurm listed the jobs.
             rows = rows[np.argsort(snap.jobs.job_id[rows])]
@@ -98,7 +105,9 @@ class Grouper(PolicyDefaults):
             # By all of its time, which does not change as it runs: jobs alike do not swap. The two
             # parts' sum is a little off.
             tie[rows] = -np.round(snap.memory.ran_s[rows] + left_s, _MILLISECOND)
-        return one_tier(key, tie)
+            if self.bounds_arrays and snap.seen.throttles:
+                running = tasks_at_once(snap, rows, key[rows])
+        return replace(one_tier(key, tie), running=running)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """A quantum from now where a running job's time is not known; see `Policy`.
@@ -151,6 +160,49 @@ def bottleneck_s(snap: Snapshot, rows: Rows, group: Rows, left_s: F64) -> F64:
             load = np.bincount(group, weights=tied, minlength=stages)
             np.maximum(size_s, load / max(gpus, 1.0), out=size_s)
     return size_s
+
+
+def tasks_at_once(snap: Snapshot, rows: Rows, place: F64) -> I32:
+    """`Order.running`: an array has the GPUs that jobs of earlier stages do not ask for.
+
+    Those count that ask for GPUs of its partition's nodes, and for no other type than it does.
+
+    Args:
+        rows: The jobs that compete.
+        place: ``(len(rows),)`` place of each one's stage, the first is 0.
+    """
+    jobs, seen = snap.jobs, snap.seen
+    running: I32 = np.full(len(jobs), FREE, dtype=np.int32)
+    wants = jobs.gpus * jobs.tasks
+    at = dict(zip(rows.tolist(), place.tolist(), strict=True))
+    for job_id in seen.throttles:
+        row = jobs.rows[job_id]
+        if row not in at or jobs.gpus[row] <= 0 or jobs.partition[row] < 0:
+            continue
+        kind, there = int(jobs.gpu_type[row]), seen.node_in[jobs.partition[row]]
+        has = seen.nodes.of_type(kind) * (seen.nodes.with_type(kind) if kind >= 0 else 1)
+        all_gpus = float(has[there & seen.nodes.up].sum())
+        near = (seen.node_in & there).any(axis=1)[jobs.partition[rows]]
+        near &= (place < at[row]) & (jobs.gpus[rows] <= all_gpus)
+        near &= (jobs.gpu_type[rows] == kind) | (jobs.gpu_type[rows] < 0) | (kind < 0)
+        before = float(wants[rows[near]].sum())
+        if before:
+            running[row] = max(1, int((all_gpus - before) // jobs.gpus[row]))
+    return running
+
+
+def _contenders(snap: Snapshot) -> Bool:
+    """`contenders`, jobs that may start soon, and arrays that a throttle of ours holds back."""
+    found: Bool = contenders(snap).copy()
+    # Slurm starts the tasks at their begin time: then it is too late for a throttle.
+    soon = [job for job, at_s in snap.seen.begins.items() if at_s <= snap.now_s + _SOON_S]
+    found |= snap.managed_jobs & (snap.jobs.gpus > 0) & is_in(snap.jobs.job_id, soon)
+    row_of, texts = snap.jobs.rows, snap.seen.texts
+    for job_id in throttles_in(snap.booked):
+        row, text = row_of.get(job_id), texts.get(job_id)
+        if row is not None and text is not None and text.reason == "JobArrayTaskLimit":
+            found[row] = snap.managed_jobs[row]
+    return found
 
 
 def expected_left_s(snap: Snapshot) -> F64:

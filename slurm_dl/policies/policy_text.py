@@ -36,6 +36,7 @@ SHOWN_BY: Final[Mapping[str, str]] = {
     "gavel_fifo": f"{_ORDERS}; tests/cluster/test_gpu_types.py",
     "gavel_max_min": f"{_ORDERS}; tests/cluster/test_policies.py",
     "gavel_proportional": f"{_ORDERS}; tests/cluster/test_policies.py",
+    "grouper": f"{_ORDERS}; tests/cluster/test_throttle.py",
     "hug": _OWN,
     "karuna": f"{_ORDERS}; tests/cluster/test_deadline.py",
     "list_gittins": "tests/sim/test_gates.py",

@@ -25,7 +25,15 @@ from types import MappingProxyType
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import ClearSteer, ClusterAction, Reshape, SetSteer, Trim, Unfinished
+from slurm_dl.model.plan import (
+    ClearSteer,
+    ClusterAction,
+    Reshape,
+    SetSteer,
+    Throttle,
+    Trim,
+    Unfinished,
+)
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller import (
     ControllerStatus,
@@ -36,6 +44,7 @@ from slurm_dl.slurm.controller import (
 )
 from slurm_dl.slurm.preflight import check_sight, lacks_rights
 from slurm_dl.slurm.read.account_limits import AccountLimits
+from slurm_dl.slurm.read.array_throttles import ArrayThrottles
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader, read_licences
 from slurm_dl.slurm.read.gpu_holdings import Holdings, Shares
@@ -111,6 +120,7 @@ class SlurmCluster:
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
         self._shares = Shares(slurm)
+        self._throttles = ArrayThrottles(slurm)
         self._limits = AccountLimits(slurm)
         self._statuses = ExitStatuses(slurm)
         self._queue = CliQueue(slurm) if queue is None else queue
@@ -265,6 +275,7 @@ class SlurmCluster:
             begins=table.begins,
             planned=table.planned,
             eligible=table.eligible,
+            throttles=self._throttles.of(table),
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(
@@ -286,7 +297,9 @@ class SlurmCluster:
         Raises:
             ClusterError: Refused, silent or no longer right.
         """
-        if isinstance(action, SetSteer | ClearSteer | Trim | Reshape):
+        if isinstance(action, Throttle):
+            self._throttles.ask_again(action.job_id)
+        elif isinstance(action, SetSteer | ClearSteer | Trim | Reshape):
             # Also where it fails: a command that was not answered may have done it.
             self._queue.ask_again(action.job_id)
         return self._actor.apply(action)
@@ -335,6 +348,7 @@ class SlurmCluster:
         self.config = config
         self._limits.barred.clear()
         self._queue.forget()
+        self._throttles.forget()
         return self._set_site(found, first=()), reservations
 
     def _look_at(self, names: Collection[str] | None = None) -> None:

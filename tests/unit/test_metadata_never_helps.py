@@ -214,6 +214,7 @@ SEEN = {
     "begins": "user: --begin",
     "eligible": "user: --hold, --dependency and --begin, each of which only makes it later",
     "left_out": "user, by when it changes its own job",
+    "throttles": "user: --array %N; ours is never above it",
 }
 """Fields of what was observed that a user has a hand in; the others are the cluster's."""
 CLUSTERS = {

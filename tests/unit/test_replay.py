@@ -48,6 +48,7 @@ from slurm_dl.model.plan import (
     Retry,
     SetSteer,
     Shrink,
+    Throttle,
     Trim,
     TripBreaker,
 )
@@ -72,9 +73,9 @@ FLOATS = st.floats(allow_nan=False) | st.just(math.nan)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
-NOT_LIVED = {Trim, TripBreaker, Book, Reshape, Retry, Shrink}
+NOT_LIVED = {Trim, TripBreaker, Book, Reshape, Retry, Shrink, Throttle}
 """No job of the streams asks for more than it can do with, changes its size, or fails; breakers are
-off.
+off, and there are no arrays.
 
 No policy of ours books anything: test_book replays one that does."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))

@@ -15,6 +15,7 @@ from slurm_dl.experiments.policy_words import parse_loads, parse_policies
 from slurm_dl.experiments.whatif_deadline import read_curve
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.service import read_rates
 from slurm_dl.simulation.slurm.overheads import read_costs
 from slurm_dl.traces.format_registry import read_trace
 from tools.fuzz.target import Target, a_file, text
@@ -39,6 +40,10 @@ def _words(data: bytes) -> None:
 
 def _curve(data: bytes) -> object:
     return read_curve(a_file(data, "values.txt"))
+
+
+def _rates(data: bytes) -> object:
+    return read_rates(a_file(data, "rates.csv"))
 
 
 def _costs(data: bytes) -> object:
@@ -77,6 +82,14 @@ TARGETS = (
         source="values of a job by its end, for dlsim whatif",
         parser="experiments.whatif_deadline.read_curve",
         seeds=(b"8h 10\n12h 8\n24h 2\n", b"# time value\n\n90m 1e9 # full\n", b"8h nan\n0d -1\n"),
+    ),
+    Target(
+        name="rates",
+        parse=_rates,
+        own=(ConfigError,),
+        source="rates of a service, for dlsim service",
+        parser="simulation.service.read_rates",
+        seeds=(b"epoch_s,requests_per_s\n0,1\n60,2.5\n", b"0,nan\n1,-1\n\n", b"1e300,1\n0,0,0\n"),
     ),
     Target(
         name="costs",

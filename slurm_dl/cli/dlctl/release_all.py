@@ -11,9 +11,11 @@ from slurm_dl.client_config import SOCKET_NAME
 from slurm_dl.config import Config, load
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.control.client import Client, DaemonError
-from slurm_dl.ledger.sqlite.store import StoreError, stored_steers
+from slurm_dl.ledger.sqlite.store import StoreError, stored_steers, stored_throttles
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.throttle import Throttled
 from slurm_dl.slurm.write import release_all as releasing
 from slurm_dl.text import safe
 
@@ -29,7 +31,8 @@ def release_all(
     """Give the cluster back to plain Slurm: undo whatever slurm_dl left in it.
 
     SiteFactor 0 on all unfinished jobs of the managed partitions, no reservation of ours, no
-    pending job in one, no pending job kept from nodes or put off by us. It needs Slurm's own
+    pending job in one, no pending job kept from nodes or put off by us, no throttle of an array
+    that the ledger has as ours. It needs Slurm's own
     commands and the configuration, not the daemon; a daemon that acts must be stopped or paused
     first, or it would do it all again. What it cannot see in Slurm it takes from the ledger, if
     that is there and may be read. Waiting jobs come first. With preemption.mode native, running
@@ -49,12 +52,16 @@ def release_all(
         )
         click.confirm(question, abort=True, err=True)
     lines, error = [], ""
-    steers, note = _ledgers_steers(config.paths.state_dir / LEDGER_FILE)
+    steers, throttles, note = _ledgers_own(config.paths.state_dir / LEDGER_FILE)
     if note:
         click.echo(f"dlctl: {safe(note, 500)}", err=True)
     try:
         for line in releasing.release_all(
-            slurm_of(config), config.manage.partitions, within=_within(config), steers=steers
+            slurm_of(config),
+            config.manage.partitions,
+            within=_within(config),
+            steers=steers,
+            throttles=throttles,
         ):
             lines.append(line)
             if not as_json:
@@ -69,17 +76,17 @@ def release_all(
         raise click.ClickException(error)
 
 
-def _ledgers_steers(path: Path) -> tuple[tuple[Steer, ...], str]:
-    """What the ledger says jobs are kept from, and what is to be known if it says nothing."""
+def _ledgers_own(path: Path) -> tuple[tuple[Steer, ...], dict[JobId, Throttled], str]:
+    """Steers and throttles in the ledger, and what is to be known if it says nothing."""
     try:
-        return stored_steers(path), ""
+        return stored_steers(path), stored_throttles(path), ""
     except StoreError as err:
         note = (
             f"the ledger is not there or cannot be read ({err}): nodes that jobs are kept from are "
             "known by the way they are written; jobs that are put off start by themselves, once "
-            "the begin time that was last written is over"
+            "the begin time that was last written is over; arrays keep their ArrayTaskThrottle"
         )
-        return (), note
+        return (), {}, note
 
 
 def _within(config: Config) -> str:

@@ -21,6 +21,7 @@ _HELP = {
     "replay": "Decide once more on every snapshot of a recording.",
     "report": "Draw what becomes of TRACE under one or more policies, as one page for a browser.",
     "run": "Run TRACE under a policy and say what became of the jobs.",
+    "service": "Play requests at the rates of the file RATES against replicas that follow them.",
     "study": "Run the studies that the documents have figures of.",
     "sweep-cell": "",
     "traces": "Say what is in TRACE, and what was left out of it and why.",
@@ -32,7 +33,7 @@ _HELP = {
 """The line of each command in the help: the first one of its own."""
 
 _MODULES = {
-    **{name: name for name in ("game", "history", "replay")},
+    **{name: name for name in ("game", "history", "replay", "service")},
     **dict.fromkeys(("generate", "traces"), "trace_commands"),
     "policies": "policy_lists",
 }

@@ -34,6 +34,7 @@ from slurm_dl.ledger.sqlite.rows import (
     SHADOW_JOBS,
     STEERS,
     TAKEN,
+    Table,
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
 from slurm_dl.ledger.store_protocol import HOUR_S, LedgerContents, Noted, StoreChange
@@ -42,6 +43,7 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.throttle import Throttled, throttles_in
 
 MOST_ROWS = 20_000
 """Dropped of one kind at a time: the loop waits. A ledger of years is caught up with in a day."""
@@ -119,6 +121,7 @@ def sweep(db: sqlite3.Connection, before_s: float) -> None:
 
 
 _T = TypeVar("_T", bound=Noted)
+_R = TypeVar("_R")
 
 _NOT_WRITTEN_BY_US = (
     *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
@@ -419,9 +422,20 @@ def lease_in(db: sqlite3.Connection) -> LeaseState:
 
 
 def stored_steers(path: Path) -> tuple[Steer, ...]:
-    """The steers in the ledger *path*, which is only read; none in one of before there were any.
+    """The steers in the ledger *path*; see `_stored`."""
+    return _stored(path, STEERS)
 
-    What a daemon that was killed had half written is undone first, as it would be at a start.
+
+def stored_throttles(path: Path) -> dict[JobId, Throttled]:
+    """The throttles of ours in the ledger *path*; see `_stored`."""
+    return throttles_in(_stored(path, BOOK))
+
+
+def _stored(path: Path, table: Table[_R]) -> tuple[_R, ...]:
+    """All rows of *table* in the ledger *path*; none in one of before there were any.
+
+    It is only read. What a daemon that was killed had half written is undone first, as it would be
+    at a start.
 
     Raises:
         StoreError: It is not there, or cannot be read.
@@ -429,9 +443,9 @@ def stored_steers(path: Path) -> tuple[Steer, ...]:
     try:
         db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
         with closing(db):
-            if not db.execute("PRAGMA table_info(steer)").fetchall():
+            if not db.execute(f"PRAGMA table_info({table.name})").fetchall():
                 return ()
-            return STEERS.read(db, "ORDER BY job_id")
+            return table.read(db, "ORDER BY 1")
     except (OSError, ValueError, sqlite3.Error) as err:
         msg = f"{path}: {err}"
         raise StoreError(msg) from err

@@ -33,6 +33,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unseal,
 )
@@ -192,7 +193,7 @@ class SlurmSim:
                 machine.unseal(name)
             case SetSteer() | ClearSteer():
                 self._steer(action)
-            case Trim() | Reshape() | Shrink():
+            case Trim() | Reshape() | Shrink() | Throttle():
                 self._change_request(action)
             case _:
                 assert_never(action)
@@ -219,7 +220,10 @@ class SlurmSim:
         elif action.lift:
             self.machine.put_off(row, self.machine.now_s)
 
-    def _change_request(self, action: Trim | Reshape | Shrink) -> None:
+    def _change_request(self, action: Trim | Reshape | Shrink | Throttle) -> None:
+        if isinstance(action, Throttle):
+            msg = "the simulated Slurm has no arrays"
+            raise ClusterError(msg)
         if isinstance(action, Shrink):
             msg = "the simulated Slurm takes no node from a running job"
             raise ClusterError(msg)

@@ -35,10 +35,12 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Throttle,
     Trim,
     Unfinished,
     Unseal,
 )
+from slurm_dl.slurm.read.array_throttles import throttle_of
 from slurm_dl.slurm.read.grammar import address
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now, restore_dependants
@@ -104,8 +106,8 @@ class Actor:
                 self._take_back(action)
             case Unseal():
                 unseal(self._slurm, action.name)
-            case Trim() | Reshape():
-                change_request(self._slurm, action)
+            case Trim() | Reshape() | Throttle():
+                self._change_request(action)
             case SetSteer() | ClearSteer():
                 self._steer(action)
             case _:
@@ -139,6 +141,16 @@ class Actor:
         elif action.lift:
             settings.append("StartTime=now")
         update_address(self._slurm, now.address, *settings)
+
+    def _change_request(self, action: Trim | Reshape | Throttle) -> None:
+        if not isinstance(action, Throttle):
+            change_request(self._slurm, action)
+            return
+        self._update(action.job_id, f"ArrayTaskThrottle={action.tasks}")
+        now = throttle_of(self._slurm, self._label[action.job_id])
+        if now not in (None, action.tasks):
+            msg = f"array {action.job_id} has ArrayTaskThrottle {now}, not {action.tasks}"
+            raise ClusterError(msg)
 
     def _update(self, job_id: JobId, setting: str) -> None:
         label = self._label.get(job_id)

@@ -21,7 +21,9 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Reshape
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.throttle import Throttled
 from slurm_dl.slurm.preflight import to_end_within
+from slurm_dl.slurm.read.array_throttles import is_array_record, throttle_of
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
 from slurm_dl.slurm.read.grammar import address, expand, is_number
@@ -172,6 +174,7 @@ _FIELDS = (
     *("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime"),
     *SIZE_FIELDS,
 )
+NO_THROTTLES: Mapping[JobId, Throttled] = {}
 _NO_FACTOR = -(2**31)
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
@@ -217,13 +220,19 @@ def set_by_hand(slurm: Slurm, jobs: Collection[JobId]) -> dict[JobId, bool]:
 
 
 def release_all(
-    slurm: Slurm, partitions: Collection[str], *, within: str = "", steers: Collection[Steer] = ()
+    slurm: Slurm,
+    partitions: Collection[str],
+    *,
+    within: str = "",
+    steers: Collection[Steer] = (),
+    throttles: Mapping[JobId, Throttled] = NO_THROTTLES,
 ) -> Iterator[str]:
     """Undo whatever of ours is left in Slurm.
 
     SiteFactor 0 on the unfinished jobs of *partitions*, except where it is known to be 0; no
     pending job in a reservation of ours; no such reservation, or one that lapses by itself; no
-    pending job that we keep from nodes or from starting, or in another size than it asked for.
+    pending job that we keep from nodes or from starting, or in another size than it asked for; no
+    array with a throttle that the ledger has as ours.
 
     Waiting jobs come first: from then on none has a higher priority than a running one. Where
     Slurm itself preempts inside a QOS, running jobs of that QOS keep what they have until it no
@@ -233,6 +242,7 @@ def release_all(
         within: QOS inside which Slurm may preempt by itself; empty: none.
         steers: Those in the ledger, which knows of begin times too; without it exclusions of ours
             are known by the way they are written.
+        throttles: Those in the ledger, by array; nothing else knows them.
 
     Yields:
         One line for each thing done, refused or skipped.
@@ -258,7 +268,7 @@ def release_all(
     refused = len(skipped)
     steps = [
         (label, " ".join(settings), partial(update_job, slurm, label, *settings))
-        for label, *settings in [*steered, *todo]
+        for label, *settings in [*steered, *_throttle_steps(slurm, waiting, throttles), *todo]
     ] + [
         (r.label, f"size {r.size.shape}", partial(change_request, slurm, r.size))
         for r in records
@@ -291,6 +301,22 @@ def release_all(
     if refused:
         msg = f"{refused} things could not be released (jobs may just have ended); run it again"
         raise ClusterError(msg)
+
+
+def _throttle_steps(
+    slurm: Slurm,
+    waiting: Mapping[JobId, tuple[str, float]],
+    throttles: Mapping[JobId, Throttled],
+) -> Iterator[tuple[str, str]]:
+    """Label and setting of each update that gives an array its owner's throttle back."""
+    for job_id, throttled in throttles.items():
+        label, _ = waiting.get(job_id, ("", 0.0))
+        if not is_array_record(job_id, label):
+            continue
+        with contextlib.suppress(ClusterError):  # Its tasks may just have ended.
+            present = throttle_of(slurm, label)
+            if present is not None and throttled.owned(present) != present:
+                yield label, f"ArrayTaskThrottle={throttled.own}"
 
 
 def _why_keep(slurm: Slurm, qos: str) -> str:
