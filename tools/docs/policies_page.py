@@ -70,6 +70,23 @@ Slurm `ranking.pass_s` keeps other jobs from delaying the first waiting one for 
 `ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar:
 [order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). In *dlsim* both
 apply with `--costs slurm` only.
+
+`ranking.short_s` gives short jobs a lane under any policy: they are served before overdue jobs, as
+far as they hold no more than `ranking.short_share` of the GPUs, the users with the fewest there
+first. Under a policy that preempts nobody the lane only gets GPUs that become free by themselves.
+
+## Systems that are no policy
+
+Other rows are placement schemes, rules of the daemon, hints and tools. They work under any policy.
+
+| row | system | here | level | shown by |
+|---|---|---|---|---|
+| A25 | Philly, ATC 2019 | `failures.retry`, [retries by the class of the failure](../use/preemption.md) | W3 | `tests/cluster/test_failures.py` |
+| A25 | Philly, ATC 2019 | rule [`small_apart`](../operate/placement.md), wait of `consolidate` | W3 | `tests/cluster/test_placement_schemes.py`, `test_placement.py` |
+| F3 to F5 | TicTac, P3, ByteScheduler | [hints](../use/submit.md#hints): variables of the job | W3 | `tests/cluster/test_hints.py` |
+| F6, F7 | Spotlight, device placement | hint `shape_locked` | W3 | `tests/cluster/test_hints.py` |
+| F8 | HeteroG, CoNEXT 2020 | hint `heterog`: one gang of several GPU types | W3 | `tests/cluster/test_hints.py` |
+| G6 | NUDT, IPCCC 2022 | `ranking.short_s`, [`--wait-for-data`](../use/submit.md#data-that-is-still-being-copied) | W3 | `tests/cluster/test_staging.py` |
 """
 
 
