@@ -24,7 +24,13 @@ _FAR = 2.0
 _FAR_S = 300.0  # The simulated Slurm is far from the real one if both are passed
 _TWO_FIGURES = 10.0
 
-PURPOSES = {"preempt": "preempt", "defragment": "move", "split": "part", "reshape": "upgrade"}
+PURPOSES = {
+    "preempt": "preempt",
+    "defragment": "move",
+    "split": "part",
+    "reshape": "upgrade",
+    "trim": "trim",
+}
 """What a hand-over of each purpose does to its victims."""
 
 

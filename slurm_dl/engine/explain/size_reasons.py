@@ -266,5 +266,6 @@ _GIVES_WAY: Mapping[Purpose, str] = {
     "preempt": "to give way",
     "defragment": "to move to other nodes, where there is room for it",
     "reshape": "to move to faster GPUs that are free",
+    "trim": "to go on with the CPUs and memory that go with its GPUs",
     "split": "to leave the GPU that it shares: both jobs there are slower than one after the other",
 }
