@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ClusterShell.NodeSet import NodeSet
 from conftest import MakeSandbox
 from schedd import Schedd, schedd_in
 
@@ -72,6 +73,11 @@ def an_hour(place: Schedd) -> str:
     return place.submit(4, "sleep", "3600", options=options)
 
 
+def kept_off(place: Schedd, job: str) -> str:
+    """The nodes that the job is kept off."""
+    return str(NodeSet(place.job(job, "ExcNodeList")[0]))
+
+
 def sent(place: Schedd, job: str) -> list[dict[str, Any]]:
     """Each time that the job was sent to a pool."""
     return place.audit(action="set_steer", job=int(job), result="ok")
@@ -89,7 +95,7 @@ def test_a_job_waits_for_the_fast_pool_though_the_slow_one_is_free(
         place.until_state(job, "RUNNING")
         assert place.job(job, "NodeList") == ["n1"]
         return
-    place.until("the job to be kept off n1", lambda: place.job(job, "ExcNodeList") == ["n1"])
+    place.until("the job to be kept off n1", lambda: kept_off(place, job) == "n1")
     looked = place.cycles()
     place.until("some looks", lambda: place.cycles() > looked + 5)
     assert place.state(job) == "PENDING"
@@ -106,19 +112,22 @@ def test_a_job_is_sent_to_the_other_pool_once_in_a_cool_down(place: Schedd) -> N
     slow, fast = block(place, "n1", 20), block(place, "n2", 10)
     put_in_force(place, "pools", cooldown_s=COOLDOWN_S)
     job = an_hour(place)
-    place.until("the job to be kept off n1", lambda: place.job(job, "ExcNodeList") == ["n1"])
+    place.until("the job to be kept off n1", lambda: kept_off(place, job) == "n1")
     assert "v100 in gpu" in place.ask("dlqueue", "why", job).stdout
 
     place.box.run(["scontrol", "update", f"JobId={fast}", "TimeLimit=190"])
-    place.until("the job to move", lambda: "n2" in place.job(job, "ExcNodeList")[0])
+    place.until("the job to move", lambda: kept_off(place, job) == "n2")
     assert "k80 in gpu" in place.ask("dlqueue", "why", job).stdout
     assert len(sent(place, job)) == 2
 
     place.box.run(["scontrol", "update", f"JobId={fast}", "TimeLimit=10"])
-    place.until("it to move back", lambda: "n1" in place.job(job, "ExcNodeList")[0])
-    times = [float(entry["epoch_s"]) for entry in sent(place, job)]
-    assert len(times) == 3
-    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= COOLDOWN_S - 1
+    place.until("it to move back", lambda: kept_off(place, job) == "n1")
+    moves = sent(place, job)
+    assert len(moves) == 3
+    for earlier, later in itertools.pairwise(moves):
+        assert later["epoch_s"] >= earlier["details"]["until_s"]
+        # It counts from the look, whose time is in whole seconds.
+        assert later["epoch_s"] - earlier["epoch_s"] >= COOLDOWN_S - 3
 
     place.box.run(["scancel", fast, slow])
     place.until_state(job, "RUNNING")

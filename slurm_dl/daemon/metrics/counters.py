@@ -133,12 +133,14 @@ class MetricsTally:
         for done in cycle.done:
             kind = snake(type(done.action).__name__)
             self._add("actions_by_kind_total", kind, "failed" if done.error else "done")
-            if isinstance(done.action, Book) and not done.error:
+            if done.error:
+                continue
+            if isinstance(done.action, Book):
                 self._sized(cycle.snapshot.booked, done.action.entries)
             elif isinstance(done.action, ForgetSteer) and done.action.late_s is not None:
                 start = "later" if done.action.late_s > 0 else "earlier"
                 self._add("steer_start_error_seconds", start, by=abs(done.action.late_s))
-            elif not done.error:
+            else:
                 self._hand_over(cycle.snapshot, done.action)
 
     def _serve(self, snap: Snapshot) -> None:

@@ -215,8 +215,9 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
         if waits and job_id in handover.beneficiaries:
             # Where they run is theirs too.
             on = f" on {some(handover.nodes)}" if all(map(sight.knows, ids)) else ""
+            what = "CPUs or memory" if handover.purpose == "trim" else "GPUs"
             sentences.append(
-                f"Hand-over {handover.handover_id} is freeing GPUs for it: "
+                f"Hand-over {handover.handover_id} is freeing {what} for it: "
                 f"{sight.jobs(ids)} give way{on}."
             )
         for victim in handover.victims:
