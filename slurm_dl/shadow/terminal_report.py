@@ -24,13 +24,7 @@ _FAR = 2.0
 _FAR_S = 300.0  # The simulated Slurm is far from the real one if both are passed
 _TWO_FIGURES = 10.0
 
-PURPOSES = {
-    "preempt": "preempt",
-    "defragment": "move",
-    "split": "part",
-    "reshape": "upgrade",
-    "trim": "trim",
-}
+PURPOSES = {"preempt": "preempt", "defragment": "move", "split": "part", "reshape": "upgrade"}
 """What a hand-over of each purpose does to its victims."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import SandboxNodes, SandboxSpec
 
-pytestmark = [pytest.mark.slurm, pytest.mark.full("cool-downs of half a minute are waited out")]
+pytestmark = pytest.mark.slurm
 
 TWO_POOLS = SandboxSpec(
     groups=(
@@ -104,6 +105,7 @@ def test_a_job_waits_for_the_fast_pool_though_the_slow_one_is_free(
     assert place.job(job, "NodeList") == ["n2"]
 
 
+@pytest.mark.full("waits out two cool-downs")
 def test_a_job_is_sent_to_the_other_pool_once_in_a_cool_down(place: Schedd) -> None:
     """The job on the fast node gets three hours more, and loses them again as soon as it has moved.
 
@@ -132,5 +134,6 @@ def test_a_job_is_sent_to_the_other_pool_once_in_a_cool_down(place: Schedd) -> N
     place.box.run(["scancel", fast, slow])
     place.until_state(job, "RUNNING")
     assert place.job(job, "NodeList") == ["n2"]
-    (ended,) = place.audit(action="forget_steer", job=int(job))
-    assert "earlier than expected" in ended["reason"]
+    ended = partial(place.audit, action="forget_steer", job=int(job))
+    place.until("the daemon to compare the start", ended)
+    assert "earlier than expected" in ended()[0]["reason"]

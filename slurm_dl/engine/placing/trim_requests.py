@@ -47,33 +47,30 @@ def trims(
     needs, room = ResourceRequests(snap), FreeResources.free_in(snap)
     wide: dict[int, tuple[ResourceRequest, ResourceRequest, NodeRows]] = {}
     for row in rows:
-        need, cut = needs.of(row), lean(snap, row, needs.of(row))
-        if cut is not None and JobId(int(snap.jobs.job_id[row])) in snap.trimmed:
-            cut = None
+        need, was_cut = needs.of(row), JobId(int(snap.jobs.job_id[row])) in snap.trimmed
+        cut = None if was_cut else lean(snap, row, need)
         nodes = room.place(need)
         if nodes is not None:
             room.take(need, nodes)
             if cut is not None:
                 wide[row] = need, cut, nodes
             continue
-        least = need if cut is None else cut
-        giver = None
-        nodes = room.place(least)
+        least, nodes = cut or need, room.place(cut or need)
         if nodes is None and is_in_part(snap, row, least):
             giver, room, nodes = _beside(room, least, wide)
-        if nodes is None:
-            continue
-        room.take(least, nodes)
-        for at in [r for r in (giver, row if cut is not None else None) if r is not None]:
-            wide.pop(at, None)
-            yield from trim_of(snap, needs, at, WHY if at == row else _BESIDE)
+            if nodes is not None:
+                del wide[giver]
+                yield from trim_of(snap, needs, giver, _BESIDE)
+        if nodes is not None:
+            room.take(least, nodes)
+            yield from trim_of(snap, needs, row, WHY) if cut is not None else ()
 
 
 def _beside(
     room: FreeResources,
     need: ResourceRequest,
     wide: Mapping[int, tuple[ResourceRequest, ResourceRequest, NodeRows]],
-) -> tuple[int | None, FreeResources, NodeRows | None]:
+) -> tuple[int, FreeResources, NodeRows | None]:
     """The last of the jobs *wide* beside whose part *need* fits, the room then, and where.
 
     Args:
@@ -85,7 +82,7 @@ def _beside(
         left.mem_mb[on] += wished.mem_mb - part.mem_mb
         if (nodes := left.place(need)) is not None:
             return row, left, nodes
-    return None, room, None
+    return -1, room, None
 
 
 def trim_of(snap: Snapshot, needs: ResourceRequests, row: int, why: str) -> Iterator[Trim]:
@@ -105,11 +102,12 @@ def room_beside_parts(
     snap: Snapshot, needs: ResourceRequests, room: FreeResources, rows: Iterable[int]
 ) -> FreeResources:
     """*room* once the running jobs at *rows* have started again on their nodes with their parts."""
-    room = room.copy()
+    room, held = room.copy(), snap.seen.held
     for row in rows:
-        need = needs.of(row)
-        room.release(snap, row)
-        room.take(lean(snap, row, need) or need, snap.seen.held.nodes_of(row).astype(np.int64))
+        if (part := lean(snap, row, needs.of(row))) is not None:
+            on, mine = held.nodes_of(row), held.job == row
+            room.cpus[on] += np.maximum(held.cpus[mine] - part.cpus, 0)
+            room.mem_mb[on] += np.maximum(held.mem_mb[mine] - part.mem_mb, 0)
     return room
 
 

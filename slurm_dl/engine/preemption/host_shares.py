@@ -70,7 +70,11 @@ class _Search:
         rows = rows[~is_in(rows, live_elastic(snap))]
         rows = rows[~is_in(rows, held.job[~self._open[held.node]])]
         kept = {row: lean(snap, row, context.needs.of(row)) for row in rows.tolist()}
-        self.parts = {row: Share(p.cpus, p.mem_mb) for row, p in kept.items() if p is not None}
+        self.parts = {
+            row: Share(part.cpus, part.mem_mb)
+            for row, part in kept.items()
+            if part is not None and part.n_nodes == len(held.nodes_of(row))
+        }
         """What each job that can give back keeps on each of its nodes, by row."""
 
     def room_for(self, row: int) -> Handover | None:
@@ -121,8 +125,9 @@ class _Search:
         """Nodes of the job and of those that give back, and the rows of these; None: no way."""
         bare = dataclasses.replace(need.asks[0], cpus=0, mem_mb=0)
         within = self._open & self._room.fits_on(need, bare)
-        mine = self._context.within(row)
-        within = within if mine is None else within & mine
+        for nodes_of in (self._context.within, self._context.types):
+            mine = nodes_of(row)
+            within = within if mine is None else within & mine
         has_giver = np.isin(np.arange(len(within)), list(self._on(self.parts)))
         nodes = np.flatnonzero(within & (self._room.fits_on(need) | has_giver)).tolist()
         servers = [self._server(node) for node in nodes]
