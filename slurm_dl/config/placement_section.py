@@ -60,9 +60,9 @@ class PlacementSection(Section):
     trim: bool = Field(
         default=False,
         description=(
-            "Cut the CPUs and memory that a pending job asks for to the part of a node that "
-            "belongs to its GPUs, if its owner allows that and the job then fits. It needs no "
-            "scheme."
+            "Cut the CPUs and memory of a job to the part of a node that belongs to its GPUs, if "
+            "its owner allows that and it or another pending job then fits. Running jobs that may "
+            "be preempted are requeued for it. It needs no scheme."
         ),
     )
     steer_for_s: Seconds = Field(

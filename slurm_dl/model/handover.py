@@ -78,10 +78,11 @@ class Victim:
         return self.gpus if self.gives is None else self.gives
 
 
-Purpose = Literal["preempt", "defragment", "split", "reshape"]
+Purpose = Literal["preempt", "defragment", "split", "reshape", "trim"]
 """Why GPUs change hands: for jobs of a better tier; to move jobs together so that a gang fits or
 nodes are free as a whole; to part two jobs that slow each other down on one GPU; to move a job to
-GPUs of a faster type, or to more of them."""
+GPUs of a faster type, or to more of them; to start jobs again on their nodes without the CPUs and
+memory that they hold beyond their part, so that another job fits beside them."""
 
 
 class Seal(StrEnum):
@@ -131,7 +132,9 @@ class Handover:
     def moved(self) -> tuple[JobId, ...]:
         """The jobs that are to run on elsewhere."""
         # Whose size is not told leaves, to start again elsewhere in its turn.
-        moves = self.purpose == "defragment" or (self.purpose == "reshape" and not self.resizes)
+        moves = self.purpose in ("defragment", "trim") or (
+            self.purpose == "reshape" and not self.resizes
+        )
         return tuple(v.run.job_id for v in self.victims if moves or v.then is not None)
 
     @property

@@ -271,6 +271,7 @@ class ForgetSteer:
     job_id: JobId
     outcome: str
     why: str
+    late_s: float | None = None  # Its start after the expected one, seconds; None: none is known
 
 
 ClusterAction = (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from slurm_dl.model.profile import Profile
 
@@ -62,69 +62,21 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTenant:
-    """A job on a server.
+    """A job on a server."""
 
-    Attributes:
-        job: Names it, on all its servers alike.
-        gpus: GPUs it has there; part of one if it shares it.
-        has: CPUs and memory it has there.
-        may_change: It can be given less now. Slurm changes no running job, so only one that is
-            about to be started again can.
-    """
-
-    job: int
-    gpus: float
-    has: Share
-    may_change: bool = True
+    job: int  # Names it, on all its servers alike
+    gpus: float  # GPUs it has there; part of one if it shares it
+    has: Share  # CPUs and memory it has there
+    keeps: Share  # The least it may be left with; *has* if it gives nothing back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynergyServer:
-    """A node and who is on it."""
+    """A node and the jobs on it."""
 
-    host: Host
+    free_gpus: float
+    free: Share
     tenants: tuple[ServerTenant, ...] = ()
-
-    @property
-    def free_gpus(self) -> float:
-        """GPUs nobody has."""
-        return self.host.gpus - sum(tenant.gpus for tenant in self.tenants)
-
-    @property
-    def free(self) -> Share:
-        """CPUs and memory nobody has."""
-        return Share(
-            self.host.cpus - sum(tenant.has.cpus for tenant in self.tenants),
-            self.host.mem_mb - sum(tenant.has.mem_mb for tenant in self.tenants),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostDemand:
-    """Request of a job on each of its servers, the same on all.
-
-    Attributes:
-        n_servers: Servers.
-        gpus: GPUs on each.
-        share: CPUs and memory on each.
-    """
-
-    n_servers: int
-    gpus: float
-    share: Share
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostAllotment:
-    """Allotment with which a job can be started.
-
-    Attributes:
-        gets: What it gets, by the place of the server in the list that was given.
-        given_back: What is left to jobs that give back, by server and job.
-    """
-
-    gets: Mapping[int, Share]
-    given_back: Mapping[tuple[int, int], Share] = field(default_factory=dict)
 
 
 def proportional(host: Host, gpus: float) -> Share:
@@ -165,55 +117,39 @@ def demand(profile: Profile | None, host: Host, gpus: float) -> Share:
     return Share(max(part.cpus, min(cpus, host.cpus)), max(part.mem_mb, min(mem_mb, host.mem_mb)))
 
 
-def tune(servers: Sequence[SynergyServer], wish: HostDemand) -> HostAllotment | None:
-    """Start a job with what it wants, else with its part, else by having others give back.
+def givers(
+    servers: Sequence[SynergyServer], *, n_servers: int, gpus: float, share: Share
+) -> Mapping[int, tuple[int, ...]] | None:
+    """Servers for a job, and on each the jobs that go back to what they keep so that it fits.
 
-    First with all it wants. If that does not fit and it wants more than its part, with its part.
-    If that does not fit, on the servers with enough GPUs those that have more than their part go
-    back to it, the most CPUs for each GPU first, until it fits; servers where fewer have to come
-    first.
+    Of the servers with enough free GPUs those come first where the fewest jobs give back, and of
+    these the fullest. On a server the job with the most CPUs for each GPU gives back first.
+
+    Args:
+        gpus: GPUs that the job needs on each of *n_servers* servers.
+        share: CPUs and memory likewise.
 
     Returns:
-        None if too few servers have the GPUs, or too many of the jobs there cannot change.
+        Ids of jobs by place of the server in *servers*; None if too few servers have the GPUs, or
+        the jobs there keep too much.
     """
-    with_gpus = [i for i, server in enumerate(servers) if server.free_gpus >= wish.gpus]
-    # The fullest servers first: empty ones stay whole for those who need them so.
-    with_gpus.sort(key=lambda i: (servers[i].free_gpus, i))
-    reduced = {
-        i: wish.share.no_more_than(proportional(servers[i].host, wish.gpus)) for i in with_gpus
-    }
-    for gets in (dict.fromkeys(with_gpus, wish.share), reduced):
-        fitting = [i for i in with_gpus if servers[i].free.covers(gets[i])]
-        if len(fitting) >= wish.n_servers:
-            return HostAllotment(gets={i: gets[i] for i in fitting[: wish.n_servers]})
-    back = {i: _give_back(servers[i], reduced[i]) for i in with_gpus}
+    with_gpus = [i for i, server in enumerate(servers) if server.free_gpus >= gpus]
+    back = {i: _give_back(servers[i], share) for i in with_gpus}
     possible = [
-        (len(found), place, i)
-        for place, i in enumerate(with_gpus)
-        if (found := back[i]) is not None
+        (len(found), servers[i].free_gpus, i) for i in with_gpus if (found := back[i]) is not None
     ]
-    chosen = [i for _, _, i in sorted(possible)[: wish.n_servers]]
-    if len(chosen) < wish.n_servers:
-        return None
-    return HostAllotment(
-        gets={i: reduced[i] for i in chosen},
-        given_back={(i, job): left for i in chosen for job, left in (back[i] or {}).items()},
-    )
+    chosen = [i for _, _, i in sorted(possible)[:n_servers]]
+    return {i: back[i] or () for i in chosen} if len(chosen) == n_servers else None
 
 
-def _give_back(server: SynergyServer, share: Share) -> dict[int, Share] | None:
-    """Shares of jobs after they give back so that *share* is free; None if it cannot be."""
-    free, left = server.free, dict[int, Share]()
-    more = []
-    for tenant in server.tenants:
-        keeps = tenant.has.no_more_than(proportional(server.host, tenant.gpus))
-        if tenant.may_change and keeps != tenant.has:
-            more.append((-tenant.has.cpus / tenant.gpus, tenant.job, tenant, keeps))
-    for _, _, tenant, keeps in sorted(more, key=lambda entry: entry[:2]):
+def _give_back(server: SynergyServer, share: Share) -> tuple[int, ...] | None:
+    """Jobs that give back until *share* is free; None if it cannot be."""
+    free, gave = server.free, list[int]()
+    more = [t for t in server.tenants if t.keeps != t.has]
+    for tenant in sorted(more, key=lambda t: (-t.has.cpus / t.gpus, t.job)):
         if free.covers(share):
             break
-        free = Share(
-            free.cpus + tenant.has.cpus - keeps.cpus, free.mem_mb + tenant.has.mem_mb - keeps.mem_mb
-        )
-        left[tenant.job] = keeps
-    return left if free.covers(share) else None
+        has, keeps = tenant.has, tenant.keeps
+        free = Share(free.cpus + has.cpus - keeps.cpus, free.mem_mb + has.mem_mb - keeps.mem_mb)
+        gave.append(tenant.job)
+    return tuple(gave) if free.covers(share) else None

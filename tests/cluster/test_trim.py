@@ -23,11 +23,13 @@ HUNGRY = {
 }
 
 
+NODE = SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=4, cpus=32),), nodes_per_leaf=0)
+
+
 @pytest.fixture
 def place(make_sandbox: object, short_directory: Path) -> Iterator[Schedd]:
     """A daemon that may cut CPUs, on one node of four GPUs and 32 CPUs."""
-    spec = SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=4, cpus=32),), nodes_per_leaf=0)
-    box: Sandbox = make_sandbox(spec)  # type: ignore[operator]
+    box: Sandbox = make_sandbox(NODE)  # type: ignore[operator]
     with schedd_in(box, short_directory) as daemon:
         profiles = daemon.home / "profiles"
         profiles.mkdir()
@@ -80,3 +82,41 @@ def test_who_named_the_cpus_keeps_them(place: Schedd) -> None:
     place.until_state(firm, "COMPLETED")
     assert cpus(place, firm) == 24
     assert place.audit(action="trim") == []
+
+
+def test_a_running_job_gives_cpus_back_by_one_requeue(place: Schedd) -> None:
+    """It holds 24 of 32 CPUs with two GPUs of four; who waits asks for its part, 16.
+
+    In the order of arrival it would not be stopped for a job that comes later. Afterwards both run
+    side by side. With `placement.trim` off the second one waits for the end of the first.
+    """
+    wide = place.toy(2, 4000, options=["--model", "hungry", "--time", "60"])
+    place.until_state(wide, "RUNNING")
+    assert cpus(place, wide) == 24
+    give_back(place, trim=False)
+    part = place.toy(2, 4000, options=["--cpus", "8", "--time", "60"])
+    looked = place.cycles()
+    place.until("the daemon to look at it some times", lambda: place.cycles() > looked + 8)
+    assert place.state(part) == "PENDING"
+    assert place.audit(action="signal") == []
+
+    give_back(place, trim=True)
+    place.until_state(part, "RUNNING")
+    place.until("the first to be back", lambda: place.job(wide, "Restarts") == ["1"], 120)
+    place.until_state(wide, "RUNNING", within_s=150)
+    assert (cpus(place, wide), cpus(place, part)) == (16, 16)
+    assert place.state(part) == "RUNNING"
+    place.until("the hand-over to be closed", lambda: not place.open_handovers(), 30)
+    place.until("the reservation to go", lambda: not place.reservations(), 30)
+    assert place.job(wide, "Restarts") == ["1"]
+    assert len(place.audit(action="signal")) == len(place.audit(action="trim", result="ok")) == 1
+
+
+def give_back(place: Schedd, *, trim: bool) -> None:
+    """Serve jobs in the order of arrival, with or without cuts."""
+    place.configure(
+        policy={"order": "fifo", "parameters": {}},
+        placement={"scheme": "best_fit", "trim": trim},
+        paths={"profile_dir": str(place.home / "profiles")},
+    )
+    place.ask("dlctl", "reload")

@@ -202,14 +202,15 @@ def test_the_audit_log_tells_how_a_steer_ended() -> None:
     """What was undone, and whether Slurm did as it was steered."""
     undone = line_of(AppliedAction(ClearSteer(job_id=JobId(7), own=("b2", "b1"), why="free")), 5.0)
     over = line_of(
-        AppliedAction(ForgetSteer(job_id=JobId(7), outcome="not honoured", why="why")), 5.0
+        AppliedAction(ForgetSteer(job_id=JobId(7), outcome="not honoured", why="why", late_s=30.0)),
+        5.0,
     )
 
     assert (undone.action, undone.job, undone.details["own"]) == ("clear_steer", 7, "b[1-2]")
     assert (over.action, over.job, over.details) == (
         "forget_steer",
         7,
-        {"outcome": "not honoured"},
+        {"outcome": "not honoured", "late_s": 30.0},
     )
 
 

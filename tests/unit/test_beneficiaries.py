@@ -1,4 +1,4 @@
-"""For whom others are preempted, and whose requests are cut."""
+"""For whom others are preempted, whose requests are cut, and who gives CPUs back."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.placing.trim_requests import trims
 from slurm_dl.engine.settings import Defragment, Native, Overdue, Placement, Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract
+from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.nodes import Allocations
@@ -244,3 +245,122 @@ def test_nobody_gets_less_than_the_lesser_of_wish_and_part(
         assert trim.cpus >= min(cpus, CPUS * gpus // GPUS)
         assert trim.cpus >= min(cpus, least)
         assert trim.cpus < cpus
+
+
+HOW = Settings(
+    partitions=frozenset({"gpu"}),
+    placement=Placement(trim=True),
+    preemption=Preemption(min_quantum_s=0, cooldown_s=0, limit_reserve_s=0),
+)
+OFF = dataclasses.replace(HOW, placement=Placement())
+NO_PREEMPTION = dataclasses.replace(HOW, preemption=Preemption(enabled=False))
+RUNS = Claim(contract=Contract(), least_cpus=32)
+WAITS = Claim(contract=Contract())
+
+
+def running_with(snap: Snapshot, cpus: dict[int, int]) -> Snapshot:
+    """*snap* in which the running jobs ask for the CPUs that they hold."""
+    column = snap.jobs.cpus.copy()
+    for job_id, n in cpus.items():
+        column[snap.jobs.rows[JobId(job_id)]] = n
+    return snap.with_jobs(cpus=column)
+
+
+def world(
+    runs: Claim = RUNS,
+    waits: Claim = WAITS,
+    *,
+    gpus: int = 4,
+    cpus: int = 32,
+    trimmed: frozenset[JobId] = frozenset(),
+) -> Snapshot:
+    """Job 1 holds 4 of 8 GPUs and 56 of 64 CPUs; job 9 waits for 4 GPUs and 32 CPUs."""
+    job = build.pending(9, gpus, cpus=cpus)
+    return running_with(site({0: (4, 56)}, [job], {1: runs, 9: waits}, trimmed), {1: 56})
+
+
+def opened(snap: Snapshot, how: Settings = HOW) -> list[Handover]:
+    plan = decide(snap, FifoSkip(), how)
+    return [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
+
+
+def test_a_job_that_came_first_gives_back_for_one_that_came_later() -> None:
+    """It is to go on where it is, and nobody is stopped for good."""
+    (handover,) = opened(world())
+    assert handover.purpose == "trim"
+    assert handover.beneficiaries == (9,)
+    assert handover.moved == (1,)
+    assert handover.nodes == handover.seats == ("n1",)
+
+
+@pytest.mark.parametrize(
+    ("snap", "how"),
+    [
+        (world(), OFF),
+        (world(), NO_PREEMPTION),
+        (world(Claim(contract=Contract())), HOW),
+        (world(Claim(least_cpus=32)), HOW),
+        (world(Claim(contract=Contract(), least_cpus=48)), HOW),
+        (world(cpus=40), HOW),
+        (world(gpus=5), HOW),
+        (world(trimmed=frozenset({JobId(1)})), HOW),
+        (world(waits=Claim()), HOW),
+        (world(cpus=8), HOW),
+    ],
+    ids=[
+        "trim is off", "no preemption", "its owner allows no less", "no contract", "it keeps 48",
+        "more than its part is asked for", "no GPUs", "it was cut once", "it has no contract",
+        "it fits",
+    ],
+)  # fmt: skip
+def test_nobody_is_stopped(snap: Snapshot, how: Settings) -> None:
+    assert opened(snap, how) == []
+
+
+def test_who_asks_for_more_than_its_part_and_allows_less_is_cut_too() -> None:
+    """Its request is cut before the other job is signalled."""
+    snap = world(waits=Claim(contract=Contract(), least_cpus=32), cpus=40)
+    (handover,) = opened(snap)
+    actions = decide(snap, FifoSkip(), HOW).actions
+    (trim,) = [a for a in actions if isinstance(a, Trim)]
+    assert (trim.job_id, trim.cpus, trim.handover_id) == (9, 32, handover.handover_id)
+
+
+def test_of_two_waiting_jobs_the_wide_one_is_cut_where_the_other_fits_beside_it() -> None:
+    """As after a requeue: alone it fits with all it asks for, and the node is empty."""
+    rows = [build.pending(8, 4, cpus=56), build.pending(9, 4, cpus=32)]
+    claims = {8: Claim(least_cpus=32), 9: Claim()}
+    (trim,) = cut(site({0: (0, 0)}, rows, claims))
+    assert (trim.job_id, trim.cpus) == (8, 32)
+
+    rows[1] = build.pending(9, 4, cpus=33)
+    assert cut(site({0: (0, 0)}, rows, claims)) == [], "who asks for more than its part waits"
+    assert cut(site({0: (0, 0)}, rows, {9: Claim()})) == [], "who allows nothing keeps all"
+
+
+@given(
+    used=st.lists(st.tuples(st.integers(1, GPUS), st.integers(1, CPUS)), min_size=1, max_size=4),
+    least=st.integers(1, CPUS),
+    gpus=st.integers(1, GPUS),
+    cpus=st.integers(1, CPUS),
+)
+def test_all_fit_together_afterwards(
+    used: list[tuple[int, int]], least: int, gpus: int, cpus: int
+) -> None:
+    """Nobody keeps less than its part or its wish, and the one that waits fits beside them."""
+    claim = Claim(contract=Contract(), least_cpus=least)
+    claims = {i + 1: claim for i in range(len(used))} | {50: WAITS}
+    held = {i: (float(g), c) for i, (g, c) in enumerate(used)}
+    snap = site(held, [build.pending(50, gpus, cpus=cpus)], claims)
+    snap = running_with(snap, {i + 1: c for i, (_, c) in enumerate(used)})
+    short = all(GPUS - g < gpus or CPUS - c < cpus for g, c in used)
+    after = [min(c, max(least, CPUS * g // GPUS)) for g, c in used]
+    could = [
+        i for i, (g, _) in enumerate(used) if GPUS - g >= gpus and CPUS - after[i] >= cpus
+    ]  # One job on each node: it gives back or it does not.
+    found = [h for h in opened(snap) if h.purpose == "trim"]
+    assert bool(found) == (short and bool(could) and cpus <= CPUS * gpus // GPUS)
+    for handover in found:
+        (victim,) = handover.victims
+        assert victim.run.job_id - 1 in could
+        assert np.isin(handover.nodes, [f"n{victim.run.job_id}"]).all()

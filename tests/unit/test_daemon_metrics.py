@@ -47,7 +47,15 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue, TripBreaker
+from slurm_dl.model.plan import (
+    Action,
+    Book,
+    CloseHandover,
+    ForgetSteer,
+    MarkGone,
+    Requeue,
+    TripBreaker,
+)
 from slurm_dl.model.promise import Promise, Totals
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.sizes import SIZE, SizeHistory
@@ -388,9 +396,17 @@ NOTICE = "lost_gpu_seconds notice=270; checkpoint_seconds by_itself=1/90"
         # One that is asked for again was waited for once.
         (handover(SIGNALLED), REQUEUE, "checkpoint_seconds grace=1/90"),
         (handover(VictimState.REQUEUING), REQUEUE, ""),
+        *(
+            (handover(CHOSEN), ForgetSteer(job_id=JobId(2), outcome="", why="", late_s=s), told)
+            for s, told in (
+                (None, ""),
+                (60.0, "steer_start_error_seconds later=1/60"),
+                (-9.0, "steer_start_error_seconds earlier=1/9"),
+            )
+        ),
     ],
 )
-def test_a_hand_over_is_counted(during: Handover, action: Action, wanted: str) -> None:
+def test_what_is_done_is_counted(during: Handover, action: Action, wanted: str) -> None:
     """These figures and no other; an action that failed counts as that alone."""
     kind = counters.snake(type(action).__name__)
     for error, result, others in (("", "done", wanted), ("no", "failed", "")):

@@ -373,6 +373,7 @@ def test_the_start_that_was_expected_is_compared_with_the_real_one(tmp_path: Pat
 
     assert kept.expected_start_s == build.NOW_S + 300.0
     assert [a.why for a in told] == ["it has started where it should, 60 s later than expected"]
+    assert [a.late_s for a in told] == [60.0]
 
 
 def test_a_gang_that_only_several_pools_hold_together_starts_on_them() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -18,15 +18,13 @@ from slurm_dl.model.profile import HostRate, Profile
 from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.synergy import (
     Host,
-    HostAllotment,
-    HostDemand,
     ServerTenant,
     Share,
     SynergyServer,
     demand,
+    givers,
     knee,
     proportional,
-    tune,
 )
 
 HOST = Host(gpus=8, cpus=24, mem_mb=500_000)  # A server of the paper's cluster: 3 CPUs a GPU.
@@ -37,20 +35,6 @@ HUNGRY = Profile(
         for c, r in ((3, 0.4), (6, 0.7), (9, 0.96), (12, 1.0))
     ),
 )
-
-
-def settled(
-    servers: Sequence[SynergyServer], job: int, wish: HostDemand, tuned: HostAllotment
-) -> list[SynergyServer]:
-    """The servers once *tuned* has been done."""
-    after = list(servers)
-    for (i, other), left in tuned.given_back.items():
-        tenants = tuple(replace(t, has=left) if t.job == other else t for t in after[i].tenants)
-        after[i] = replace(after[i], tenants=tenants)
-    for i, share in tuned.gets.items():
-        tenant = ServerTenant(job=job, gpus=wish.gpus, has=share)
-        after[i] = replace(after[i], tenants=(*after[i].tenants, tenant))
-    return after
 
 
 @pytest.mark.parametrize(
@@ -87,181 +71,90 @@ def test_a_demand_is_the_part_or_more() -> None:
     assert demand(modest, HOST, 2) == demand(None, HOST, 2) == Share(6, 125_000)
 
 
-def test_tuning_step_by_step() -> None:
-    """With all it wants; then with its part; then those with more than theirs give back."""
-    wish = HostDemand(n_servers=1, gpus=2, share=Share(18, 125_000))
-    first = tune([SynergyServer(host=HOST)], wish)
-    assert first == HostAllotment(gets={0: Share(18, 125_000)})
-
-    after = settled([SynergyServer(host=HOST)], 1, wish, first)
-    second = tune(after, wish)
-    assert second == HostAllotment(gets={0: Share(6, 125_000)})
-
-    after = settled(after, 2, wish, second)
-    third = tune(after, wish)
-    assert third == HostAllotment(
-        gets={0: Share(6, 125_000)}, given_back={(0, 1): Share(6, 125_000)}
+def tenant(job: int, gpus: float, cpus: int, *, keeps: int | None = None) -> ServerTenant:
+    """A job with so many CPUs; it keeps its part, or *keeps* of them."""
+    part = proportional(HOST, gpus).cpus
+    has = Share(cpus, 1000)
+    return ServerTenant(
+        job=job, gpus=gpus, has=has, keeps=Share(min(cpus, part if keeps is None else keeps), 1000)
     )
 
-    fixed = [
-        replace(after[0], tenants=tuple(replace(t, may_change=False) for t in after[0].tenants))
-    ]
-    assert tune(fixed, wish) is None
 
-
-def test_the_most_cpus_for_each_gpu_give_back_first() -> None:
-    """And nobody after it does not have to any more."""
-    tenants = (
-        ServerTenant(job=1, gpus=4, has=Share(14, 1000)),
-        ServerTenant(job=2, gpus=1, has=Share(9, 1000)),
+def server(*tenants: ServerTenant) -> SynergyServer:
+    """A server of 8 GPUs, 24 CPUs with these on it."""
+    return SynergyServer(
+        free_gpus=8 - sum(t.gpus for t in tenants),
+        free=Share(24 - sum(t.has.cpus for t in tenants), 500_000 - 1000 * len(tenants)),
+        tenants=tenants,
     )
 
-    tuned = tune(
-        [SynergyServer(host=HOST, tenants=tenants)],
-        HostDemand(n_servers=1, gpus=1, share=Share(3, 9)),
-    )
 
-    assert tuned == HostAllotment(gets={0: Share(3, 9)}, given_back={(0, 2): Share(3, 1000)})
-
-
-def test_a_server_on_which_fewer_give_back_comes_first() -> None:
-    """Two would have to on the first one, one has to on the second."""
-    two = tuple(ServerTenant(job=j, gpus=3, has=Share(12, 9)) for j in (1, 2))
-    one = (ServerTenant(job=3, gpus=6, has=Share(24, 9)),)
-    wish = HostDemand(n_servers=1, gpus=2, share=Share(6, 9))
-
-    tuned = tune(
-        [SynergyServer(host=HOST, tenants=two), SynergyServer(host=HOST, tenants=one)], wish
-    )
-
-    assert tuned == HostAllotment(gets={1: Share(6, 9)}, given_back={(1, 3): Share(18, 9)})
-
-
-hosts = st.builds(Host, gpus=st.integers(1, 4), cpus=st.integers(0, 12), mem_mb=st.integers(0, 12))
-shares = st.builds(Share, st.integers(0, 12), st.integers(0, 12))
-wishes = st.builds(
-    HostDemand, n_servers=st.integers(1, 2), gpus=st.sampled_from([0.5, 1, 2, 3]), share=shares
+@pytest.mark.parametrize(
+    ("servers", "n_servers", "expected"),
+    [
+        ([server(tenant(1, 4, 14), tenant(2, 1, 9))], 1, {0: (2,)}),
+        ([server(tenant(1, 3, 12), tenant(2, 3, 12)), server(tenant(3, 6, 24))], 1, {1: (3,)}),
+        ([server(tenant(1, 2, 24)), server(tenant(1, 2, 24))], 2, {0: (1,), 1: (1,)}),
+        ([server(tenant(1, 2, 24)), server()], 2, {1: (), 0: (1,)}),
+        ([server(tenant(1, 2, 24, keeps=24))], 1, None),
+        ([server(tenant(1, 7, 24))], 1, None),
+    ],
+    ids=["most CPUs a GPU", "fewest jobs", "a gang", "one is free", "keeps all", "no GPUs"],
 )
-
-
-@given(st.lists(hosts, min_size=1, max_size=3), st.lists(wishes, max_size=8))
-def test_nobody_ever_gets_less_than_the_lesser_of_part_and_wish(
-    given_hosts: list[Host], wanted: list[HostDemand]
+def test_who_gives_back(
+    servers: list[SynergyServer], n_servers: int, expected: dict[int, tuple[int, ...]] | None
 ) -> None:
-    """At every moment, on every server; and no server gives what it has not."""
-    servers = [SynergyServer(host=host) for host in given_hosts]
-    for job, wish in enumerate(wanted):
-        tuned = tune(servers, wish)
-        if tuned is None:
-            continue
-        assert len(tuned.gets) == wish.n_servers
-        servers = settled(servers, job, wish, tuned)
-        for server in servers:
-            assert server.free_gpus >= 0
-            assert server.free.covers(Share(0, 0))
-            for tenant in server.tenants:
-                least = wanted[tenant.job].share.no_more_than(
-                    proportional(server.host, tenant.gpus)
-                )
-                assert tenant.has.covers(least)
-                assert wanted[tenant.job].share.covers(tenant.has)
+    """So that two GPUs with 6 CPUs come free on each of *n_servers* servers."""
+    assert givers(servers, n_servers=n_servers, gpus=2, share=Share(6, 9)) == expected
 
 
-@given(st.lists(hosts, min_size=1, max_size=3), st.lists(wishes, max_size=8), wishes)
-def test_whoever_finds_the_gpus_finds_room(
-    given_hosts: list[Host], wanted: list[HostDemand], last: HostDemand
-) -> None:
-    """Where all can change, no GPU is stranded for lack of CPUs or memory."""
-    servers = [SynergyServer(host=host) for host in given_hosts]
-    for job, wish in enumerate(wanted):
-        tuned = tune(servers, wish)
-        servers = servers if tuned is None else settled(servers, job, wish, tuned)
-
-    enough = sum(server.free_gpus >= last.gpus for server in servers) >= last.n_servers
-
-    assert (tune(servers, last) is not None) == enough
-
-
-def fits_somehow(servers: Sequence[SynergyServer], wish: HostDemand) -> bool:
-    """Try every set of servers, every set of jobs on them that give back, and both shares."""
-
-    def possible(server: SynergyServer) -> bool:
-        if server.free_gpus < wish.gpus:
-            return False
-        reduced = wish.share.no_more_than(proportional(server.host, wish.gpus))
-        changing = [t for t in server.tenants if t.may_change]
-        for n in range(len(changing) + 1):
-            for some in itertools.combinations(changing, n):
-                left = [
-                    t.has.no_more_than(proportional(server.host, t.gpus)) if t in some else t.has
-                    for t in server.tenants
-                ]
-                cpus = server.host.cpus - sum(share.cpus for share in left)
-                mem_mb = server.host.mem_mb - sum(share.mem_mb for share in left)
-                if cpus >= reduced.cpus and mem_mb >= reduced.mem_mb:
-                    return True
-        return False
-
-    return any(
-        all(possible(server) for server in some)
-        for some in itertools.combinations(servers, wish.n_servers)
-    )
+shares = st.builds(Share, st.integers(0, 12), st.integers(0, 12))
 
 
 @st.composite
 def servers_with_tenants(draw: st.DrawFn) -> SynergyServer:
-    """A server on which nobody has what is not there, some of whose jobs cannot change."""
-    server = SynergyServer(host=draw(hosts))
+    """A server of jobs of which each keeps no more than it has."""
+    tenants = []
     for job in range(draw(st.integers(0, 3))):
+        has, least = draw(shares), draw(shares)
         gpus = draw(st.sampled_from([0.5, 1, 2]))
-        if gpus > server.free_gpus:
-            continue
-        free = server.free
-        has = Share(draw(st.integers(0, free.cpus)), draw(st.integers(0, free.mem_mb)))
-        tenant = ServerTenant(job=job, gpus=gpus, has=has, may_change=draw(st.booleans()))
-        server = replace(server, tenants=(*server.tenants, tenant))
-    return server
+        tenants.append(ServerTenant(job=job, gpus=gpus, has=has, keeps=least.no_more_than(has)))
+    free_gpus = draw(st.integers(0, 4))
+    return SynergyServer(free_gpus=free_gpus, free=draw(shares), tenants=tuple(tenants))
 
 
-@given(st.lists(servers_with_tenants(), min_size=1, max_size=3), wishes)
+def room_on(server: SynergyServer, gave: Collection[int], share: Share) -> bool:
+    """Whether *share* is free there once these have given back."""
+    left = [t.keeps if t.job in gave else t.has for t in server.tenants]
+    cpus = server.free.cpus + sum(t.has.cpus for t in server.tenants) - sum(s.cpus for s in left)
+    mem = server.free.mem_mb + sum(t.has.mem_mb for t in server.tenants)
+    return cpus >= share.cpus and mem - sum(s.mem_mb for s in left) >= share.mem_mb
+
+
+@given(
+    st.lists(servers_with_tenants(), min_size=1, max_size=3),
+    st.integers(1, 2),
+    st.sampled_from([0.5, 1, 2, 3]),
+    shares,
+)
 def test_feasibility_is_that_of_trying_everything(
-    servers: list[SynergyServer], wish: HostDemand
+    servers: list[SynergyServer], n_servers: int, gpus: float, share: Share
 ) -> None:
-    assert (tune(servers, wish) is not None) == fits_somehow(servers, wish)
-
-
-MIX = [
-    *[HostDemand(n_servers=1, gpus=1, share=Share(9, 62_500))] * 2,
-    HostDemand(n_servers=2, gpus=2, share=Share(12, 125_000)),
-    HostDemand(n_servers=1, gpus=2, share=Share(4, 200_000)),
-    *[HostDemand(n_servers=1, gpus=1, share=Share(9, 30_000))] * 8,
-]
-"""16 GPUs in all: jobs that want three times their CPUs, one much memory, one on two servers."""
-
-
-def test_the_mix_strands_gpus_and_tuning_strands_none() -> None:
-    """As they ask, 10 of 16 GPUs find no CPUs or memory; tuned, each job starts."""
-    servers = [SynergyServer(host=HOST), SynergyServer(host=HOST)]
-    started = 0
-    for job, wish in enumerate(MIX):
-        fits = [
-            i
-            for i, s in enumerate(servers)
-            if s.free_gpus >= wish.gpus and s.free.covers(wish.share)
-        ]
-        if len(fits) >= wish.n_servers:
-            gets = dict.fromkeys(fits[: wish.n_servers], wish.share)
-            servers = settled(servers, job, wish, HostAllotment(gets=gets))
-            started += 1
-    assert started < len(MIX)
-    assert sum(server.free_gpus for server in servers) == 10
-
-    servers = [SynergyServer(host=HOST), SynergyServer(host=HOST)]
-    for job, wish in enumerate(MIX):
-        tuned = tune(servers, wish)
-        assert tuned is not None, job
-        servers = settled(servers, job, wish, tuned)
-    assert sum(server.free_gpus for server in servers) == 0
+    """All subsets of the jobs on each server; and who is named is enough, and no last one idle."""
+    found = givers(servers, n_servers=n_servers, gpus=gpus, share=share)
+    possible = [
+        server.free_gpus >= gpus
+        and any(
+            room_on(server, some, share)
+            for n in range(len(server.tenants) + 1)
+            for some in itertools.combinations([t.job for t in server.tenants], n)
+        )
+        for server in servers
+    ]
+    assert (found is not None) == (sum(possible) >= n_servers)
+    for i, jobs in (found or {}).items():
+        assert room_on(servers[i], jobs, share)
+        assert not jobs or not room_on(servers[i], jobs[:-1], share)
 
 
 def stock(*taken: tuple[float, int, int]) -> FreeNodes:

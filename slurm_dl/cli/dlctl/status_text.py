@@ -182,6 +182,8 @@ def _handover_text(handover: JsonObject) -> str:
             what = f"move to faster GPUs on {nodes}" if nodes else "move to faster GPUs"
         case "split":
             what = "leaves the GPU it shares"
+        case "trim":
+            what = f"give CPUs or memory back, so that {best} fits beside on {nodes}"
         case "defragment":
             what = f"move, so that {best} will fit on {nodes}" if best else "move: a node is freed"
         case _:

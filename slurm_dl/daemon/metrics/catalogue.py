@@ -302,6 +302,9 @@ class _OfDaemon:
     handover_seconds = Metric(labels={"ended": ("served", "in_vain", "withdrawn")})
     """Duration of hand-overs: served, in vain (a beneficiary still waits), or withdrawn before any
     signal."""
+    steer_start_error_seconds = Metric(labels={"start": ("later", "earlier")})
+    """Difference of the start of a constrained job and the start that was expected when it was sent
+    there."""
     predictions = Metric(
         lambda m: {"held": m.score.held, "missed": m.score.ranges - m.score.held},
         {"result": ("held", "missed")},

@@ -19,7 +19,7 @@ from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.model.booking import Entry
 from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.jobs import COMPLETING, F64, I64
-from slurm_dl.model.plan import Action, Book, CloseHandover, MarkGone, Requeue, Shrink
+from slurm_dl.model.plan import Action, Book, CloseHandover, ForgetSteer, MarkGone, Requeue, Shrink
 from slurm_dl.model.sizes import NO_HISTORY, size_histories
 from slurm_dl.model.snapshot import Snapshot
 
@@ -34,6 +34,7 @@ BUCKETS: Final[Mapping[str, tuple[float, ...]]] = {
     "cycle_seconds": (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
     "checkpoint_seconds": (5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0),
     "handover_seconds": (10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0, 7200.0),
+    "steer_start_error_seconds": (10.0, 60.0, 300.0, 1200.0, 3600.0, 14400.0, 86400.0),
 }
 """Each histogram by its name to the upper ends of its buckets."""
 
@@ -132,9 +133,14 @@ class MetricsTally:
         for done in cycle.done:
             kind = snake(type(done.action).__name__)
             self._add("actions_by_kind_total", kind, "failed" if done.error else "done")
-            if isinstance(done.action, Book) and not done.error:
+            if done.error:
+                continue
+            if isinstance(done.action, Book):
                 self._sized(cycle.snapshot.booked, done.action.entries)
-            elif not done.error:
+            elif isinstance(done.action, ForgetSteer) and done.action.late_s is not None:
+                start = "later" if done.action.late_s > 0 else "earlier"
+                self._add("steer_start_error_seconds", start, by=abs(done.action.late_s))
+            else:
                 self._hand_over(cycle.snapshot, done.action)
 
     def _serve(self, snap: Snapshot) -> None:

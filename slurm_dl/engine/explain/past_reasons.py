@@ -101,6 +101,8 @@ def _gave_way(one: GaveWay, sight: Sight) -> str:
             done = f"moved elsewhere with its {gpus}" + (f", for {_as_jobs(best)}" if best else "")
         case "reshape":
             done = f"moved with its {gpus} to faster ones"
+        case "trim":
+            done = f"gave CPUs or memory back, for {_as_jobs(best)}"
         case "split":
             done = f"left the {gpus} that it shared"
     sent = f"It was sent {one.signal} and" if one.signal else "It"

@@ -215,8 +215,9 @@ def handover_reasons(cycle: Cycle, job_id: JobId, sight: Sight, at_s: float) -> 
         if waits and job_id in handover.beneficiaries:
             # Where they run is theirs too.
             on = f" on {some(handover.nodes)}" if all(map(sight.knows, ids)) else ""
+            what = "CPUs or memory" if handover.purpose == "trim" else "GPUs"
             sentences.append(
-                f"Hand-over {handover.handover_id} is freeing GPUs for it: "
+                f"Hand-over {handover.handover_id} is freeing {what} for it: "
                 f"{sight.jobs(ids)} give way{on}."
             )
         for victim in handover.victims:
@@ -266,5 +267,6 @@ _GIVES_WAY: Mapping[Purpose, str] = {
     "preempt": "to give way",
     "defragment": "to move to other nodes, where there is room for it",
     "reshape": "to move to faster GPUs that are free",
+    "trim": "to go on with the CPUs and memory that go with its GPUs",
     "split": "to leave the GPU that it shares: both jobs there are slower than one after the other",
 }

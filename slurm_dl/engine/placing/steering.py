@@ -59,8 +59,11 @@ def steering(
     for job_id, steer in sorted(snap.steers.items()):
         outcome = _outcome(snap, steer, arrays)
         if outcome:
-            why = _OUTCOMES[outcome] + _off_by(snap, steer, outcome)
-            yield ForgetSteer(job_id=job_id, outcome=outcome, why=why)
+            why, late_s = _OUTCOMES[outcome], _late_s(snap, steer, outcome)
+            if late_s is not None:
+                when = "later" if late_s > 0 else "earlier"
+                why += f", {abs(late_s):.0f} s {when} than expected"
+            yield ForgetSteer(job_id=job_id, outcome=outcome, why=why, late_s=late_s)
         elif _is_pending(snap, job_id):
             waiting[job_id] = _Waiting(snap, snap.jobs.rows[job_id])
     for job_id in sorted(_inheriting(snap)):
@@ -246,12 +249,11 @@ def _outcome(snap: Snapshot, steer: Steer, arrays: Collection[int]) -> str:
     return "not honoured" if named(snap.seen.nodes, steer.avoid)[held].any() else "honoured"
 
 
-def _off_by(snap: Snapshot, steer: Steer, outcome: str) -> str:
-    """In words, by how much the start that was expected of a job that has started was wrong."""
+def _late_s(snap: Snapshot, steer: Steer, outcome: str) -> float | None:
+    """Seconds from the start that was expected of a job that has started to the real one."""
     if steer.expected_start_s is None or outcome == "gone":
-        return ""
-    late_s = float(snap.jobs.start_s[snap.jobs.rows[steer.job_id]]) - steer.expected_start_s
-    return f", {abs(late_s):.0f} s {'later' if late_s > 0 else 'earlier'} than expected"
+        return None
+    return float(snap.jobs.start_s[snap.jobs.rows[steer.job_id]]) - steer.expected_start_s
 
 
 def _wanted(snap: Snapshot, placed: Placed, how: Placement) -> Iterator[tuple[JobId, Steer]]:

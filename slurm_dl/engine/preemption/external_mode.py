@@ -17,6 +17,7 @@ from slurm_dl.engine.preemption.growth import growths
 from slurm_dl.engine.preemption.handover_context import DisplacementRule, HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import name_jobs, steps_of, strays
 from slurm_dl.engine.preemption.handover_verdicts import judge
+from slurm_dl.engine.preemption.host_shares import give_backs
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
 from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers
 from slurm_dl.engine.preemption.type_changes import type_changes
@@ -103,6 +104,7 @@ class ExternalEngine:
         notes |= more
         if moves is not None:
             drafts = [*drafts, moves]
+        drafts = [*drafts, *give_backs(context, first, [*snap.handovers, *drafts], settings)]
         splits, more = split(snap, [*snap.handovers, *drafts], settings)
         drafts = [*drafts, *splits]
         drafts += type_changes(context, [*snap.handovers, *drafts], settings)
@@ -178,6 +180,11 @@ def _why_open(handover: Handover) -> str:
         (mover,) = handover.victims
         return f"job {mover.run.job_id} moved to faster GPUs that are free"
     victims_named = name_jobs([v.run.job_id for v in handover.victims])
+    if handover.purpose == "trim":
+        return (
+            f"{name_jobs(handover.beneficiaries)} fits beside {victims_named} with the CPUs and "
+            "memory that go with their GPUs"
+        )
     if handover.purpose == "split":
         models = " and ".join(handover.apart * (3 - len(handover.apart)))
         return f"{models} on one GPU are slower than taking turns: {victims_named} leaves"

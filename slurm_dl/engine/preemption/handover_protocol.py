@@ -13,8 +13,9 @@ anywhere goes on from there.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from slurm_dl.engine.placing.trim_requests import trim_of
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
@@ -41,6 +42,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Shrink,
     Signal,
+    Trim,
     Unseal,
 )
 from slurm_dl.model.snapshot import Snapshot
@@ -75,6 +77,7 @@ def steps_of(
         case "begin":
             return [
                 *_put_in_place(handover, context, site_factor),
+                *_trims(handover, handover.beneficiaries, context),
                 *_seal(handover, context),
                 *_signals(handover, left, context),
             ]
@@ -184,10 +187,12 @@ def _why_signal(handover: Handover, victim: Victim) -> str:
         case "defragment":
             fits = f"{name_jobs(handover.beneficiaries)} will fit" if handover.beneficiaries else ""
             return f"it is to move, so that {fits or 'whole nodes become free'}"
-        case "reshape" if handover.resizes:
-            return f"{name_jobs(handover.moved)} gets its GPUs, and it another type"
         case "reshape":
-            return "it is to move to faster GPUs that are free"
+            swapped = f"{name_jobs(handover.moved)} gets its GPUs, and it another type"
+            return swapped if handover.resizes else "it is to move to faster GPUs that are free"
+        case "trim":
+            whom = name_jobs(handover.beneficiaries)
+            return f"it is to go on with fewer CPUs or less memory, so that {whom} will fit beside"
         case "split":
             return "it and the job beside it on a GPU slow each other down too much"
 
@@ -210,11 +215,22 @@ def _take_along(handover: Handover, context: HandoverContext) -> Iterator[Action
                     reshape_of(context.snap, context.rows[job_id], why=_why_size(victim)),
                     handover_id=handover.handover_id,
                 )
+            yield from _trims(handover, [job_id], context)
             yield Attach(
                 handover_id=handover.handover_id,
                 job_id=job_id,
                 why="room is kept for it where it is moved to",
             )
+
+
+def _trims(
+    handover: Handover, job_ids: Iterable[JobId], context: HandoverContext
+) -> Iterator[Trim]:
+    """Cut jobs that wait to their parts, if that is what the hand-over is for."""
+    for job_id in job_ids if handover.purpose == "trim" else ():
+        why = "room is made for it and for others with the CPUs and memory that go with their GPUs"
+        for trim in trim_of(context.snap, context.needs, context.rows[job_id], why):
+            yield dataclasses.replace(trim, handover_id=handover.handover_id)
 
 
 def _why_size(victim: Victim) -> str:

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from slurm_dl.engine.placing.trim_requests import lean, room_beside_parts
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
@@ -131,15 +132,20 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
         need = context.needs.of(context.rows[mover])
         there = context.free.place(need, within=within)
         return "the GPUs that it was to move to are taken" if there is None else ""
-    if handover.purpose != "preempt":
+    if handover.purpose not in ("preempt", "trim"):
         return ""
     first = handover.beneficiaries[0]
     if not is_waiting(first, context):
         return f"job {first}, for which the victims were chosen, does not wait any more"
-    available = context.free.copy()
-    for victim in handover.victims:
-        available.release(snap, context.rows[victim.run.job_id])
-    if available.place(context.needs.of(context.rows[first]), within=within) is None:
+    available, row = context.free.copy(), context.rows[first]
+    need, victims = context.needs.of(row), [context.rows[v.run.job_id] for v in handover.victims]
+    if handover.purpose == "trim":
+        available = room_beside_parts(snap, context.needs, available, victims)
+        need = lean(snap, row, need) or need
+    else:
+        for victim in victims:
+            available.release(snap, victim)
+    if available.place(need, within=within) is None:
         return f"job {first} could not start even then: nodes are down, or taken"
     return ""
 
