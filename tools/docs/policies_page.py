@@ -81,11 +81,14 @@ Other rows are placement schemes, rules of the daemon, hints and tools. They wor
 
 | row | system | here | level | shown by |
 |---|---|---|---|---|
+| A18 | Synergy, OSDI 2022 | [`placement.trim`](../operate/reference.md#fewer-cpus-for-a-job-that-waits), both steps of *tune* | W3 | `tests/cluster/test_trim.py` |
 | A25 | Philly, ATC 2019 | `failures.retry`, [retries by the class of the failure](../use/preemption.md) | W3 | `tests/cluster/test_failures.py` |
 | A25 | Philly, ATC 2019 | rule [`small_apart`](../operate/placement.md), wait of `consolidate` | W3 | `tests/cluster/test_placement_schemes.py`, `test_placement.py` |
+| B2 | Apollo, OSDI 2014 | scheme [`pools`](../operate/placement.md) | W3 | `tests/cluster/test_pools.py` |
 | F3 to F5 | TicTac, P3, ByteScheduler | [hints](../use/submit.md#hints): variables of the job | W3 | `tests/cluster/test_hints.py` |
 | F6, F7 | Spotlight, device placement | hint `shape_locked` | W3 | `tests/cluster/test_hints.py` |
 | F8 | HeteroG, CoNEXT 2020 | hint `heterog`: one gang of several GPU types | W3 | `tests/cluster/test_hints.py` |
+| G3 | Tetris, load balancing | schemes [`tetris`, `load_balance`](../operate/placement.md) | W3 | `tests/cluster/test_placement_schemes.py` |
 | G6 | NUDT, IPCCC 2022 | `ranking.short_s`, [`--wait-for-data`](../use/submit.md#data-that-is-still-being-copied) | W3 | `tests/cluster/test_staging.py` |
 """
 
