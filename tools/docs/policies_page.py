@@ -81,16 +81,33 @@ Other rows are placement schemes, rules of the daemon, hints and tools. They wor
 
 | row | system | here | level | shown by |
 |---|---|---|---|---|
-| A18 | Synergy, OSDI 2022 | [`placement.trim`](../operate/reference.md#fewer-cpus-for-a-job-that-waits), both steps of *tune* | W3 | `tests/cluster/test_trim.py` |
-| A25 | Philly, ATC 2019 | `failures.retry`, [retries by the class of the failure](../use/preemption.md) | W3 | `tests/cluster/test_failures.py` |
-| A25 | Philly, ATC 2019 | rule [`small_apart`](../operate/placement.md), wait of `consolidate` | W3 | `tests/cluster/test_placement_schemes.py`, `test_placement.py` |
-| B2 | Apollo, OSDI 2014 | scheme [`pools`](../operate/placement.md) | W3 | `tests/cluster/test_pools.py` |
-| F3 to F5 | TicTac, P3, ByteScheduler | [hints](../use/submit.md#hints): variables of the job | W3 | `tests/cluster/test_hints.py` |
-| F6, F7 | Spotlight, device placement | hint `shape_locked` | W3 | `tests/cluster/test_hints.py` |
-| F8 | HeteroG, CoNEXT 2020 | hint `heterog`: one gang of several GPU types | W3 | `tests/cluster/test_hints.py` |
-| G3 | Tetris, load balancing | schemes [`tetris`, `load_balance`](../operate/placement.md) | W3 | `tests/cluster/test_placement_schemes.py` |
-| G6 | NUDT, IPCCC 2022 | `ranking.short_s`, [`--wait-for-data`](../use/submit.md#data-that-is-still-being-copied) | W3 | `tests/cluster/test_staging.py` |
 """
+
+_TRIM = "../operate/reference.md#fewer-cpus-for-a-job-that-waits"
+_DATA = "../use/submit.md#data-that-is-still-being-copied"
+_PLACEMENT = "../operate/placement.md"
+_OTHERS = (
+    ("A18", "Synergy, OSDI 2022", f"[`placement.trim`]({_TRIM}), both steps of *tune*", "trim"),
+    ("A25", "Philly, ATC 2019", "[`failures.retry`](../use/preemption.md), by class", "failures"),
+    (
+        "A25",
+        "Philly, ATC 2019",
+        f"rule [`small_apart`]({_PLACEMENT}), wait of `consolidate`",
+        "placement_schemes",
+    ),
+    ("B2", "Apollo, OSDI 2014", f"scheme [`pools`]({_PLACEMENT})", "pools"),
+    ("F3 to F5", "TicTac, P3, ByteScheduler", "[hints](../use/submit.md#hints)", "hints"),
+    ("F6, F7", "Spotlight, device placement", "hint `shape_locked`", "hints"),
+    ("F8", "HeteroG, CoNEXT 2020", "hint `heterog`: one gang of several GPU types", "hints"),
+    (
+        "G3",
+        "Tetris, load balancing",
+        f"schemes [`tetris`, `load_balance`]({_PLACEMENT})",
+        "placement_schemes",
+    ),
+    ("G6", "NUDT, IPCCC 2022", f"`ranking.short_s`, [`--wait-for-data`]({_DATA})", "staging"),
+)
+"""Row, system, where it is, and the live test, of rows that are no policies."""
 
 
 def pages() -> dict[Path, str]:
@@ -103,7 +120,11 @@ def pages() -> dict[Path, str]:
 def _overview(kinds: Sequence[type[Policy]]) -> str:
     levels = "".join(f"- **{level}**: {words}.\n" for level, words in LEVELS.items())
     rows = "\n".join(_row(kind) for kind in kinds)
-    return f"{_HEAD}{levels}\n{_TABLE}{rows}\n\n{_AFTER}"
+    others = "\n".join(
+        table_row(row, system, here, "W3", f"`tests/cluster/test_{test}.py`")
+        for row, system, here, test in _OTHERS
+    )
+    return f"{_HEAD}{levels}\n{_TABLE}{rows}\n\n{_AFTER}{others}\n"
 
 
 def _by_row(name: str) -> tuple[str, int, str]:
