@@ -123,4 +123,6 @@ def _choose(snap: Snapshot, service: Replicas, places: ReplicaPlaces) -> None:
 
 def _array(snap: Snapshot, row: int) -> str:
     """Job id of the array that the replica at *row* is of."""
-    return snap.seen.texts[JobId(int(snap.jobs.job_id[row]))].label.partition("_")[0]
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    text = snap.seen.texts.get(job_id)
+    return str(job_id) if text is None else text.label.partition("_")[0]

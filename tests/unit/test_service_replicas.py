@@ -61,8 +61,15 @@ def snap_of(
     texts[ARRAY] = JobText(label=f"50_[{run}-{run + tasks}]", **mine)
     agreed = Claim(contract=Contract(signal="USR1", grace_s=60.0))
     claims = {JobId(r.job_id): agreed for r in rows if r.job_id != ARRAY}
+    run_ids = [r.job_id for r in rows if r.start_s]
+    held = {j: {k // 4: 1.0} for k, j in enumerate(run_ids)}
     seen = build.observed(
-        rows, nodes=(4, 4), texts=texts, claims=claims, throttles={ARRAY: 0} if tasks else {}
+        rows,
+        nodes=(4, 4),
+        held=held,
+        texts=texts,
+        claims=claims,
+        throttles={ARRAY: 0} if tasks else {},
     )
     jobs = tuple(j for j, text in texts.items() if text.name == "chat" and text.user == "ann")
     told = Replicas(name="chat", wanted=wanted, rate_per_s=2.0, jobs=jobs)
@@ -100,36 +107,44 @@ def test_as_many_come_first_as_are_wanted(wanted: int, run: int, tasks: int) -> 
         assert places.tasks[row] == (starts or tasks)
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_wanted_replicas_precede_batch_under_every_order(policy: Policy) -> None:
-    """The array came last; GPUs are taken back for four of its 10,000 tasks, not for more."""
-    snap = snap_of(4, 0, 10_000)
-    plan = plan_of(snap, policy)
-    assert plan.rank[snap.jobs.rows[ARRAY]] == 0 or policy.preempts != "rank"
-    waits = [snap.jobs.rows[JobId(20 + k)] for k in range(6)]
-    assert plan.rank[snap.jobs.rows[ARRAY]] < min(plan.rank[waits])
+def victims_of(plan: Plan) -> dict[int, set[int]]:
+    """Victims of the hand-overs that begin, by beneficiary."""
     opened = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
-    assert sum(len(h.victims) for h in opened) == 4
+    return {
+        int(job): {int(v.run.job_id) for v in h.victims}
+        for h in opened
+        for job in h.beneficiaries
+    }
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
+@pytest.mark.parametrize("run", [0, 3, 4])
+def test_wanted_replicas_precede_batch_under_every_order(policy: Policy, run: int) -> None:
+    """The array came last; GPUs are taken back for its tasks until four run, not for more."""
+    snap = snap_of(4, run, 10_000 - run)
+    plan, row_of = plan_of(snap, policy), snap.jobs.rows
+    batch = [row_of[JobId(20 + k)] for k in range(6)]
+    replicas = [row_of[JobId(60 + k)] for k in range(run)]
+    replicas += [row_of[ARRAY]] * (run < 4)
+    assert plan.rank[replicas].max() < plan.rank[batch].min()
+    victims = victims_of(plan).get(ARRAY, set())
+    assert bool(victims) == (run < 4)
+    assert not victims & {60, 61, 62, 63}
     assert [a.tasks for a in plan.actions if isinstance(a, Throttle)] == [4]
-    without = dataclasses.replace(snap, services=())
-    assert not [a for a in plan_of(without, policy).actions if isinstance(a, Throttle)]
+    alone = plan_of(dataclasses.replace(snap, services=()), policy)
+    assert not [a for a in alone.actions if isinstance(a, Throttle)]
+    assert alone.rank[row_of[ARRAY]] > alone.rank[batch].max()
 
 
 def test_surplus_replicas_rank_as_batch_jobs() -> None:
     """One of three is wanted: LAS takes GPUs of the others for jobs without service, not of it."""
     snap = snap_of(1, 3, 5)
-    plan = plan_of(snap, Las())
-    row_of = snap.jobs.rows
+    plan, row_of = plan_of(snap, Las()), snap.jobs.rows
     assert plan.rank[row_of[JobId(60)]] == 0
     assert plan.rank[row_of[JobId(61)]] > plan.rank[row_of[JobId(20)]]
-    victims = {
-        int(v.run.job_id)
-        for a in plan.actions
-        if isinstance(a, OpenHandover)
-        for v in a.handover.victims
-    }
-    assert {61, 62} <= victims
-    assert 60 not in victims
+    victims = set().union(*victims_of(plan).values())
+    assert victims & {61, 62}
+    assert not victims & {60}
     assert [a.tasks for a in plan.actions if isinstance(a, Throttle)] == [1]
     assert "surplus" in plan.notes[JobId(61)]
 
@@ -164,7 +179,7 @@ def test_nobody_else_can_make_replicas(tmp_path: Path) -> None:
 def test_the_last_count_stays_while_the_rate_cannot_be_had(tmp_path: Path) -> None:
     """Missing, wrong, or old: one warning; after a start the replicas that run are kept."""
     rate, said = tmp_path / "rate.csv", io.StringIO()
-    logging_setup.set_up("json", stream=said)
+    logging_setup.configure(level="info", form="json", stream=said)
     entry = service(rate)
     snap = snap_of(0, 3, 5)
     fresh = ReplicaCount("chat", entry, logging_setup.logger())
