@@ -111,9 +111,7 @@ def victims_of(plan: Plan) -> dict[int, set[int]]:
     """Victims of the hand-overs that begin, by beneficiary."""
     opened = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
     return {
-        int(job): {int(v.run.job_id) for v in h.victims}
-        for h in opened
-        for job in h.beneficiaries
+        int(job): {int(v.run.job_id) for v in h.victims} for h in opened for job in h.beneficiaries
     }
 
 
