@@ -86,7 +86,7 @@ def service_rates(site: Site) -> CheckResult:
         return ok(f"{len(services)} services, each with a rate of now")
     return warning(
         f"{'; '.join(wrong)}: the last count of replicas stays",
-        "let the service's monitoring write lines epoch_s,requests_per_s (see services.md)",
+        "see docs/operate/services.md: its monitoring writes lines epoch_s,requests_per_s",
     )
 
 
