@@ -111,7 +111,7 @@ def refused(done: subprocess.CompletedProcess[str], situation: str, *, message: 
         ("policy: {order: lass}\n", "an unknown policy"),
         ("policy: {parameters: {nope: 3}}\n", "a parameter the policy does not have"),
         (
-            "replicas: {services: {a: {user: a, rate: /r, service_s: 2, sla_s: 1, most_replicas: 4}}}",
+            "replicas: {services: {a: {user: a, rate: /, sla_s: 1,service_s: 2,most_replicas: 4}}}",
             "a service that cannot keep its agreement",
         ),
         (
