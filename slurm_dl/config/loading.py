@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
+from slurm_dl.config.replicas_section import ServiceEntry
 from slurm_dl.config.tree import SECTIONS, Config
 from slurm_dl.error_text import sentence, unknown_key, written
 from slurm_dl.model.errors import ConfigError
@@ -199,6 +200,8 @@ def _unknown_key(loc: Loc) -> str:
     key = str(loc[-1])
     keys = {name: tuple(section.model_fields) for name, section in SECTIONS.items()}
     elsewhere = [f"{section}.{key}" for section in keys if key in keys[section]]
+    if loc[:2] == ("replicas", "services"):
+        return unknown_key(key, tuple(ServiceEntry.model_fields), ())
     return unknown_key(key, keys[str(loc[0])] if loc[1:] else keys, elsewhere)
 
 

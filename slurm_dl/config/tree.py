@@ -27,6 +27,7 @@ from slurm_dl.config.preemption_section import (
     PreemptionSection,
     ResizingSection,
 )
+from slurm_dl.config.replicas_section import ReplicasSection
 from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,
@@ -353,6 +354,7 @@ class Config(Section):
     estimates: EstimatesSection = EstimatesSection()
     deadlines: DeadlinesSection = DeadlinesSection()
     forecasts: ForecastsSection = ForecastsSection()
+    replicas: ReplicasSection = ReplicasSection()
     writes: WritesSection = WritesSection()
     control: ControlSection = ControlSection()
     takeover: TakeoverSection = TakeoverSection()
@@ -467,6 +469,17 @@ class Config(Section):
             others = (("ranking", "band_width"), ("policy", "parameters"))
             refuse_key("scheme", placement.scheme, text, others)
         return placement
+
+    @field_validator("replicas")
+    @classmethod
+    def _check_daemon_preempts(
+        cls, replicas: ReplicasSection, info: ValidationInfo
+    ) -> ReplicasSection:
+        preemption: PreemptionSection | None = info.data.get("preemption")
+        if replicas.services and preemption is not None and preemption.mode == "native":
+            text = "has no effect where Slurm itself preempts (preemption.mode is native)"
+            refuse_key("services", None, text, (("preemption", "mode"),))
+        return replicas
 
 
 SECTIONS: Mapping[str, type[Section]] = {

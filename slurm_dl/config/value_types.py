@@ -98,14 +98,15 @@ def distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
     return values
 
 
-def _absolute(path: Path) -> Path:
+def absolute(path: Path) -> Path:
+    """*path*, which must be absolute."""
     if not path.is_absolute() or ".." in path.parts or not str(path).isprintable():
         refuse(f"must be an absolute path without '..' (got {shown(str(path))})")
     return path
 
 
 def _absolute_or_empty(text: str) -> str:
-    return str(_absolute(Path(text))) if text else text
+    return str(absolute(Path(text))) if text else text
 
 
 def short(path: Path) -> Path:
@@ -143,6 +144,11 @@ AccountName = Annotated[
     AfterValidator(_spelled(_NAME, "an account's name: letters, digits and _ . + - only")),
     WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
 ]
+ServiceName = Annotated[
+    str,
+    AfterValidator(_spelled(_NAME, "a service's name: letters, digits and _ . + - only")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
+]
 OptionalName = Annotated[
     str,
     AfterValidator(_spelled(_OPTIONAL_NAME, "a name: letters, digits and _ . + - only")),
@@ -156,7 +162,7 @@ PathOrEmpty = Annotated[
 AbsolutePath = Annotated[
     Path,
     Field(strict=False),
-    AfterValidator(_absolute),
+    AfterValidator(absolute),
     WithJsonSchema({"type": "string", "pattern": "^/"}),
 ]
 Admin = Annotated[

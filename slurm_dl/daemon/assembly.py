@@ -11,6 +11,7 @@ from slurm_dl.config.tree import Config
 from slurm_dl.daemon.components import Components
 from slurm_dl.daemon.enrich import Enricher, HistoryCache, learn_on_one_core
 from slurm_dl.daemon.metrics import counters
+from slurm_dl.daemon.replica_counts import replica_counts
 from slurm_dl.engine.settings import (
     External,
     Native,
@@ -69,6 +70,7 @@ def knowledge_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) 
         site=site,
         checkpoint_cost_s=config.preemption.checkpoint_cost_s,
         deadlines=deadlines_of(config),
+        services=replica_counts(config.replicas.services, logging_setup.logger()),
     )
 
 

@@ -12,12 +12,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
+from slurm_dl.daemon.replica_counts import ReplicaCount
 from slurm_dl.engine.preemption.stopping_cost import setup_s
 from slurm_dl.engine.promise_terms import counted_deadlines, promises
 from slurm_dl.engine.settings import Deadlines, Preemption
@@ -152,6 +153,7 @@ class Enricher:
         site: What the admin says of GPUs.
         checkpoint_cost_s: Save and restore of a job whose model's profile does not tell, seconds.
         deadlines: Bounds on the deadlines of jobs; None: none counts.
+        services: Services of the site.
     """
 
     def __init__(
@@ -163,6 +165,7 @@ class Enricher:
         site: SitePriors,
         checkpoint_cost_s: float = Preemption().checkpoint_cost_s,
         deadlines: Deadlines | None = _USUAL,
+        services: Sequence[ReplicaCount] = (),
     ) -> None:
         self._history = history
         self._policy = policy
@@ -170,6 +173,7 @@ class Enricher:
         self._site = site
         self._checkpoint_cost_s = checkpoint_cost_s
         self._deadlines = deadlines
+        self._services = services
 
     def __call__(self, snap: Snapshot) -> Snapshot:
         """*snap* with what is known: `sizes`, `left_s`, `progress`, `due_s`, `rates`, and so on."""
@@ -192,6 +196,7 @@ class Enricher:
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
             setup_s=self._setup_s(snap),
+            services=tuple(service.look(snap) for service in self._services),
         )
 
     def _setup_s(self, snap: Snapshot) -> F64 | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections import Counter
 
+from slurm_dl.daemon.replica_counts import OLD_S, read_rate
 from slurm_dl.doctor.site import CheckResult, Site, check, error, ok, warning
 from slurm_dl.doctor.slurm_checks import is_exempt
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.preflight import ENOUGH, to_operator
 from slurm_dl.slurm.read.associations import in_force
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions, read_licences
@@ -63,6 +66,27 @@ def unknown_conditions(site: Site) -> CheckResult:
         f"pending jobs have options of which it is not known which nodes would do: {named}",
         "tell their owners: no GPUs are taken back for such jobs, Slurm starts them once there is "
         "room",
+    )
+
+
+@check("service rates")
+def service_rates(site: Site) -> CheckResult:
+    """Rates of services that cannot be read or are old."""
+    services = site.config.replicas.services
+    wrong = []
+    for name, service in services.items():
+        try:
+            age_s = time.time() - read_rate(service.rate)[0][-1]
+        except ConfigError as err:
+            wrong.append(f"{name}: {err}")
+            continue
+        if abs(age_s) > OLD_S:
+            wrong.append(f"{name}: the last rate is {age_s:.0f} s old")
+    if not wrong:
+        return ok(f"{len(services)} services, each with a rate of now")
+    return warning(
+        f"{'; '.join(wrong)}: the last count of replicas stays",
+        "see docs/operate/services.md: its monitoring writes lines epoch_s,requests_per_s",
     )
 
 

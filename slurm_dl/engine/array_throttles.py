@@ -7,7 +7,9 @@ throttle bounds how many tasks run. It cannot be zero, so at least one task of a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from slurm_dl.model.booking import changes, entry
 from slurm_dl.model.ids import JobId
@@ -15,6 +17,8 @@ from slurm_dl.model.jobs import I32
 from slurm_dl.model.plan import Book, Throttle
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.throttle import FREE, NO_THROTTLE, THROTTLE, Throttled, throttles_in
+
+NO_WORDS: Final[Mapping[JobId, str]] = MappingProxyType({})
 
 
 class Throttling(NamedTuple):
@@ -25,13 +29,16 @@ class Throttling(NamedTuple):
     notes: dict[JobId, str]  # By pending array that ours bounds
 
 
-def throttling(snap: Snapshot, running: I32 | None, why: str) -> Throttling:
+def throttling(
+    snap: Snapshot, running: I32 | None, why: str, whys: Mapping[JobId, str] = NO_WORDS
+) -> Throttling:
     """Throttles that are not as *running* wants them; the owner's where it wants none.
 
     Args:
         running: ``(n,)`` tasks that each array may run at once, 1 or more; `FREE`: as many as its
             owner lets run. None: `FREE` for all.
         why: Of what it is a rule: the name of a policy.
+        whys: Reasons of single arrays that come before it.
     """
     booked, present_of = throttles_in(snap.booked), snap.seen.throttles
     if running is None and not booked:
@@ -52,7 +59,7 @@ def throttling(snap: Snapshot, running: I32 | None, why: str) -> Throttling:
             had = Throttled(own=own, ours=ours, before=present)
         wanted.append(entry(THROTTLE, job_id, had.body()))
         if ours != own:
-            notes[job_id] = f"{why} lets {ours} of its tasks run at once"
+            notes[job_id] = whys.get(job_id, f"{why} lets {ours} of its tasks run at once")
         if ours != present:
             back = "its owner's throttle is written back"
             writes.append(Throttle(job_id=job_id, tasks=ours, why=notes.get(job_id, back)))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_dl.engine.array_throttles import throttling
+from slurm_dl.engine.array_throttles import NO_WORDS, throttling
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.explain.promise_reasons import booked_in_words
@@ -46,6 +46,7 @@ from slurm_dl.engine.preemption.surplus import (
     with_fixed,
 )
 from slurm_dl.engine.promise_terms import PROMISED, with_terms
+from slurm_dl.engine.replicas import WANTED, ReplicaPlaces, replicas_in
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.shape_lock import locks_of
 from slurm_dl.engine.target import NOBODY, Rows
@@ -103,8 +104,11 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     if isinstance(settings.mode, Native):
         shown = shown.derived(sizes=None)  # Slurm itself requeues jobs there.
     snap = at_shapes(shown, moved_rows(shown))
+    replicas = replicas_in(snap)
+    if replicas is not None:
+        snap = snap.with_jobs(tasks=replicas.tasks)
     admitted = admit(snap, policy, settings)
-    wish = want(snap, policy, admitted)
+    wish = want(snap, policy, admitted, replicas)
     target = aim(snap, wish, admitted)
     shapes, stuck = waiting_shapes(
         snap, target.intent, target.served, settings.window, target.types
@@ -157,10 +161,13 @@ class Wish:
     ranked: Rows  # Rows of the managed live jobs, best first
     need: F64 | None  # ``(n, t)`` seconds that each job is owed; None if the policy gives no shares
     lease_s: float  # Length of the policy's leases, seconds; 0 if none
+    replicas: ReplicaPlaces | None = None  # Replicas of services; None: the site has none
 
 
-def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
-    """The policy's order, with what jobs are guaranteed."""
+def want(
+    snap: Snapshot, policy: Policy, admitted: Admitted, replicas: ReplicaPlaces | None = None
+) -> Wish:
+    """The policy's order behind the replicas of services, with what jobs are guaranteed."""
     settings = admitted.settings
     holds = (settings.hold and bool(policy.about.idles)) or snap.sizes is not None
     soon = with_settling(snap, settings.placement, holds=holds)
@@ -169,7 +176,11 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
         enabled = settings.preemption.enabled
         soon = with_fixed(soon, admitted.victims, admitted.lending, preempts=enabled)
     order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
-    guaranteed = guarantee(snap, order, displaces(policy), settings)
+    preempts, ahead = displaces(policy), order
+    if replicas is not None:
+        order, need = replicas.within(order), replicas.owed(need)
+        ahead, preempts = replicas.before_batch(order, preempts)
+    guaranteed = guarantee(snap, ahead, preempts, settings)
     return Wish(
         policy=policy,
         soon=soon,
@@ -178,6 +189,7 @@ def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
         ranked=rank_jobs(soon, guaranteed.order, guaranteed.preempts),
         need=need,
         lease_s=admitted.lease_s,
+        replicas=replicas,
     )
 
 
@@ -203,6 +215,8 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
     shielded, pressing = wish.policy_order.shielded, wish.policy_order.pressing
     if shielded is not None:
         victims = victims.sparing(shielded, PROMISED)
+    if wish.replicas is not None:
+        victims = victims.sparing(wish.replicas.first, WANTED)
     if wish.lease_s and wish.guarantee.promise is None:
         # Who is guaranteed nodes need not wait for the end of a lease.
         window_s = settings.lease_window * wish.lease_s
@@ -364,8 +378,10 @@ def tell(
                 f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, "
                 "and this one would move its planned start"
             )
-    throttled = throttling(snap, order.running, wish.policy.name)
+    services = NO_WORDS if wish.replicas is None else wish.replicas.notes
+    throttled = throttling(snap, order.running, wish.policy.name, services)
     notes |= throttled.notes
+    notes = {**services, **notes}
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN

@@ -25,7 +25,12 @@ from typing import Final
 
 import numpy as np
 
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import shown
+
 MOST_REPLICAS: Final = 10_000
+_MOST_PER_S: Final = 1e6  # A higher rate is a mistake
+_LAST_S: Final = 1e12
 _POINTS: Final = 4096  # Of the integral over service times
 _MOST_MISSES: Final = 240  # Predictions that are looked back at
 _STEADY: Final = 1e-4  # A smaller scv counts as 0
@@ -94,6 +99,35 @@ def replicas_for(level: ServiceLevel, rate_per_s: float) -> int:
 def attainable(level: ServiceLevel) -> float:
     """Share of responses that would be in time if none waited: no number of replicas keeps more."""
     return share_in_time(level, 1, 0.0)
+
+
+def rates_in(text: str, name: str) -> tuple[list[float], list[float]]:
+    """Times (epoch seconds) and rates (requests per second) in lines ``epoch_s,requests_per_s``.
+
+    The first line may have these names.
+
+    Args:
+        name: Of the file, for errors.
+
+    Raises:
+        ConfigError: Something in it is no such thing.
+    """
+    times_s: list[float] = []
+    rates: list[float] = []
+    for place, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or (place == 1 and line.strip() == "epoch_s,requests_per_s"):
+            continue
+        try:
+            at_s, rate = map(float, line.split(","))
+        except ValueError:
+            at_s = rate = math.nan
+        last_s = times_s[-1] if times_s else -math.inf
+        if not (0 <= rate <= _MOST_PER_S and last_s < at_s < _LAST_S):
+            msg = f"{name}:{place}: {shown(line)}: must be epoch_s,requests_per_s, times ascending"
+            raise ConfigError(msg)
+        times_s.append(at_s)
+        rates.append(rate)
+    return times_s, rates
 
 
 def predicted_rate(

@@ -29,6 +29,7 @@ from slurm_dl.model.limits import PartitionLimits, Quotas
 from slurm_dl.model.nodes import Allocations, Nodes, OtherGres, SharedGpu
 from slurm_dl.model.pair_rates import PairRates
 from slurm_dl.model.promise import PromiseTerms
+from slurm_dl.model.replicas import Replicas
 from slurm_dl.model.sizes import Sizes
 from slurm_dl.model.steer import Steer
 from slurm_dl.model.value_curve import ValueCurve
@@ -289,6 +290,9 @@ class Snapshot:
     on_type: I16 | None = field(default=None, metadata={NEW_JOB: -1})
     credit_s: F64 | None = field(default=None, metadata={NEW_JOB: 0.0})
     sizes: Sizes | None = None  # The sizes of elastic jobs; None: no job is elastic
+    services: tuple[
+        Replicas, ...
+    ] = ()  # Services of the site, whose replicas come before batch jobs
     pair_rates: PairRates | None = None
     past: Past = NO_PAST  # Jobs that are over, the last of them
     booked: tuple[Entry, ...] = ()

@@ -61,8 +61,12 @@ class Anonymous:
             dataclasses.replace(r, uid=r.uid if r.uid < 0 else self._number("uid", r.uid))
             for r in snap.restarts
         )
+        services = tuple(
+            dataclasses.replace(one, name=self._stand_in("name", one.name)) for one in snap.services
+        )
         return dataclasses.replace(
             snap,
+            services=services,
             seen=seen,
             handovers=handovers,
             steers=steers,

@@ -8,21 +8,15 @@ replica-hours from the decision to the end.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
-from slurm_dl.estimates.replicas import ServiceLevel, predicted_rate, replicas_for
+from slurm_dl.estimates.replicas import ServiceLevel, predicted_rate, rates_in, replicas_for
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.text import shown
 from slurm_dl.yaml_places import read_text
-
-_MOST_PER_S: Final = 1e6  # Each request is played
-_LAST_S: Final = 1e12
 
 Counter = Callable[[int], int]
 """Replicas wanted at the beginning of a period, by its number."""
@@ -36,21 +30,7 @@ def read_rates(path: Path) -> tuple[list[float], list[float]]:
     Raises:
         ConfigError: The file cannot be read, or something in it is no such thing.
     """
-    times_s: list[float] = []
-    rates: list[float] = []
-    for place, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip() or (place == 1 and line.strip() == "epoch_s,requests_per_s"):
-            continue
-        try:
-            at_s, rate = map(float, line.split(","))
-        except ValueError:
-            at_s = rate = math.nan
-        last_s = times_s[-1] if times_s else -math.inf
-        if not (0 <= rate <= _MOST_PER_S and last_s < at_s < _LAST_S):
-            msg = f"{path}:{place}: {shown(line)}: must be epoch_s,requests_per_s, times ascending"
-            raise ConfigError(msg)
-        times_s.append(at_s)
-        rates.append(rate)
+    times_s, rates = rates_in(read_text(path), str(path))
     if len(times_s) < 2:  # noqa: PLR2004 - a period has two ends
         msg = f"{path}: must have two lines epoch_s,requests_per_s or more"
         raise ConfigError(msg)

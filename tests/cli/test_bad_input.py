@@ -110,6 +110,14 @@ def refused(done: subprocess.CompletedProcess[str], situation: str, *, message: 
         ("daemon: {poll_s: -5}\n", "a value out of bounds"),
         ("policy: {order: lass}\n", "an unknown policy"),
         ("policy: {parameters: {nope: 3}}\n", "a parameter the policy does not have"),
+        (
+            "replicas: {services: {a: {user: a, rate: /, sla_s: 1,service_s: 2,most_replicas: 4}}}",
+            "a service that cannot keep its agreement",
+        ),
+        (
+            "replicas: {services: {chat: {rate: /r, service_s: 1, sla_s: 9, most_replicas: 4}}}\n",
+            "a service of nobody",
+        ),
     ],
 )
 def test_a_wrong_configuration(site: Site, more: str, situation: str) -> None:

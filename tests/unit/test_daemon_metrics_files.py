@@ -178,5 +178,6 @@ def test_every_metric_is_shown_or_watched() -> None:
 
     assert unused == {
         "slurm_dl_preempted_gpus_total",
+        "slurm_dl_replicas",
         "slurm_dl_slurmctld_clock_jumps_total",
     }

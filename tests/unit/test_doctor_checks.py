@@ -189,6 +189,11 @@ def sets(*values: str) -> Change:
     return {"sets": values}
 
 
+CHAT = (
+    "replicas.services={chat: {user: ann, rate: /none, service_s: 1, sla_s: 9, most_replicas: 4}}"
+)
+
+
 def status(**values: object) -> Change:
     """The daemon's answer with some *values* replaced."""
     return {"status": {**STATUS, **values}}
@@ -405,6 +410,8 @@ CASES: list[Case] = [
     ("job records", slurm(MinJobAge="60 sec"), OK, "60 s"),
     ("job records", slurm(MinJobAge="59 sec"), WARNING, "one failed look"),
     ("job records", slurm(MinJobAge="30 sec"), ERROR, "are missed"),
+    ("service rates", {}, OK, "0 services"),
+    ("service rates", sets(CHAT), WARNING, "chat: /none: cannot be read: No such file"),
     ("call limit", {}, OK, "not limited (no rl_enable)"),
     ("call limit", slurm(SLURM_VERSION="22.05.9"), OK, "does not limit"),
     ("call limit", slurm(SlurmctldParameters="rl_enable"), WARNING, "60 writes at once, 30 calls"),

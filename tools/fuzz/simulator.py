@@ -87,8 +87,8 @@ TARGETS = (
         name="rates",
         parse=_rates,
         own=(ConfigError,),
-        source="rates of a service, for dlsim service",
-        parser="simulation.service.read_rates",
+        source="rates of a service, for dlsim service and the daemon",
+        parser="simulation.service.read_rates, estimates.replicas.rates_in",
         seeds=(b"epoch_s,requests_per_s\n0,1\n60,2.5\n", b"0,nan\n1,-1\n\n", b"1e300,1\n0,0,0\n"),
     ),
     Target(

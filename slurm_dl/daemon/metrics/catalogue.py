@@ -28,6 +28,7 @@ from slurm_dl.daemon.published_state import WATCHED, PublishedState
 from slurm_dl.engine.circuit_breakers import managed_gpus, tripped
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.promise_reasons import state_of
+from slurm_dl.engine.replicas import running_replicas
 from slurm_dl.forecast.calibration import ForecastScore
 from slurm_dl.model.breaker import BREAKERS, Fate
 from slurm_dl.model.handover import Purpose
@@ -358,6 +359,16 @@ class _OfCycle:
     """Jobs that were over by their promised deadlines, since the ledger began."""
     promises_broken_total = Metric(lambda m: totals_in(m.cycle.booked).broken, {"cause": CAUSES})
     """Jobs that were not over by their promised deadlines, by cause, since the ledger began."""
+    replicas = Metric(
+        lambda m: {
+            (s.name, state): n
+            for s in m.snap.services
+            for state, n in (("wanted", s.wanted), ("running", len(running_replicas(m.snap, s))))
+        },
+        {"service": (), "state": ("wanted", "running")},
+        sparse=True,
+    )
+    """Replicas of each service that are wanted, and that run. Absent without services."""
     actions_left = Metric(lambda m: len(m.cycle.left))
     """Actions planned in the last cycle and not tried in it."""
     unhonoured_jobs = Metric(lambda m: len(m.cycle.plan.unhonoured))

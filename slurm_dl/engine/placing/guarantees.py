@@ -93,15 +93,15 @@ def guarantee(snap: Snapshot, order: Order, preempts: Preempts, settings: Settin
     )
     promise = how.scheme.promise(snap, queue)
     return Guarantee(
-        order=_guaranteed_first(order, preempts, promise.guaranteed),
+        order=first_in_order(order, preempts, promise.guaranteed),
         preempts="tier",
         placement=dataclasses.replace(how, scheme=how.scheme.keeping(promise)),
         promise=promise,
     )
 
 
-def _guaranteed_first(order: Order, preempts: Preempts, guaranteed: Bool) -> Order:
-    """*order*, each of its tiers first for guaranteed jobs, then for the others.
+def first_in_order(order: Order, preempts: Preempts, guaranteed: Bool) -> Order:
+    """*order*, each of its tiers first for *guaranteed* jobs, then for the others.
 
     Where the policy's own tiers displace nobody they become part of the key, and only the two that
     are left do. HiveD (OSDI 2020): guaranteed jobs before opportunistic ones.

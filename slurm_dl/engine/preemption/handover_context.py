@@ -12,7 +12,7 @@ from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.contract import FINAL_STATUS
-from slurm_dl.model.handover import Victim, VictimState
+from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, I16, I64, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.sizes import size_of
@@ -156,6 +156,20 @@ def is_waiting(job_id: JobId, context: HandoverContext) -> bool:
         return False
     jobs = context.snap.jobs
     return bool(jobs.state[row] == PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0)
+
+
+def still_waits(job_id: JobId, handover: Handover, context: HandoverContext) -> bool:
+    """Whether *handover* has not made the job start; of a pending array, no task of it."""
+    snap = context.snap
+    if not is_waiting(job_id, context):
+        return False
+    text, jobs = snap.seen.texts.get(job_id), snap.jobs
+    array, task, _ = ("", "", "") if text is None else text.label.partition("_")
+    if not task:
+        return True
+    new = jobs.job_id[(jobs.state == RUNNING) & (jobs.start_s >= handover.opened_s)].tolist()
+    labels = [snap.seen.texts[j].label for j in map(JobId, new) if j in snap.seen.texts]
+    return not any(label.startswith(f"{array}_") for label in labels)
 
 
 def is_running(victim: Victim, context: HandoverContext) -> bool:

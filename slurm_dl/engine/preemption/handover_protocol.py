@@ -24,6 +24,7 @@ from slurm_dl.engine.preemption.handover_context import (
     is_out,
     is_running,
     is_waiting,
+    still_waits,
 )
 from slurm_dl.engine.preemption.handover_verdicts import Verdict
 from slurm_dl.engine.waiting_sizes import reshape_of
@@ -374,7 +375,7 @@ def _wind_up(handover: Handover, context: HandoverContext, verdict: Verdict) -> 
 def _in_vain_for(handover: Handover, context: HandoverContext) -> tuple[JobId, ...]:
     if handover.purpose == "reshape":
         return handover.moved
-    return tuple(b for b in handover.beneficiaries if is_waiting(b, context))
+    return tuple(b for b in handover.beneficiaries if still_waits(b, handover, context))
 
 
 def strays(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[Action]:

@@ -17,6 +17,7 @@ from slurm_dl.engine.preemption.handover_context import (
     is_out,
     is_running,
     is_waiting,
+    still_waits,
 )
 from slurm_dl.engine.preemption.unpack_pairs import why_not_split
 from slurm_dl.engine.waiting_sizes import at_shapes
@@ -233,7 +234,7 @@ def _served(handover: Handover, context: HandoverContext) -> str:
     """The reason to close a hand-over without remaining victims; empty while jobs may start."""
     moves = bool(handover.moved)
     left_out = context.snap.seen.left_out
-    waits = any(is_waiting(b, context) or b in left_out for b in handover.beneficiaries)
+    waits = any(still_waits(b, handover, context) or b in left_out for b in handover.beneficiaries)
     if not waits and not moves:
         return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):

@@ -1,0 +1,128 @@
+"""Replicas that a service wants come before batch jobs; the others rank as batch jobs.
+
+A service is an array of replicas. The replicas that run count first, by their start, then the
+tasks that wait, by job id. As many as the service wants are served first; nobody but the site says
+how many those are. ArrayTaskThrottle keeps Slurm from starting more. It cannot be zero: of an array
+that none is wanted of one task may run.
+
+Swayam (Middleware 2017): replicas follow the predicted rate of requests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.engine.placing.guarantees import first_in_order
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, I32, PENDING, RUNNING, Bool
+from slurm_dl.model.replicas import Replicas
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.throttle import FREE
+from slurm_dl.policies.base import Order, Preempts
+
+WANTED: Final = "its service wants this replica"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ReplicaPlaces:
+    """Which replicas are wanted."""
+
+    first: Bool  # ``(n,)`` bool, replicas that are served before batch jobs
+    barred: Bool  # ``(n,)`` bool, replicas that wait and are not to start
+    running: I32  # ``(n,)`` tasks of each array that may run at once, see `Order.running`
+    tasks: I32  # ``(n,)`` `Jobs.tasks`, of arrays of replicas no more than are wanted
+    notes: dict[JobId, str]  # By replica
+
+    def within(self, order: Order) -> Order:
+        """*order*, in which surplus replicas do not start and others preempt for wanted ones."""
+        running = self.running
+        if order.running is not None:
+            running = np.where(running == FREE, order.running, running).astype(np.int32)
+        barred = self.barred if order.barred is None else order.barred & ~self.first | self.barred
+        pressing = self.first if order.pressing is None else order.pressing | self.first
+        return dataclasses.replace(order, running=running, barred=barred, pressing=pressing)
+
+    def before_batch(self, order: Order, preempts: Preempts) -> tuple[Order, Preempts]:
+        """*order* with wanted replicas first, and whom a waiting job may displace in it.
+
+        Where the policy's jobs displace nobody, wanted replicas alone do.
+        """
+        if preempts == "rank":
+            return first_in_order(order, "tier", self.first), "rank"
+        return first_in_order(order, preempts, self.first), "tier"
+
+    def owed(self, need: F64 | None) -> F64 | None:
+        """*need*, see `intent.ask`, by which wanted replicas are served first, too."""
+        return None if need is None else np.where(self.first[:, None], np.inf, need)
+
+
+def replicas_in(snap: Snapshot) -> ReplicaPlaces | None:
+    """The replicas that are wanted; None if the site has no services."""
+    if not snap.services:
+        return None
+    n = len(snap.jobs)
+    places = ReplicaPlaces(
+        first=np.zeros(n, dtype=np.bool_),
+        barred=np.zeros(n, dtype=np.bool_),
+        running=np.full(n, FREE, dtype=np.int32),
+        tasks=snap.jobs.tasks.copy(),
+        notes={},
+    )
+    for service in snap.services:
+        _choose(snap, service, places)
+    return places
+
+
+def running_replicas(snap: Snapshot, service: Replicas) -> list[int]:
+    """Rows of the replicas of *service* that run, those that started first before others."""
+    jobs = snap.jobs
+    rows = [row for row in _rows(snap, service) if jobs.state[row] == RUNNING]
+    return sorted(rows, key=lambda row: (jobs.start_s[row], jobs.job_id[row]))
+
+
+def _rows(snap: Snapshot, service: Replicas) -> list[int]:
+    row_of, managed = snap.jobs.rows, snap.managed_jobs
+    rows = [row_of[job] for job in service.jobs if job in row_of]
+    return [row for row in rows if managed[row]]
+
+
+def _choose(snap: Snapshot, service: Replicas, places: ReplicaPlaces) -> None:
+    jobs = snap.jobs
+    array_of = {row: _array(snap, row) for row in _rows(snap, service)}
+    run = running_replicas(snap, service)
+    waiting = [row for row in array_of if jobs.state[row] == PENDING]
+    rate = "no rate was read"
+    if service.rate_per_s is not None:
+        rate = f"{service.rate_per_s:.4g} requests/s"
+    s = "" if service.wanted == 1 else "s"
+    wants = f"service {service.name} wants {service.wanted} replica{s} ({rate}); "
+    for row in run[: service.wanted]:
+        places.first[row] = True
+        places.notes[JobId(int(jobs.job_id[row]))] = f"{wants}this is one of them"
+    for row in run[service.wanted :]:
+        places.notes[JobId(int(jobs.job_id[row]))] = f"{wants}this one is surplus"
+    left = service.wanted - len(run)
+    # Tasks of an array that may run: those that do and are wanted, and those that are to start.
+    most = Counter(array_of[row] for row in run[: service.wanted])
+    for row in sorted(waiting, key=lambda row: int(jobs.job_id[row])):
+        starts = min(max(left, 0), int(jobs.tasks[row]))
+        left -= starts
+        most[array_of[row]] += starts
+        places.first[row], places.barred[row] = starts > 0, starts == 0
+        places.tasks[row] = starts or jobs.tasks[row]
+        told = f"{starts} more are to start" if starts else "no more are to start"
+        places.notes[JobId(int(jobs.job_id[row]))] = wants + told
+    for row in waiting:
+        places.running[row] = max(1, most[array_of[row]])
+
+
+def _array(snap: Snapshot, row: int) -> str:
+    """Job id of the array that the replica at *row* is of."""
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    text = snap.seen.texts.get(job_id)
+    return str(job_id) if text is None else text.label.partition("_")[0]
