@@ -100,6 +100,12 @@ _OTHERS = (
     ("F6, F7", "Spotlight, device placement", "hint `shape_locked`", "hints"),
     ("F8", "HeteroG, CoNEXT 2020", "hint `heterog`: one gang of several GPU types", "hints"),
     (
+        "F9",
+        "Swayam, Middleware 2017",
+        "[`replicas.services`](../operate/services.md), `dlsim service`",
+        "services",
+    ),
+    (
         "G3",
         "Tetris, load balancing",
         f"schemes [`tetris`, `load_balance`]({_PLACEMENT})",
