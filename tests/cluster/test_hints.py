@@ -34,7 +34,17 @@ MIXED = SandboxSpec(
 """Slurm by itself takes n1, the slow node, first."""
 
 
-@pytest.mark.parametrize("launcher", ["plain", "torchrun", "srun", "container", "script"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "plain",
+        "srun",
+        *(
+            pytest.param(name, marks=pytest.mark.full("as the others, seconds each"))
+            for name in ("torchrun", "container", "script")
+        ),
+    ],
+)
 def test_the_variables_of_hints_reach_every_process(
     sandbox: Sandbox, eventually: Callable[..., object], launcher: str
 ) -> None:

@@ -84,7 +84,13 @@ def sent(place: Schedd, job: str) -> list[dict[str, Any]]:
     return place.audit(action="set_steer", job=int(job), result="ok")
 
 
-@pytest.mark.parametrize(("scheme", "waits"), [("pools", True), ("best_fit", False)])
+@pytest.mark.parametrize(
+    ("scheme", "waits"),
+    [
+        ("pools", True),
+        pytest.param("best_fit", False, marks=pytest.mark.full("shows that it can fail")),
+    ],
+)
 def test_a_job_waits_for_the_fast_pool_though_the_slow_one_is_free(
     place: Schedd, scheme: str, *, waits: bool
 ) -> None:

@@ -31,10 +31,9 @@ TERMS: Final = {
     "most_replicas": 4,
 }
 ORDERS: Final = {"static": f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"}
-SLOW: Final = pytest.mark.full("seconds each; FIFO shows that the case can fail")
-MUTANTS: Final = (
-    "fifo",
-    *(pytest.param(name, marks=SLOW) for name in ("discrete_las", "static")),
+SLOW: Final = pytest.mark.full("seconds each; they show that the case can fail")
+MUTANTS: Final = tuple(
+    pytest.param(name, marks=SLOW) for name in ("fifo", "discrete_las", "static")
 )
 
 
@@ -157,6 +156,7 @@ def test_replicas_follow_the_rate_of_a_file(place: Schedd, tmp_path: Path) -> No
     assert tasks(place, array) == 1
 
 
+@pytest.mark.full("half a minute; units show who gives way, and how the web is read")
 def test_surplus_replicas_give_way_at_a_rate_from_the_web(place: Schedd) -> None:
     """Those with a contract are preempted for jobs that have run for less (LAS); one stays."""
     rates = [HIGH]

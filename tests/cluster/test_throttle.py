@@ -21,10 +21,9 @@ pytestmark = pytest.mark.slurm
 SETTLE_S: Final = 4
 OWN: Final = 3  # The owner's throttle of the late array
 ORDERS: Final = {"static": f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"}
-SLOW: Final = pytest.mark.full("seconds each; FIFO shows that the case can fail")
-MUTANTS: Final = (
-    "fifo",
-    *(pytest.param(name, marks=SLOW) for name in ("discrete_las", "static")),
+SLOW: Final = pytest.mark.full("seconds each; they show that the case can fail")
+MUTANTS: Final = tuple(
+    pytest.param(name, marks=SLOW) for name in ("fifo", "discrete_las", "static")
 )
 
 
@@ -134,7 +133,9 @@ def test_grouper_ends_the_small_stage_first(place: Schedd) -> None:
     place.until("its tasks", lambda: tasks(place, late) == OWN)
 
 
-@pytest.mark.parametrize("way", ["policy", "release-all"])
+@pytest.mark.parametrize(
+    "way", ["policy", pytest.param("release-all", marks=pytest.mark.full("another way back"))]
+)
 def test_the_owners_throttle_is_written_back(place: Schedd, way: str) -> None:
     """After a change of the policy, and by `dlctl release-all`; the owner's last word counts."""
     put_in_force(place, "grouper")
