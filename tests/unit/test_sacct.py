@@ -214,12 +214,12 @@ def test_a_lone_record_that_makes_no_sense_is_no_error_of_the_ledger() -> None:
     assert read_runs(line("ledger", End="400"), frozenset({7})) == ([], 1)
 
 
-def test_names_alone_are_asked_for_of_what_a_user_writes() -> None:
+def test_names_and_comments_alone_are_asked_for_of_what_a_user_writes() -> None:
     """They may hold bars and line ends, so their separator is drawn anew for each call."""
     written = {"JobName", "Comment", "WorkDir", "WCKey", "SubmitLine"}
 
     assert not written & {*FIELDS, *job_runs.FIELDS}
-    assert written & {*NAMED_FIELDS} == {NAMED_FIELDS[0]}
+    assert written & {*NAMED_FIELDS} == {"JobName", "Comment"} == {*NAMED_FIELDS[:2]}
     assert {"--duplicates", "--allusers", "--allocations"} < {*arguments(FIELDS)}
     assert "--clusters=big" in arguments(FIELDS, cluster="big")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -88,7 +89,7 @@ def check(
     Examples:
       dlctl runtimes check --days 90
       f=JobID,User,Account,Submit,Start,End,State,ElapsedRaw,ReqTRES,AllocTRES
-      sacct -aPX --duplicates -S 2026-01-01 --format=$f,JobName > history.txt
+      sacct -aPX --duplicates -S 2026-01-01 --format=$f,Comment,JobName > history.txt
       dlctl runtimes check --from-sacct history.txt --test-weeks 2 --json
     """  # noqa: D301 - \b is click's mark
     learn_on_one_core()
@@ -156,27 +157,43 @@ def _slurm(config_path: Path | None) -> Slurm:
 
 
 def _as_object(found: HeldOut, best: PredictorScore | None) -> dict[str, object]:
-    scores = [
-        {
-            key: None if isinstance(value, float) and math.isnan(value) else value
-            for key, value in dataclasses.asdict(score).items()
-        }
-        for score in found.scores
-    ]
+    scores, on_hits = (
+        [
+            {
+                key: None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in dataclasses.asdict(score).items()
+            }
+            for score in of
+        ]
+        for of in (found.scores, found.on_script_hits)
+    )
     return {
         "jobs": found.jobs,
         "known": found.known,
         "tag_hits": found.tag_hits,
         "best": None if best is None else best.predictor,
         "predictors": scores,
+        "script_hits": found.script_hits,
+        "predictors_on_script_hits": on_hits,
     }
 
 
 def _print(found: HeldOut, best: PredictorScore | None) -> None:
     click.echo(
         f"{found.jobs:,} later jobs predicted; {found.known:,} were over before the first of them; "
-        f"{found.tag_hits:.0%} had a tag that was seen before"
+        f"{found.tag_hits:.0%} had a tag or name that was seen before"
     )
+    _table(found.scores)
+    if best is not None:
+        click.echo(f"best: {best.predictor}")
+    if found.script_hits:
+        click.echo(f"script tag seen before: {found.script_hits:.0%} of the jobs; of these alone:")
+        _table(found.on_script_hits)
+    else:
+        click.echo("script tags: none was seen before; see AccountingStoreFlags=job_comment")
+
+
+def _table(scores: Sequence[PredictorScore]) -> None:
     columns = (
         Column(title="PREDICTOR"),
         Column(title="JOBS", right=True),
@@ -194,11 +211,9 @@ def _print(found: HeldOut, best: PredictorScore | None) -> None:
                 _figure(score.p90_error, ".0%"),
                 _figure(score.rank_correlation, ".2f"),
             ]
-            for score in found.scores
+            for score in scores
         ],
     )
-    if best is not None:
-        click.echo(f"best: {best.predictor}")
 
 
 def _figure(value: float, form: str) -> str:
