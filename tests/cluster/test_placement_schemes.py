@@ -81,8 +81,11 @@ def put_in_force(place: Schedd, scheme: str, rules: dict[str, Any], **parameters
     place.configure(
         policy={"order": "fifo", "parameters": {}},
         placement={
-            **{"scheme": scheme, "parameters": parameters, "rules": rules},
-            **{"steer": True, "settle_s": 4},
+            "scheme": scheme,
+            "parameters": parameters,
+            "rules": rules,
+            "steer": True,
+            "settle_s": 4,
         },
         paths={"profile_dir": str(place.home / "profiles")},
         preemption={"enabled": False},

@@ -105,15 +105,15 @@ def without_tag(place: Schedd, job: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "tagged", "first"),
     [
-        ("tagged", True, "short"),
-        ("tagged", False, "long"),
-        ("fifo", True, "long"),
-        ("las", True, "long"),
-        ("fewest_gpus", True, "long"),
+        ("tagged", "by tag", "short"),
+        ("tagged", "", "long"),
+        ("fifo", "by tag", "long"),
+        ("las", "by tag", "long"),
+        ("fewest_gpus", "by tag", "long"),
     ],
 )
 def test_the_script_that_was_short_starts_first(
-    place: Schedd, policy: str, tagged: bool, first: str
+    place: Schedd, policy: str, tagged: str, first: str
 ) -> None:
     """Name, GPUs and limit are the same, and the long one came first."""
     place.configure(**HISTORY, policy={"order": policy, "parameters": {}})

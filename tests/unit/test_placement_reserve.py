@@ -60,8 +60,9 @@ def test_jobs_of_any_type_never_take_the_last_high_end_nodes(
         if not isinstance(answer, Spot):
             if named[want.row]:
                 assert all(len(nodes) < n for n, nodes in fitting.items())
-            assert all(sum(not high[i] for i in f) < n for n, f in fitting.items()) or (
-                named[want.row]
+            assert (
+                all(sum(not high[i] for i in f) < n for n, f in fitting.items())
+                or (named[want.row])
             )
             for node in () if named[want.row] else fitting.get(1, ()):
                 opens = ledger.free[node][0] == case.nodes[node].gpus

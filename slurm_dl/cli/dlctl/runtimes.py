@@ -136,14 +136,14 @@ def _from_dump(path: Path) -> Past:
 
 
 def _live(days: int, config_path: Path | None) -> Past:
-    reader = PastReader(_slurm(config_path), days=days)
+    reader = PastReader(slurm_of(config_path), days=days)
     past = reader.read()
     if reader.unreadable:
         click.echo(f"{reader.unreadable:,} records could not be read and were left out", err=True)
     return past
 
 
-def _slurm(config_path: Path | None) -> Slurm:
+def slurm_of(config_path: Path | None) -> Slurm:
     """The commands of the configured cluster; without a configuration, those that are found."""
     conf, bin_dir = os.environ.get("SLURM_CONF"), ""
     if config_path or os.environ.get(ENVIRONMENT) or os.access(DEFAULT_PATH, os.R_OK):
@@ -181,16 +181,15 @@ def _as_object(found: HeldOut, best: PredictorScore | None) -> dict[str, object]
 def _print(found: HeldOut, best: PredictorScore | None) -> None:
     click.echo(
         f"{found.jobs:,} later jobs predicted; {found.known:,} were over before the first of them; "
-        f"{found.tag_hits:.0%} had a tag or name that was seen before"
+        f"{found.tag_hits:.0%} had a tag that was seen before, {found.script_hits:.0%} one of "
+        "script and arguments"
     )
     _table(found.scores)
+    if found.script_hits:
+        click.echo("of those with a known tag of script and arguments:")
+        _table(found.on_script_hits)
     if best is not None:
         click.echo(f"best: {best.predictor}")
-    if found.script_hits:
-        click.echo(f"script tag seen before: {found.script_hits:.0%} of the jobs; of these alone:")
-        _table(found.on_script_hits)
-    else:
-        click.echo("script tags: none was seen before; see AccountingStoreFlags=job_comment")
 
 
 def _table(scores: Sequence[PredictorScore]) -> None:

@@ -11,8 +11,8 @@ One with names tells of the jobs that are over, as policies learn from them::
     sacct -aPX --duplicates --starttime=2026-01-01 --format=$fields > history.txt
 
 With JobName as the last field bars in names do no harm. Comment, from which tags are read, may
-stand before it: with a bar in it, it only changes its own job's name. Lines that are none, as after a name with
-a line break, are left out and counted.
+stand before it: with a bar in it, it only changes its own job's name. Lines that are none, as after
+a name with a line break, are left out and counted.
 """
 
 from __future__ import annotations
