@@ -20,6 +20,7 @@ class Over(NamedTuple):
     ran_s: float
     end_s: float = 1e9
     account: str = "all"
+    tag: str = ""
 
     @property
     def submit_s(self) -> float:
@@ -44,11 +45,11 @@ def past_of(jobs: Sequence[Over]) -> Past:
     ended = sorted(jobs, key=lambda job: job.end_s)
     tables = [
         tuple(dict.fromkeys(getattr(job, what) for job in ended))
-        for what in ("account", "user", "name")
+        for what in ("account", "user", "name", "tag")
     ]
-    account, user, name = (
+    account, user, name, tag = (
         np.array([table.index(getattr(job, what)) for job in ended], dtype=np.int32)
-        for what, table in zip(("account", "user", "name"), tables, strict=True)
+        for what, table in zip(("account", "user", "name", "tag"), tables, strict=True)
     )
 
     def column(what: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -66,6 +67,8 @@ def past_of(jobs: Sequence[Over]) -> Past:
         accounts=tables[0],
         users=tables[1],
         names=tables[2],
+        tag=tag,
+        tags=tables[3],
     )
 
 

@@ -8,7 +8,7 @@ ended inside a block is used from the next on, as in a daemon that looks now and
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -46,8 +46,10 @@ class HeldOut:
 
     jobs: int  # Jobs to be predicted
     known: int  # Jobs that were over when the first of them was submitted
-    tag_hits: float  # Share of them whose tag was seen before
+    tag_hits: float  # Share of them for which there was one that is alike; see `tagged_s`
     scores: tuple[PredictorScore, ...]  # One for each predictor
+    script_hits: float  # Share of them whose `Claim.tag` was seen before
+    on_script_hits: tuple[PredictorScore, ...]  # As *scores*, of these jobs alone
 
 
 def mean_of_all(past: Past, jobs: JobFeatures) -> F64:
@@ -72,6 +74,7 @@ PREDICTORS: Mapping[str, Predict] = MappingProxyType(
         "rolling": rolling_s,
         "tag median": lambda past, jobs: tagged_s(past, jobs).seconds,
         "tag mean": lambda past, jobs: tagged_s(past, jobs, "mean").seconds,
+        "name median": lambda past, jobs: tagged_s(past, replace(jobs, tag=None)).seconds,
         "learned": _learned,
         "qssf": _qssf,
     }
@@ -97,12 +100,13 @@ def held_out(
     rows = (past.submit_s >= from_s).nonzero()[0]
     block = ((past.submit_s[rows] - from_s) // block_s).astype(np.int64)
     said = {name: np.full(len(rows), np.nan) for name in predictors}
-    hit = np.zeros(len(rows), dtype=np.bool_)
+    hit, by_tag = np.zeros((2, len(rows)), dtype=np.bool_)
     for number in np.unique(block).tolist():
         here = block == number
         known = past.until(from_s + number * block_s)
         jobs = asked_of(past, rows[here])
-        hit[here] = tagged_s(known, jobs).hit
+        tagged = tagged_s(known, jobs)
+        hit[here], by_tag[here] = tagged.hit, tagged.by_tag
         for name, predict in predictors.items():
             said[name][here] = predict(known, jobs)
     true = past.ran_s[rows]
@@ -111,6 +115,8 @@ def held_out(
         known=len(past.until(from_s)),
         tag_hits=float(hit.mean()) if len(rows) else 0.0,
         scores=tuple(_score(name, column, true) for name, column in said.items()),
+        script_hits=float(by_tag.mean()) if len(rows) else 0.0,
+        on_script_hits=tuple(_score(name, s[by_tag], true[by_tag]) for name, s in said.items()),
     )
 
 

@@ -208,7 +208,7 @@ class _Model:
                 gpus=jobs.gpus[new],
                 submit_s=jobs.submit_s[new],
             )
-            said = np.exp(_quietly(lambda: self.trees.predict(self.features.of(some))))
+            said = np.exp(quietly(lambda: self.trees.predict(self.features.of(some))))
             self.known.update(zip((keys[i] for i in new), said.tolist(), strict=True))
         return np.array([self.known[key] for key in keys], dtype=np.float64)
 
@@ -239,11 +239,11 @@ def _trained(lesson: _Lesson) -> _Model:
     trees = HistGradientBoostingRegressor(
         max_iter=100, early_stopping=False, categorical_features=_CATEGORICAL, random_state=_SEED
     )
-    _quietly(lambda: trees.fit(seen[order], value[order]))
+    quietly(lambda: trees.fit(seen[order], value[order]))
     return _Model(features, trees)
 
 
-def _quietly(work: Callable[[], Any]) -> Any:  # noqa: ANN401
+def quietly(work: Callable[[], Any]) -> Any:  # noqa: ANN401
     """What *work* says, on one core: who schedules a cluster does not crowd its controller.
 
     Equal sums come from one thread, too. That cores could not be counted is then no news.

@@ -6,8 +6,9 @@ common runs over all characters); of these jobs those with as many GPUs, if ther
 mean. A user without such a name: the mean of all jobs of that user. An unknown user: the mean of
 all jobs.
 
-`tagged_s`: recurrent jobs. Jobs of one user with one name and as many GPUs carry one tag; the
-median, or mean, of the tag. Without such a tag: the mean of the user, then of all.
+`tagged_s`: recurrent jobs. Jobs of one user with as many GPUs are alike if dlsubmit gave them one
+tag, for their script and arguments, else if they have one name; the median, or mean, of those that
+are alike. Without any: the mean of the user, then of all.
 
 Both know nothing (NaN) if nothing is known of any job.
 
@@ -40,6 +41,7 @@ class JobFeatures:
     name: tuple[str, ...]  # What its owner calls it
     gpus: F64  # ``(n,)`` GPUs it asks for
     submit_s: F64  # ``(n,)`` its first submission, epoch seconds
+    tag: tuple[str, ...] | None = None  # `Claim.tag` of each; None: no job has one
 
     def __len__(self) -> int:
         return len(self.gpus)
@@ -68,6 +70,7 @@ def asked(snap: Snapshot, rows: I64) -> JobFeatures:
         name=tuple("" if text is None else text.name for text in found),
         gpus=as_submitted(snap).gpus[rows],
         submit_s=snap.memory.first_submit_s[rows],
+        tag=tuple(snap.seen.claim(JobId(job_id)).tag for job_id in ids),
     )
 
 
@@ -78,6 +81,7 @@ def asked_of(past: Past, rows: I64) -> JobFeatures:
         name=tuple(past.names[i] for i in past.name[rows].tolist()),
         gpus=past.gpus[rows],
         submit_s=np.asarray(past.submit_s[rows], dtype=np.float64),
+        tag=tuple(past.tags[i] for i in past.tag[rows].tolist()),
     )
 
 
@@ -99,7 +103,8 @@ class TaggedEstimate:
     """What tags say."""
 
     seconds: F64  # ``(n,)`` predicted durations; NaN if nothing is known of any job
-    hit: Bool  # ``(n,)`` bool, jobs whose own tag was seen before
+    hit: Bool  # ``(n,)`` bool, jobs for which there was one that is alike
+    by_tag: Bool  # ``(n,)`` bool, those whose `Claim.tag` was seen before
 
 
 def rolling_s(past: Past, jobs: JobFeatures) -> F64:
@@ -108,11 +113,29 @@ def rolling_s(past: Past, jobs: JobFeatures) -> F64:
 
 
 def tagged_s(past: Past, jobs: JobFeatures, average: Average = "median") -> TaggedEstimate:
-    """The *average* duration of each job's tag; the user's mean, or that of all, without one."""
+    """The *average* duration of jobs like each; the user's mean, or that of all, without one."""
+    seconds, hit = _like(past, jobs, average)
+    by_tag = np.zeros(len(jobs), dtype=np.bool_)
+    tags = _by_tag(past)
+    if jobs.tag is not None and len(tags):
+        of_tag, by_tag = _like(tags, replace(jobs, name=jobs.tag), average)
+        seconds = np.where(by_tag, of_tag, seconds)
+    return TaggedEstimate(seconds, hit | by_tag, by_tag)
+
+
+def _like(past: Past, jobs: JobFeatures, average: Average) -> tuple[F64, Bool]:
     index = _index(past)
     hit = _each(jobs, lambda user, name, gpus: float(index.has_tag(user, name, gpus)))
     predict = index.median_of_tag if average == "median" else index.mean_of_tag
-    return TaggedEstimate(_each(jobs, predict), hit > 0)
+    return _each(jobs, predict), hit > 0
+
+
+@functools.lru_cache(maxsize=4)
+def _by_tag(past: Past) -> Past:
+    """The jobs that have a tag, under their tags in place of their names."""
+    none = [i for i, tag in enumerate(past.tags) if not tag]
+    some = past.part(np.flatnonzero(~np.isin(past.tag, none)))
+    return replace(some, name=some.tag, names=some.tags)
 
 
 def mean_of_user_s(past: Past, jobs: JobFeatures) -> F64:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I32, Bool
+from slurm_dl.model.jobs import F64, I32, I64, Bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -33,8 +33,13 @@ class Past:
     accounts: tuple[str, ...]  # Names of accounts
     users: tuple[str, ...]  # Names of users
     names: tuple[str, ...]  # Names of jobs
+    tag: I32 = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    """``(k,)`` int32, index into `tags`; not given: no job has one."""
+    tags: tuple[str, ...] = ("",)  # Tags (`Claim.tag`), empty for those without
 
     def __post_init__(self) -> None:
+        if not len(self.tag):
+            object.__setattr__(self, "tag", np.zeros(len(self.gpus), dtype=np.int32))
         columns = {
             f.name: column
             for f in dataclasses.fields(self)
@@ -72,7 +77,7 @@ class Past:
         }
         return dataclasses.replace(later, **columns)
 
-    def part(self, rows: slice) -> Past:
+    def part(self, rows: slice | I64) -> Past:
         """Those at *rows*; the name tables stay as they are."""
         return dataclasses.replace(
             self,
@@ -84,6 +89,7 @@ class Past:
             start_s=self.start_s[rows],
             end_s=self.end_s[rows],
             ran_s=self.ran_s[rows],
+            tag=self.tag[rows],
         )
 
 

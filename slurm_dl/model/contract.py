@@ -123,6 +123,8 @@ class Claim:
             no place in the queue.
         hints: Those by which its speed is told apart, as ``byteps=4096000``; empty: none. One that
             cannot be read is ``?``, which no other run has.
+        tag: Stands for its script and arguments, 12 hexadecimal digits; empty if it has none. It
+            only changes how long this job is thought to run.
         locked: It keeps its size and, once it has run, its GPU type; see `engine.shape_lock`.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
@@ -158,6 +160,7 @@ class Claim:
     in_place: bool = False
     data_ready: bool = True
     hints: str = ""
+    tag: str = ""
     locked: bool = False
     sizes_unreadable: bool = False  # It names sizes that are not understood, so that it has none
     unreadable: bool = False

@@ -13,6 +13,7 @@ from slurm_dl.placement.cells.hived import Cells
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.placement.node_rules import Contention, SmallApart
 from slurm_dl.placement.pools import Pools
+from slurm_dl.placement.reserve_and_pack import ReserveAndPack
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.topology import Topology
 
@@ -22,7 +23,10 @@ RULE_GROUP: Final = "slurm_dl.placement_rules"
 SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
     {
         scheme.name: scheme
-        for scheme in (BestFit, Cells, Consolidate, LoadBalance, Pools, Tetris, Topology)
+        for scheme in (
+            *(BestFit, Cells, Consolidate, LoadBalance, Pools, ReserveAndPack),
+            *(Tetris, Topology),
+        )
     }
 )
 """The schemes that come with the project."""

@@ -5,6 +5,8 @@ tag, and what the tag's jobs took is what the next is expected to take:
 
     rank = median duration of the jobs with the job's tag, smallest first.
 
+The tag is what dlsubmit writes into the job's comment; see `similar_jobs.tagged_s`.
+
 Source: Weng et al., "MLaaS in the Wild: Workload Analysis and Scheduling in Large-Scale
 Heterogeneous GPU Clusters", NSDI 2022, section 5 (recurring tasks).
 """
@@ -50,10 +52,11 @@ class Tagged(PolicyDefaults):
             "a job expected to be long, or one that asks for many GPUs, while shorter or smaller "
             "ones come"
         ),
-        trusts=("the job's name",),
+        trusts=("the job's name and tag",),
     )
     interpretation = (
-        "A tag is user, job name and number of GPUs; the paper hashes script and arguments. "
+        "A tag is a hash of script and arguments, as in the paper, together with user and number "
+        "of GPUs. Where a job or the past has none, the job's name stands in its place. "
         "Reserved nodes and packing are left to the placement."
     )
     preempts = "never"

@@ -73,13 +73,15 @@ def compose(
 
 
 def _arguments(request: JobRequest, extras: Extras) -> tuple[str, ...]:
+    comment = job_comment.with_more(request.comment, extras.told)
     given = {
         "job-name": request.name,
         "output": request.output,
         "array": request.array,
         "partition": ",".join(request.partitions) or None,
         "time": request.time,
-        "comment": job_comment.with_more(request.comment, extras.told),
+        # Last: where the comment is full, the tag is what the daemon can do without.
+        "comment": job_comment.with_more(comment, {"tag": request.tag} if request.tag else {}),
         "qos": request.qos,
     }
     ours = tuple(f"--{name}={value}" for name, value in given.items() if value is not None)

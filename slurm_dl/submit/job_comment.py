@@ -42,8 +42,13 @@ def tag(command: Sequence[str], cwd: str) -> str:
         content = read_regular(Path(os.path.realpath(Path(cwd, script))))
     except (OSError, ValueError):
         content = os.fsencode(cwd)
-    words = (hashlib.sha256(os.fsencode(word)).digest() for word in command)
-    return TAG + hashlib.sha256(b"".join((*words, content))).hexdigest()[:_TAG_DIGITS]
+    return TAG + digits(command, content)
+
+
+def digits(words: Sequence[str], content: bytes) -> str:
+    """The 12 hexadecimal digits that stand for *words* and the *content* of a script."""
+    each = (hashlib.sha256(os.fsencode(word)).digest() for word in words)
+    return hashlib.sha256(b"".join((*each, content))).hexdigest()[:_TAG_DIGITS]
 
 
 def comment(
@@ -111,7 +116,7 @@ def comment(
     return text
 
 
-def with_more(comment: str, told: Mapping[str, int]) -> str:
+def with_more(comment: str, told: Mapping[str, int | str]) -> str:
     """*comment*, with these keys in our part of it, as far as they fit."""
     if not told:
         return comment

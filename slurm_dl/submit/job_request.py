@@ -126,6 +126,7 @@ class JobRequest:
     sweep: Sweep | None = None
     setup: JobSetup = NO_SETUP  # Its environment
     hints: hints.Given = hints.NO_HINTS
+    tag: str = ""  # Stands for script and arguments; empty: they differ from task to task
 
 
 def check(
@@ -180,8 +181,9 @@ def check(
         raise ConfigError(DATA_OF_AN_ARRAY)
     model = None if typed.model is None else option_values.model_name(typed.model)
     job_command = _command(command, launcher)
+    tag = job_comment.tag(job_command, cwd)
     if typed.share and model is None:
-        model = job_comment.tag(job_command, cwd)
+        model = tag
     run_base = _path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd)
     setup = read_setup(asdict(typed), cwd, environ)
     if typed.container is not None:
@@ -234,6 +236,7 @@ def check(
         hints=given_hints,
         qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
         sweep=sweep,
+        tag="" if sweep is not None else tag.removeprefix(job_comment.TAG),
     )
 
 

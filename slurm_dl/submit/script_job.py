@@ -12,6 +12,7 @@ import contextlib
 import difflib
 import hashlib
 import math
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -203,7 +204,7 @@ def _comment(request: ScriptRequest, contract: Contract) -> str:
     theirs = typed if isinstance(typed, str) else said[1] if said else None
     model, due = request.given("model"), request.given("by")
     due_s, curve = option_values.due_by(due, time.time()) if isinstance(due, str) else (None, None)
-    return job_comment.comment(
+    text = job_comment.comment(
         theirs,
         contract=contract,
         model=option_values.model_name(model) if isinstance(model, str) else None,
@@ -212,6 +213,10 @@ def _comment(request: ScriptRequest, contract: Contract) -> str:
         data_ready=not request.given("wait_for_data"),
         hints=_hints(request),
     )
+    if request.sweep is not None:
+        return text
+    content = os.fsencode(request.script.text)
+    return job_comment.with_more(text, {"tag": job_comment.digits(request.script_args, content)})
 
 
 def _hints(request: ScriptRequest) -> Given:

@@ -346,20 +346,26 @@ def clock(when_s: float) -> str:
     return datetime.fromtimestamp(int(when_s), UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def dump(path: Path, *, shuffled: bool = False, jobs: int = 500) -> str:
-    """A dump of ten jobs that are run again and again; *shuffled*: under others' names."""
+def dump(path: Path, *, shuffled: bool = False, jobs: int = 500, tags: bool = False) -> str:
+    """A dump of ten jobs that are run again and again.
+
+    Args:
+        shuffled: Under others' names.
+        tags: With tags of script and arguments in their comments.
+    """
     rng = np.random.default_rng(7)
     length_s = rng.lognormal(8, 1.5, 10)
     kinds = rng.integers(0, 10, jobs)
     named = rng.permutation(kinds) if shuffled else kinds
-    lines = [FIELDS]
+    lines = [FIELDS.replace("JobName", "Comment|JobName") if tags else FIELDS]
     for i, (kind, name) in enumerate(zip(kinds.tolist(), named.tolist(), strict=True)):
         submit_s = FIRST_S + i * 7200
         ran_s = max(1, int(length_s[kind] * rng.lognormal(0, 0.1)))
         times = [clock(submit_s + s) for s in (0, 60, 60 + ran_s)]
         tres = "billing=1,cpu=1,gres/gpu=1"
         who = [f"{1000 + i}", f"u{name % 3}", "all"]
-        what = ["COMPLETED", str(ran_s), tres, tres, f"train|{name}"]
+        comment = [json.dumps({"slurm_dl": {"tag": f"{kind:012x}"}})] if tags else []
+        what = ["COMPLETED", str(ran_s), tres, tres, *comment, f"train|{name}"]
         lines.append("|".join([*who, *times, *what]))
     path.write_text("\n".join([*lines, "no record"]) + "\n", encoding="utf-8")
     return str(path)
@@ -378,6 +384,21 @@ def test_recurrent_jobs_are_predicted(check: Run, tmp_path: Path) -> None:
     assert rank["rolling"] > 0.9
     assert abs(rank["mean of all"]) < 0.4
     assert found["best"] in rank
+
+
+def test_tags_of_scripts_are_compared_on_the_jobs_that_have_one(check: Run, tmp_path: Path) -> None:
+    """Three users; the names were dealt out at random, so a tag is often new to its user."""
+    path = dump(tmp_path / "d.txt", shuffled=True, tags=True)
+    found = json.loads(check("--from-sacct", path, "--json").stdout)
+    told = check("--from-sacct", path).stdout
+
+    assert 0.9 < found["script_hits"] <= 1.0
+    scores = {p["predictor"]: p for p in found["predictors_on_script_hits"]}
+    assert {p["jobs"] for p in scores.values()} == {round(100 * found["script_hits"])}
+    assert scores["tag median"]["rank_correlation"] > 0.9
+    assert scores["tag median"]["median_error"] < 0.2
+    assert abs(scores["name median"]["rank_correlation"]) < 0.4
+    assert "of those with a known tag of script and arguments:" in told
 
 
 def test_without_recurrence_the_check_fails(check: Run, tmp_path: Path) -> None:

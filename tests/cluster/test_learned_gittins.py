@@ -36,6 +36,7 @@ def records() -> str:
         end_s, ran_s = now_s - 60 * (i + 1), RAN_S[name] + i
         values = {
             "JobName": name,
+            "Comment": "",
             "JobID": str(1000 + i),
             "User": pwd.getpwuid(os.getuid()).pw_name,
             "Account": "root",

@@ -76,11 +76,17 @@ def block(place: Schedd, node: str, gpus: int, cpus: int) -> str:
     return place.box.run([*argv, "--wrap=exec sleep 3600"]).stdout.strip()
 
 
-def put_in_force(place: Schedd, scheme: str, rules: dict[str, Any]) -> None:
+def put_in_force(place: Schedd, scheme: str, rules: dict[str, Any], **parameters: Any) -> None:  # noqa: ANN401
     """Let the daemon place by this scheme and these rules alone."""
     place.configure(
         policy={"order": "fifo", "parameters": {}},
-        placement={"scheme": scheme, "rules": rules, "steer": True, "settle_s": 4},
+        placement={
+            "scheme": scheme,
+            "parameters": parameters,
+            "rules": rules,
+            "steer": True,
+            "settle_s": 4,
+        },
         paths={"profile_dir": str(place.home / "profiles")},
         preemption={"enabled": False},
     )
@@ -94,6 +100,12 @@ def waits_for_n5(place: Schedd, job: str) -> bool:
     """It has been kept off all other nodes, and does not run."""
     state, off = place.job(job, "JobState", "ExcNodeList")
     return state == "PENDING" and NodeSet(off) == NodeSet("n[1-4]")
+
+
+def is_kept_off_n5(place: Schedd, job: str) -> bool:
+    """It waits, and may start on any node but n5."""
+    state, off = place.job(job, "JobState", "ExcNodeList")
+    return state == "PENDING" and NodeSet(off) == NodeSet("n5")
 
 
 def test_each_scheme_takes_another_node_than_best_fit(place: Schedd) -> None:
@@ -116,3 +128,28 @@ def test_each_scheme_takes_another_node_than_best_fit(place: Schedd) -> None:
         place.until_state(job, "CANCELLED")
 
     assert went == {"Slurm alone": "n1", **{name: node for name, (_, _, node) in CASES.items()}}
+
+
+def test_jobs_of_any_type_leave_high_end_nodes_to_those_that_name_them(place: Schedd) -> None:
+    """Only a v100 is free: best_fit gives it to whoever comes, reserve_and_pack to who names it."""
+    blockers = [block(place, f"n{n}", 8, 8) for n in range(1, 5)]
+    for job in blockers:
+        place.until_state(job, "RUNNING")
+    options = ["--no-preempt", "--time=60", "--cpus-per-task=1", "--mem=100"]
+    put_in_force(place, "best_fit", {})
+    job = place.submit(1, "sleep", "3600", options=options)
+    place.until_state(job, "RUNNING")
+    assert place.job(job, "NodeList") == ["n5"]
+    place.box.run(["scancel", job])
+    place.until_state(job, "CANCELLED")
+
+    put_in_force(place, "reserve_and_pack", {}, high_end=["v100"])
+    waits = place.submit(1, "sleep", "3600", options=options)
+    place.until("the job to be kept off n5", partial(is_kept_off_n5, place, waits))
+    named = place.submit(1, "sleep", "3600", options=[*options, "--gpu-type=v100"])
+    place.until_state(named, "RUNNING")
+    assert place.job(named, "NodeList") == ["n5"]
+    assert place.state(waits) == "PENDING"
+    place.box.run(["scancel", blockers[0]])
+    place.until_state(waits, "RUNNING")
+    assert place.job(waits, "NodeList") == ["n1"]

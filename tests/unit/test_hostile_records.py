@@ -263,8 +263,8 @@ def test_each_run_of_sacct_is_its_own_jobs(words: list[tuple[str, str]]) -> None
     fixed = {"Account": "lab", "Submit": "100", "Start": "200", "End": "300"}
     fixed |= {"State": "COMPLETED", "ElapsedRaw": "100", "ReqTRES": ""}
     text = ""
-    for number, (name, _) in enumerate(words, start=1):
-        own = {"JobName": name, "JobID": str(number), "User": f"user{number}"}
+    for number, (name, comment) in enumerate(words, start=1):
+        own = {"JobName": name, "JobID": str(number), "User": f"user{number}", "Comment": comment}
         fields = {**fixed, **own, "AllocTRES": f"gres/gpu={number}"}
         text += nonce.join(fields[n] for n in NAMED_FIELDS) + f"{nonce}\n"
 

@@ -67,6 +67,7 @@ STEPS = st.builds(
     noise=st.floats(0, 1e12),
     limits=st.just(BatchLimits(128, 4096, 8, 64)),
 )
+TAGS = ("0123456789ab", "ba9876543210")
 CURVES = st.sets(st.integers(-9, 9000), min_size=1, max_size=8).map(
     lambda ahead: ValueCurve(
         tuple(build.NOW_S + s for s in sorted(ahead)), tuple(9.0 - i for i in range(len(ahead)))
@@ -111,6 +112,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     # It is read where the queue is: then the job counts as held, see `JOB_CHANGES`.
     "data_ready": st.booleans(),
     "hints": st.sampled_from(["", "?", "byteps=4096000"]),
+    "tag": st.sampled_from(["", *TAGS]),
     "locked": st.booleans(),
     "sizes_unreadable": st.booleans(),
     "unreadable": st.booleans(),
@@ -247,7 +249,7 @@ TRUSTING = {
     "themis": {"progress"},
     "themis_convex": {"progress"},
     "qssf": {"name"},
-    "tagged": {"name"},
+    "tagged": {"name", "tag"},
     "grouper": {"name"},
     "learned_gittins": {"name", "progress"},
     **{name: {"progress", "steps"} for name in ("afs", "optimus", "sidecar", "sia", "pollux")},

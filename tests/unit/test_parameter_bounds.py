@@ -102,6 +102,7 @@ WRONG: dict[str, dict[str, tuple[object, ...]]] = {
         "startup_s": ({"a": -1.0}, {"a": INF}),
         "success": ({"a": 0.0}, {"a": 1.1}),
     },
+    "reserve_and_pack": {"high_end": (("a", "a"), ("",)), "keep": NOT_ABOVE_0},
     "topology": {"locality_wait_s": BELOW_0},
     "contention": {"network_mb_s": BELOW_0, "pcie_mb_s": BELOW_0},
     "small_apart": {"small_gpus": NOT_ABOVE_0},

@@ -55,8 +55,9 @@ def record(job: str, end_s: float, ran_s: float = 600.0, **more: str) -> Told:
     """A run that ended so many seconds before now."""
     end = NOW_S - end_s
     return {
-        "JobName": f"name{job}", "JobID": job, "JobIDRaw": job, "UID": "1000", "User": "ann",
-        "Account": "vision", "Submit": f"{end - ran_s - 60:.0f}", "Start": f"{end - ran_s:.0f}",
+        "JobName": f"name{job}", "Comment": "", "JobID": job, "JobIDRaw": job, "UID": "1000",
+        "User": "ann", "Account": "vision", "Submit": f"{end - ran_s - 60:.0f}",
+        "Start": f"{end - ran_s:.0f}",
         "Eligible": f"{end - ran_s - 50:.0f}", "End": f"{end:.0f}", "State": "COMPLETED",
         "ElapsedRaw": f"{ran_s:.0f}", "Suspended": "00:00:05",
         "ReqTRES": "billing=1,cpu=1,gres/gpu=9", "AllocTRES": "billing=1,cpu=1,gres/gpu=4", **more,
@@ -214,12 +215,12 @@ def test_a_lone_record_that_makes_no_sense_is_no_error_of_the_ledger() -> None:
     assert read_runs(line("ledger", End="400"), frozenset({7})) == ([], 1)
 
 
-def test_names_alone_are_asked_for_of_what_a_user_writes() -> None:
+def test_names_and_comments_alone_are_asked_for_of_what_a_user_writes() -> None:
     """They may hold bars and line ends, so their separator is drawn anew for each call."""
     written = {"JobName", "Comment", "WorkDir", "WCKey", "SubmitLine"}
 
     assert not written & {*FIELDS, *job_runs.FIELDS}
-    assert written & {*NAMED_FIELDS} == {NAMED_FIELDS[0]}
+    assert written & {*NAMED_FIELDS} == {"JobName", "Comment"} == {*NAMED_FIELDS[:2]}
     assert {"--duplicates", "--allusers", "--allocations"} < {*arguments(FIELDS)}
     assert "--clusters=big" in arguments(FIELDS, cluster="big")
 
@@ -364,6 +365,13 @@ def test_a_dump_is_read_with_bars_in_names(tmp_path: Path) -> None:
     found = read_past_dump(dump(*FIELDS, "JobName"))
     assert [job[2] for job in jobs_of(found.past)] == ["x", "a|b|c"]
     assert (found.left_out, found.has_names) == (1, True)
+    for told in records:
+        told["Comment"] = '{"slurm_dl": {"tag": "0123456789ab"}}'
+    records[1]["Comment"] += "|"  # Then it is not read, and the rest is taken for the name.
+    past = read_past_dump(dump(*FIELDS, "Comment", "JobName")).past
+    assert [past.tags[i] for i in past.tag] == ["0123456789ab", "0123456789ab"]
+    assert [job[2] for job in jobs_of(past)] == ["|x", "a|b|c"]
+    dump(*FIELDS, "JobName")
     packed.write_bytes(gzip.compress(path.read_bytes()))
     assert jobs_of(read_past_dump(packed).past) == jobs_of(found.past)
     found = read_past_dump(dump("JobIDRaw", *FIELDS[1:]))

@@ -17,6 +17,10 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.text import safe
 
 _COMMANDS = {
+    "advice": (
+        "slurm_dl.cli.dlctl.advice:advice",
+        "Say how many of the idle nodes will not be needed in the next hours.",
+    ),
     "breakers": (
         "slurm_dl.cli.dlctl.daemon_tables:breakers",
         "List the circuit breakers: their bounds, whether they have tripped, and why.",

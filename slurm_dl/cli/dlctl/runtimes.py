@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -88,7 +89,7 @@ def check(
     Examples:
       dlctl runtimes check --days 90
       f=JobID,User,Account,Submit,Start,End,State,ElapsedRaw,ReqTRES,AllocTRES
-      sacct -aPX --duplicates -S 2026-01-01 --format=$f,JobName > history.txt
+      sacct -aPX --duplicates -S 2026-01-01 --format=$f,Comment,JobName > history.txt
       dlctl runtimes check --from-sacct history.txt --test-weeks 2 --json
     """  # noqa: D301 - \b is click's mark
     learn_on_one_core()
@@ -135,14 +136,14 @@ def _from_dump(path: Path) -> Past:
 
 
 def _live(days: int, config_path: Path | None) -> Past:
-    reader = PastReader(_slurm(config_path), days=days)
+    reader = PastReader(slurm_of(config_path), days=days)
     past = reader.read()
     if reader.unreadable:
         click.echo(f"{reader.unreadable:,} records could not be read and were left out", err=True)
     return past
 
 
-def _slurm(config_path: Path | None) -> Slurm:
+def slurm_of(config_path: Path | None) -> Slurm:
     """The commands of the configured cluster; without a configuration, those that are found."""
     conf, bin_dir = os.environ.get("SLURM_CONF"), ""
     if config_path or os.environ.get(ENVIRONMENT) or os.access(DEFAULT_PATH, os.R_OK):
@@ -156,27 +157,42 @@ def _slurm(config_path: Path | None) -> Slurm:
 
 
 def _as_object(found: HeldOut, best: PredictorScore | None) -> dict[str, object]:
-    scores = [
-        {
-            key: None if isinstance(value, float) and math.isnan(value) else value
-            for key, value in dataclasses.asdict(score).items()
-        }
-        for score in found.scores
-    ]
+    scores, on_hits = (
+        [
+            {
+                key: None if isinstance(value, float) and math.isnan(value) else value
+                for key, value in dataclasses.asdict(score).items()
+            }
+            for score in of
+        ]
+        for of in (found.scores, found.on_script_hits)
+    )
     return {
         "jobs": found.jobs,
         "known": found.known,
         "tag_hits": found.tag_hits,
         "best": None if best is None else best.predictor,
         "predictors": scores,
+        "script_hits": found.script_hits,
+        "predictors_on_script_hits": on_hits,
     }
 
 
 def _print(found: HeldOut, best: PredictorScore | None) -> None:
     click.echo(
         f"{found.jobs:,} later jobs predicted; {found.known:,} were over before the first of them; "
-        f"{found.tag_hits:.0%} had a tag that was seen before"
+        f"{found.tag_hits:.0%} had a tag that was seen before, {found.script_hits:.0%} one of "
+        "script and arguments"
     )
+    _table(found.scores)
+    if found.script_hits:
+        click.echo("of those with a known tag of script and arguments:")
+        _table(found.on_script_hits)
+    if best is not None:
+        click.echo(f"best: {best.predictor}")
+
+
+def _table(scores: Sequence[PredictorScore]) -> None:
     columns = (
         Column(title="PREDICTOR"),
         Column(title="JOBS", right=True),
@@ -194,11 +210,9 @@ def _print(found: HeldOut, best: PredictorScore | None) -> None:
                 _figure(score.p90_error, ".0%"),
                 _figure(score.rank_correlation, ".2f"),
             ]
-            for score in found.scores
+            for score in scores
         ],
     )
-    if best is not None:
-        click.echo(f"best: {best.predictor}")
 
 
 def _figure(value: float, form: str) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.jobs import I32
 from slurm_dl.slurm.accounting.query import FIELDS, NAMED_FIELDS, Record, ask, clock, whole, windows
+from slurm_dl.slurm.read.comment_claims import tag_in
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import bounded_epoch_s, epoch_s
 from slurm_dl.slurm.tool_runner import Slurm
@@ -58,6 +59,7 @@ class AccountedRun(NamedTuple):
     name: str = ""  # Of the job
     start_s: float = 0.0  # Epoch seconds
     end_s: float = 0.0  # Epoch seconds; 0 if that is not told
+    tag: str = ""  # See `Claim.tag`
 
 
 def whole_job(runs: Sequence[AccountedRun]) -> tuple[AccountedRun, bool]:
@@ -124,6 +126,7 @@ def run_of(record: Record) -> AccountedRun | None:
         end_s=end_s,
         ran_s=ran_s,
         state=words[0].rstrip("+"),
+        tag=tag_in(record.get("Comment", "")),
     )
 
 
@@ -139,6 +142,7 @@ def past_of(runs: Iterable[AccountedRun]) -> Past:
     accounts: dict[str, int] = {}
     users: dict[str, int] = {}
     names: dict[str, int] = {}
+    tags: dict[str, int] = {}
 
     def numbers(words: Iterable[str], table: dict[str, int]) -> I32:
         return np.array([table.setdefault(word, len(table)) for word in words], dtype=np.int32)
@@ -147,6 +151,7 @@ def past_of(runs: Iterable[AccountedRun]) -> Past:
         account=numbers((run.account for run in over), accounts),
         user=numbers((run.user for run in over), users),
         name=numbers((run.name for run in over), names),
+        tag=numbers((run.tag for run in over), tags),
         gpus=np.array([run.gpus for run in over]),
         submit_s=np.array([run.submit_s for run in over]),
         start_s=np.array([run.start_s for run in over]),
@@ -155,6 +160,7 @@ def past_of(runs: Iterable[AccountedRun]) -> Past:
         accounts=tuple(accounts),
         users=tuple(users),
         names=tuple(names),
+        tags=tuple(tags),
     )
 
 

@@ -3,10 +3,10 @@
 A cluster may have no slurmdbd, or no sacct where we run. Then there is nothing to be told, which is
 an error of its own, and nothing else depends on it. slurmctld is not asked at all.
 
-Bars separate fields of which users can write none. The names of jobs, in which they write what they
-like, whole records among it, are asked for with a word drawn anew for each call behind each field
-(see `slurm_dl.slurm.read.record_parser`), and first: a line that begins in a name cannot pass for
-the end of a record.
+Bars separate fields of which users can write none. The names and comments of jobs, in which they
+write what they like, whole records among it, are asked for with a word drawn anew for each call
+behind each field (see `slurm_dl.slurm.read.record_parser`), and first: a line that begins in a name
+cannot pass for the end of a record. Comments are there with AccountingStoreFlags=job_comment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIELDS: Final = (
 )
 """JobID, not JobIDRaw: where it names the components of a heterogeneous job they are one job."""
 
-NAMED_FIELDS: Final = ("JobName", *FIELDS)
+NAMED_FIELDS: Final = ("JobName", "Comment", *FIELDS)
 
 WINDOW_S: Final = 86_400.0
 SHORTEST_S: Final = 900.0  # A window that slurmdbd does not answer in time is halved, down to this

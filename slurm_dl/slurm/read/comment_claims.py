@@ -12,7 +12,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
                   "or_else": "run", "bid": 5,
                   "sizes": "1x1,1x2,2x2", "asked": "1x2", "batch": "fixed",
                   "in_place": 1, "steps": [2, 4, 32, 1, 0.31, 950.0, 128, 4096, 8, 64],
-                  "use": [37, 1156], "data": 0, "hints": "byteps=4096000", "locked": 1}}
+                  "use": [37, 1156], "data": 0, "hints": "byteps=4096000", "locked": 1,
+                  "tag": "1f2e3d4c5b6a"}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -57,6 +58,7 @@ _TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "ful
 _REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
 _OR_ELSE: dict[object, OrElse] = {"run": "run", "cancel": "cancel"}
 _FAILURES: dict[object, FailureClass] = {word: word for word in get_args(FailureClass)}
+_TAG = re.compile(r"[0-9a-f]{12}")
 _MARK = re.compile(r"[0-9a-z ]{1,16}")
 _BATCHES: dict[object, Batch] = {word: word for word in get_args(Batch)}
 _MOST_RESTARTS = 2**31 - 1
@@ -135,6 +137,7 @@ class ClaimReader:
             in_place=elastic is not None and ours.get("in_place") == 1,
             data_ready=not (type(ours.get("data")) is int and ours["data"] == 0),
             hints=_hints(ours),
+            tag=_tag(ours),
             locked=locked,
             sizes_unreadable=elastic is None and not locked and "sizes" in ours,
         )
@@ -164,6 +167,12 @@ class ClaimReader:
         if not isinstance(model, str) or _MODEL.fullmatch(model) is None:
             return None
         return model if self._models is None or model in self._models else None
+
+
+def tag_in(comment: str) -> str:
+    """The tag that a job's comment names; empty if it names none that can be read."""
+    ours = _our_object(comment)
+    return "" if ours is None else _tag(ours)
 
 
 def with_wckey(claim: Claim, wckey: str, limit_s: float) -> Claim:
@@ -297,6 +306,11 @@ def _use(ours: dict[object, object]) -> tuple[float | None, int | None]:
 def _hints(ours: dict[object, object]) -> str:
     hints = ours.get("hints", "")
     return hints if isinstance(hints, str) and re.fullmatch(HINTS, hints) else "?"
+
+
+def _tag(ours: dict[object, object]) -> str:
+    tag = ours.get("tag")
+    return tag if isinstance(tag, str) and _TAG.fullmatch(tag) else ""
 
 
 def _until(ours: dict[object, object]) -> float | None:

@@ -10,8 +10,9 @@ One with names tells of the jobs that are over, as policies learn from them::
     fields=JobID,User,Account,Submit,Start,End,State,ElapsedRaw,ReqTRES,AllocTRES,JobName
     sacct -aPX --duplicates --starttime=2026-01-01 --format=$fields > history.txt
 
-With JobName as the last field bars in names do no harm; lines that are none, as after a name with
-a line break, are left out and counted.
+With JobName as the last field bars in names do no harm. Comment, from which tags are read, may
+stand before it: with a bar in it, it only changes its own job's name. Lines that are none, as after
+a name with a line break, are left out and counted.
 """
 
 from __future__ import annotations

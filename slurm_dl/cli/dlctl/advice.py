@@ -1,0 +1,93 @@
+"""``dlctl advice``: nodes that an admin can power down, by a forecast from the site's history."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from pathlib import Path
+
+import click
+
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_FAILED, print_json
+from slurm_dl.cli.dlctl.runtimes import slurm_of
+from slurm_dl.cli.dlctl.status_text import utc
+from slurm_dl.daemon.enrich import learn_on_one_core
+from slurm_dl.estimates.boosted_trees import is_available
+from slurm_dl.estimates.node_demand import LEAST_STEPS, STEP_S, node_demand, nodes_in_use
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.slurm.accounting.node_runs import idle_nodes, runs_on_nodes
+
+
+@click.group()
+def advice() -> None:
+    """Advise on what only an admin can do.
+
+    \b
+    Example:
+      dlctl advice nodes --hours 3
+    """  # noqa: D301 - \b is click's mark
+
+
+@advice.command()
+@click.option(
+    "--hours",
+    type=click.FloatRange(0.2, 24),
+    default=3.0,
+    show_default=True,
+    help="How far ahead.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(15, 365),
+    default=90,
+    show_default=True,
+    help="How far back accounting is asked.",
+)
+@CONFIG
+@AS_JSON
+def nodes(*, hours: float, days: int, config_path: Path | None, as_json: bool) -> None:
+    """Say how many of the nodes that are idle now will not be needed in the next hours.
+
+    Learns from the jobs that held nodes. The last fifth of the time is held out: the error there
+    is printed, beside those of the last value and of the last value with its mean rise. Nothing is
+    powered down. Ends with status 1, without advice, if the forecast is not better than both.
+
+    \b
+    Example:
+      dlctl advice nodes --hours 6 --json
+    """  # noqa: D301 - \b is click's mark
+    if not is_available():
+        msg = "dlctl advice needs scikit-learn; install slurm_dl[learn]"
+        raise ConfigError(msg)
+    learn_on_one_core()
+    slurm, now_s = slurm_of(config_path), float(int(time.time()))
+    runs = runs_on_nodes(slurm, now_s - days * 86_400.0, now_s)
+    first_s = max(now_s - days * 86_400.0, min((start_s for _, start_s, _ in runs), default=now_s))
+    in_use = nodes_in_use(runs, first_s, now_s)
+    found = node_demand(in_use, now_s, hours * 3600)
+    if found is None:
+        least, there = LEAST_STEPS * STEP_S / 86_400, len(in_use) * STEP_S / 86_400
+        msg = f"no advice: {least:g} days of history are needed, accounting tells of {there:.1f}"
+        raise ConfigError(msg)
+    idle = idle_nodes(slurm)
+    expected = math.ceil(found.most) + found.buffer
+    spare = max(0, len(idle) - max(0, expected - int(in_use[-1]))) if found.is_of_use else 0
+    until_s = now_s + hours * 3600
+    if as_json:
+        told = {"idle": idle, "in_use": int(in_use[-1]), "expected_most": expected}
+        more = {"can_power_down": spare, "until_s": until_s, "is_of_use": found.is_of_use}
+        print_json({**told, **more, **dataclasses.asdict(found)})
+    else:
+        click.echo(
+            f"idle now: {len(idle)} nodes; in use: {in_use[-1]:.0f}; expected in use at most until "
+            f"{utc(until_s)}: {expected}, of which {found.buffer} are a buffer\n"
+            f"error on the time held out, nodes: forecast {found.error:.2f}, last value "
+            f"{found.last_value_error:.2f}, with its mean rise {found.risen_value_error:.2f}"
+        )
+        if found.is_of_use:
+            click.echo(f"can be powered down until then: {spare} of the idle nodes")
+        else:
+            click.echo("no advice: the forecast is not better than the last value")
+    if not found.is_of_use:
+        raise SystemExit(EXIT_FAILED)
