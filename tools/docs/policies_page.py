@@ -87,33 +87,70 @@ _TRIM = "../operate/reference.md#fewer-cpus-for-a-job-that-waits"
 _DATA = "../use/submit.md#data-that-is-still-being-copied"
 _PLACEMENT = "../operate/placement.md"
 _OTHERS = (
-    ("A18", "Synergy, OSDI 2022", f"[`placement.trim`]({_TRIM}), both steps of *tune*", "trim"),
-    ("A25", "Philly, ATC 2019", "[`failures.retry`](../use/preemption.md), by class", "failures"),
+    (
+        "A18",
+        "Synergy, OSDI 2022",
+        f"[`placement.trim`]({_TRIM}), both steps of *tune*",
+        "cluster/test_trim",
+    ),
+    (
+        "A23",
+        "CES of Helios, SC 2021",
+        "[`dlctl advice nodes`](../operate/idle-nodes.md): gives advice alone",
+        "unit/test_node_demand",
+    ),
+    (
+        "A24",
+        "PAI, NSDI 2022",
+        f"scheme [`reserve_and_pack`]({_PLACEMENT})",
+        "cluster/test_placement_schemes",
+    ),
+    (
+        "A25",
+        "Philly, ATC 2019",
+        "[`failures.retry`](../use/preemption.md), by class",
+        "cluster/test_failures",
+    ),
     (
         "A25",
         "Philly, ATC 2019",
         f"rule [`small_apart`]({_PLACEMENT}), wait of `consolidate`",
-        "placement_schemes",
+        "cluster/test_placement_schemes",
     ),
-    ("B2", "Apollo, OSDI 2014", f"scheme [`pools`]({_PLACEMENT})", "pools"),
-    ("F3 to F5", "TicTac, P3, ByteScheduler", "[hints](../use/submit.md#hints)", "hints"),
-    ("F6, F7", "Spotlight, device placement", "hint `shape_locked`", "hints"),
-    ("F8", "HeteroG, CoNEXT 2020", "hint `heterog`: one gang of several GPU types", "hints"),
+    ("B2", "Apollo, OSDI 2014", f"scheme [`pools`]({_PLACEMENT})", "cluster/test_pools"),
+    (
+        "F3 to F5",
+        "TicTac, P3, ByteScheduler",
+        "[hints](../use/submit.md#hints)",
+        "cluster/test_hints",
+    ),
+    ("F6, F7", "Spotlight, device placement", "hint `shape_locked`", "cluster/test_hints"),
+    (
+        "F8",
+        "HeteroG, CoNEXT 2020",
+        "hint `heterog`: one gang of several GPU types",
+        "cluster/test_hints",
+    ),
     (
         "F9",
         "Swayam, Middleware 2017",
         "[`replicas.services`](../operate/services.md), `dlsim service`",
-        "services",
+        "cluster/test_services",
     ),
     (
         "G3",
         "Tetris, load balancing",
         f"schemes [`tetris`, `load_balance`]({_PLACEMENT})",
-        "placement_schemes",
+        "cluster/test_placement_schemes",
     ),
-    ("G6", "NUDT, IPCCC 2022", f"`ranking.short_s`, [`--wait-for-data`]({_DATA})", "staging"),
+    (
+        "G6",
+        "NUDT, IPCCC 2022",
+        f"`ranking.short_s`, [`--wait-for-data`]({_DATA})",
+        "cluster/test_staging",
+    ),
 )
-"""Row, system, where it is, and the live test, of rows that are no policies."""
+"""Row, system, where it is, and the test that shows its level, of rows that are no policies."""
 
 
 def pages() -> dict[Path, str]:
@@ -127,7 +164,7 @@ def _overview(kinds: Sequence[type[Policy]]) -> str:
     levels = "".join(f"- **{level}**: {words}.\n" for level, words in LEVELS.items())
     rows = "\n".join(_row(kind) for kind in kinds)
     others = "\n".join(
-        table_row(row, system, here, "W3", f"`tests/cluster/test_{test}.py`")
+        table_row(row, system, here, "W2" if row == "A23" else "W3", f"`tests/{test}.py`")
         for row, system, here, test in _OTHERS
     )
     return f"{_HEAD}{levels}\n{_TABLE}{rows}\n\n{_AFTER}{others}\n"
