@@ -32,6 +32,7 @@ ALSO = {
     "slurm_dl.policies.arithmetic.matching": {"scipy"},
     "slurm_dl.policies.grouper": {"re"},
     "slurm_dl.policies.policy_file": {"difflib", "importlib", "re", "sys"},
+    "slurm_dl.estimates.node_demand": {"sklearn"},
     "slurm_dl.estimates.similar_jobs": {"difflib"},
     "slurm_dl.estimates.boosted_trees": {"sklearn", "threadpoolctl", "warnings"},
     "slurm_dl.estimates.goodput": {"scipy"},

@@ -19,7 +19,7 @@ from slurm_dl.text import safe
 _COMMANDS = {
     "advice": (
         "slurm_dl.cli.dlctl.advice:advice",
-        "Say how many of the idle nodes will not be needed in the next hours.",
+        "Advise on what only an admin can do.",
     ),
     "breakers": (
         "slurm_dl.cli.dlctl.daemon_tables:breakers",

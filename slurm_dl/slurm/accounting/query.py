@@ -110,14 +110,24 @@ def parse(
     Raises:
         ClusterError: The output is cut short, or nothing in it can be read.
     """
-    records = text.split(f"{nonce}\n")
-    if records.pop() != "":
+    if nonce:
+        # By their number: a comment may begin with a line break, as what follows a record does.
+        words = text.split(nonce)
+        records = [words[i : i + len(fields)] for i in range(0, len(words) - 1, len(fields))]
+        for later in records[1:]:
+            later[0] = later[0].removeprefix("\n")
+        is_whole = words[-1] == ("\n" if records else "")
+        is_whole &= all(len(record) == len(fields) for record in records)
+    else:
+        records = [line.split("|") for line in text.split("\n")]
+        is_whole = records.pop() == [""]
+    if not is_whole:
         msg = "sacct's output stops in the middle of a record; nothing of it is used"
         raise ClusterError(msg)
     found = []
     for record in records:
         try:
-            found.append(read(dict(zip(fields, record.split(nonce or "|"), strict=True))))
+            found.append(read(dict(zip(fields, record, strict=True))))
         except (ValueError, OverflowError):
             continue
     if records and not found:
