@@ -235,7 +235,7 @@ class PreemptionSection(Section):
 
 
 class FailuresSection(Section):
-    """Whether failed jobs with a contract run again, by the class of their failure.
+    """Retries of failed jobs with a contract, by the class of their failure.
 
     dlrun reports the class; without a report it is that of Slurm's word for the end, if that says
     one. A user error is retried once, and after the next one the job is requeued held.

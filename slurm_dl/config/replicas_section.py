@@ -23,7 +23,6 @@ from slurm_dl.estimates.replicas import MOST_REPLICAS, ServiceLevel, attainable
 from slurm_dl.text import number, shown
 
 WEB: Final = ("http://", "https://")  # Begins of a rate that is asked for and no file
-_Count = Annotated[Whole, Field(ge=1, le=MOST_REPLICAS)]
 
 
 def _source(rate: str) -> str:
@@ -39,12 +38,14 @@ class ServiceEntry(Section):
     account: OptionalName = ""  # Of which account; empty: any. One of the two must be given.
     rate: Annotated[str, AfterValidator(_source)]  # File or URL with the requests per second
     service_s: Seconds = Field(gt=0, le=1e9)
-    service_scv: Annotated[float, NumberUnit("variance over mean squared"), Field(ge=0, le=100)] = 1
+    service_scv: Annotated[float, NumberUnit("variance over mean squared")] = Field(
+        default=1, ge=0, le=100
+    )
     sla_s: Seconds = Field(gt=0, le=1e9)
     quantile: float = Field(default=0.99, gt=0, lt=1)
     setup_s: Seconds = Field(default=120, ge=0, le=1e6)
-    least_replicas: _Count = 1
-    most_replicas: _Count
+    least_replicas: Whole = Field(default=1, ge=1, le=MOST_REPLICAS)
+    most_replicas: Whole = Field(ge=1, le=MOST_REPLICAS)
 
     @field_validator("account")
     @classmethod
@@ -79,7 +80,7 @@ class ServiceEntry(Section):
         return most
 
     def level(self) -> ServiceLevel:
-        """What was agreed, for the formula."""
+        """The agreement, for the formula."""
         return ServiceLevel(
             service_s=self.service_s,
             scv=self.service_scv,

@@ -38,14 +38,14 @@ class Failed(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What becomes of a failed job, and why."""
+    """The fate of a failed job, and why."""
 
     does: Literal["retry", "hold", "leave"]
     why: str
 
 
 def verdict(past: tuple[Failed, ...], rules: Retries) -> Verdict:
-    """What follows from the failed runs *past*, of which the last is the present one."""
+    """The verdict on the failed runs *past*, of which the last is the present one."""
     last = past[-1]
     alike = [f for f in past if f.kind == last.kind]
     if last.kind == "infrastructure":

@@ -30,7 +30,7 @@ WANTED: Final = "its service wants this replica"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaPlaces:
-    """Which replicas are wanted."""
+    """The replicas that are wanted."""
 
     first: Bool  # ``(n,)`` bool, replicas that are served before batch jobs
     barred: Bool  # ``(n,)`` bool, replicas that wait and are not to start

@@ -52,7 +52,7 @@ class NodeDemand:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether the forecast was better than both."""
+        """The forecast was better than both."""
         return self.error < min(self.last_value_error, self.risen_value_error)
 
 
@@ -81,7 +81,7 @@ def nodes_in_use(runs: Iterable[tuple[str, float, float]], begin_s: float, end_s
 
 
 def node_demand(in_use: F64, end_s: float, horizon_s: float) -> NodeDemand | None:
-    """What *in_use* tells of the time from *end_s* on; None if it is too short.
+    """The forecast from *in_use* of the time from *end_s* on; None if it is too short.
 
     scikit-learn must be installed.
 

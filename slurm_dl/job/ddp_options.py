@@ -1,4 +1,4 @@
-"""What ``dlsubmit --hint p3_ddp=MB`` says to PyTorch's DistributedDataParallel.
+"""The word of ``dlsubmit --hint p3_ddp=MB`` to PyTorch's DistributedDataParallel.
 
 Buckets of gradients come closest to the slices of P3 (MLSys 2019).
 """

@@ -105,7 +105,7 @@ def classify(status: int, log: bytes, rows: Iterable[Row]) -> FailureFound:
 
 
 class OwnLog:
-    """What standard output and error get from now on, as far as they are plain files."""
+    """Standard output and error from now on, as far as they are plain files."""
 
     def __init__(self) -> None:
         self._before = {fd: size for fd in (1, 2) if (size := _size(fd)) is not None}

@@ -45,7 +45,7 @@ class Hint:
 
     @property
     def takes(self) -> str:
-        """What stands behind ``=``, for people; empty: nothing."""
+        """The text behind ``=``, for people; empty: nothing."""
         if isinstance(self.values, range):
             return f"{self.values[0]}..{self.values[-1]}"
         return self.values if isinstance(self.values, str) else "|".join(self.values)
@@ -107,7 +107,7 @@ class Given:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the batch script exports; names and values of the table's alphabet alone."""
+        """Variables that the batch script exports, of the table's alphabet alone."""
         found = {
             name: fixed or (device_map(self.parts) if hint == "heterog" else value)
             for hint, value in sorted(self.values.items())

@@ -98,7 +98,7 @@ os.write(2, f"{len(tail)} {tail[:5]!r} {tail[-5:]!r}".encode())
 
 @pytest.mark.parametrize(("size", "says"), [(10, "22 b'first' b'last\\n'"), (10**6, None)])
 def test_only_the_end_of_the_own_log_is_read(tmp_path: Path, size: int, says: str | None) -> None:
-    """What a run before has written does not count; a pipe is not read."""
+    """The output of a run before does not count; a pipe is not read."""
     program = [sys.executable, "-c", READ, str(size)]
     with (tmp_path / "log").open("ab") as log:
         done = subprocess.run(program, stdout=log, stderr=subprocess.PIPE, check=True)

@@ -190,7 +190,7 @@ def test_output_that_is_cut_short_or_unreadable_is_not_used(reader: str) -> None
     with pytest.raises(ClusterError, match="stops in the middle"):
         READERS[reader](whole[:-1])
     end = f"{NONCE}\n" if reader == "past" else "\n"
-    with pytest.raises(ClusterError, match="none of 2 records|stops in the middle"):
+    with pytest.raises(ClusterError, match=r"none of 2 records|stops in the middle"):
         READERS[reader](f"a{end}\x00{end}")
 
 

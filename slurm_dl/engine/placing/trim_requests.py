@@ -112,7 +112,7 @@ def room_beside_parts(
 
 
 def is_in_part(snap: Snapshot, row: int, need: ResourceRequest) -> bool:
-    """Whether *need* of the job at *row* is no more than the part that goes with its GPUs."""
+    """True if *need* of the job at *row* is no more than the part that goes with its GPUs."""
     part = _part(snap, row, need)
     return part is not None and part.covers(Share(need.cpus, need.mem_mb))
 

@@ -75,7 +75,7 @@ class _Search:
             for row, part in kept.items()
             if part is not None and part.n_nodes == len(held.nodes_of(row))
         }
-        """What each job that can give back keeps on each of its nodes, by row."""
+        """CPUs and memory that each job that can give back keeps on each of its nodes, by row."""
 
     def room_for(self, row: int) -> Handover | None:
         """The hand-over that lets the waiting job at *row* start; None if there is none."""

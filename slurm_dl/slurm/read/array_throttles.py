@@ -38,7 +38,7 @@ def throttle_of(slurm: Slurm, label: str) -> int | None:
 
 
 def is_array_record(job_id: int, label: str) -> bool:
-    """Whether a pending job stands for tasks that have no record of their own."""
+    """True if a pending job stands for tasks that have no record of their own."""
     return "[" in label or label.startswith(f"{job_id}_")
 
 
