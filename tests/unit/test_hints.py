@@ -100,6 +100,10 @@ def test_hints_become_variables_and_keys_that_are_read_back(
         ({"hint": "heterog=a b:1+c:1", "launcher": "srun"}, "'a b' is not a name"),
         ({"hint": "heterog=a:1+b:1", "gpus": None}, "--launcher=srun"),
         ({"hint": "heterog=a:1+b:1", "launcher": "srun"}, "leave out --gpus"),
+        (
+            {"hint": "heterog=a:1+b:1", "launcher": "srun", "gpus": None, "wait_for_data": True},
+            "leave out --wait-for-data",
+        ),
         *(
             ({"hint": "shape_locked", **other}, "one job of one shape; leave out --")
             for other in (
@@ -108,7 +112,7 @@ def test_hints_become_variables_and_keys_that_are_read_back(
         ),
     ],
 )  # fmt: skip
-def test_bad_hints_get_their_line(change: dict[str, str | bool], message: str) -> None:
+def test_bad_hints_get_their_line(change: dict[str, str | bool | None], message: str) -> None:
     """No such hint, a value that is not its own, another option that contradicts it."""
     typed = dataclasses.replace(SubmitOptions(gpus="4"), **change)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message) as caught:
