@@ -224,6 +224,8 @@ V = (("locked", "1", '{"shape":"1x4","type":"v100"}'),)
         pytest.param(world(running(1, 4), locked=True, held=V100), False, [], V, id="runs"),
         pytest.param(world(running(1, 4), locked=True, held=V100, booked=booked("v100")),
                      False, [], (), id="known"),
+        pytest.param(world(running(1, 4), locked=True, held=V100, booked=booked("a100")),
+                     False, [], (), id="elsewhere"),
         pytest.param(world(pending(1, 4), locked=True), False, [], (), id="never ran"),
         pytest.param(world(pending(1, 4), locked=True, booked=booked("v100")),
                      False, [("1x4", "v100")], (), id="waits again"),
