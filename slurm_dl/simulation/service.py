@@ -22,6 +22,7 @@ from slurm_dl.text import shown
 from slurm_dl.yaml_places import read_text
 
 _MOST_PER_S: Final = 1e6  # Each request is played
+_MOST_IN_A_PERIOD: Final = 1e7  # Those of one period are in memory at once
 _LAST_S: Final = 1e12
 
 Counter = Callable[[int], int]
@@ -53,6 +54,10 @@ def read_rates(path: Path) -> tuple[list[float], list[float]]:
         rates.append(rate)
     if len(times_s) < 2:  # noqa: PLR2004 - a period has two ends
         msg = f"{path}: must have two lines epoch_s,requests_per_s or more"
+        raise ConfigError(msg)
+    most = float(np.max(np.multiply(rates, [*np.diff(times_s), _step_s(times_s)])))
+    if most > _MOST_IN_A_PERIOD:
+        msg = f"{path}: {most:.3g} requests between two lines; at most 1e7 can be played"
         raise ConfigError(msg)
     return times_s, rates
 
