@@ -65,11 +65,18 @@ def led(order: Order, gangs: Gangs) -> Order:
     return dataclasses.replace(order, **columns)
 
 
-def in_part(target: Rows, gangs: Gangs, n: int) -> Bool | None:
-    """``(n,)`` bool, components of gangs of which *target* has some and lacks some; None: none."""
-    found = np.zeros(n, dtype=np.bool_)
-    served = np.zeros(n, dtype=np.bool_)
+def in_part(target: Rows, gangs: Gangs, n: int, *, others: bool) -> Bool | None:
+    """``(n,)`` bool, components of gangs of which *target* has some and lacks some; None: none.
+
+    Args:
+        others: Where there are any, all components of gangs of which it has none, too.
+    """
+    served, found = np.zeros((2, n), dtype=np.bool_)
     served[target] = True
     for gang in gangs:
         found[gang] = served[gang].any() and not served[gang].all()
-    return found if found.any() else None
+    if not found.any():
+        return None
+    for gang in gangs if others else ():
+        found[gang] = not served[gang].all()
+    return found

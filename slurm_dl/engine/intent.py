@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.failed_jobs import KIND as FAILED
-from slurm_dl.engine.gangs import as_wholes, gangs_in, in_part, led
+from slurm_dl.engine.gangs import Gangs, as_wholes, gangs_in, in_part, led
 from slurm_dl.engine.pass_bound import NOBODY_HELD_BACK, HeldBack, held_back
 from slurm_dl.engine.settings import AS_SUBMITTED, NEVER_OVERDUE, Overdue, Resizing
 from slurm_dl.engine.shape_lock import LOCKED
@@ -43,6 +43,7 @@ from slurm_dl.policies.arithmetic.supply_and_demand import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts, displaces
 
 _NO_POLICYS = frozenset({OWED, BROKEN, SIZE, LOCKED, THROTTLE, FAILED})  # Kinds of the engine's
+_TURNS = 8  # From then on all gangs that are not served whole are left out: each costs a turn
 _ROUNDING = 1e-6  # What the sums of a linear program's answer may be off
 
 
@@ -169,19 +170,13 @@ def serve_ranked(
         movable: Pinned jobs that become smaller, and those that do not grow.
     """
     there = pools(snap)
+    gangs = gangs_in(snap)
     serve = partial(
-        _serve, snap, order, ranked, need,
+        _serve_whole, snap, order, ranked, need, gangs=gangs, roomless=roomless,
         pinned=pinned, there=there, skips=skips, resizing=resizing, movable=movable,
     )  # fmt: skip
     barred = _either(order.barred, closed if skips else None)
-    intent = serve(barred=_either(barred, roomless))
-    gangs = gangs_in(snap)
-    for _ in gangs:
-        short = in_part(intent.target, gangs, len(snap.jobs))
-        if short is None:
-            break
-        barred = _either(barred, short)
-        intent = serve(barred=_either(barred, roomless))
+    intent, barred = serve(barred=barred)
     back = NOBODY_HELD_BACK
     if skips and need is None and bound.pass_s:
         # Who only waits for jobs that stay has a planned start, who was served in vain has none.
@@ -198,12 +193,14 @@ def serve_ranked(
         )
     if len(back.rows):
         barred = _either(barred, is_in(np.arange(len(snap.jobs)), back.rows))
-        intent = serve(barred=_either(barred, roomless))
-    lane = short_jobs(snap, barred, there=there, bound=bound)
-    overdue = _overdue_jobs(snap, barred, ranked, target=intent.target, there=there, bound=bound)
+        intent, barred = serve(barred=barred)
+    # A component by itself is neither short nor overdue.
+    alone = _either(barred, is_in(np.arange(len(snap.jobs)), np.concatenate([NOBODY, *gangs])))
+    lane = short_jobs(snap, alone, there=there, bound=bound)
+    overdue = _overdue_jobs(snap, alone, ranked, target=intent.target, there=there, bound=bound)
     overdue = np.concatenate([lane, overdue[~is_in(overdue, lane)]])
     if len(overdue):
-        intent = serve(barred=_either(barred, roomless), first=np.concatenate([urgent, overdue]))
+        intent, _ = serve(barred=barred, first=np.concatenate([urgent, overdue]))
     return dataclasses.replace(intent, overdue=overdue, back=back, lane=lane)
 
 
@@ -220,6 +217,24 @@ def _unplanned(snap: Snapshot) -> Bool:
     """``(n,)`` bool: jobs for which GPUs were freed in vain; all if reservations shut nodes."""
     unplanned: Bool = (snap.memory.fruitless > 0) | bool(snap.seen.blocked)
     return unplanned
+
+
+def _serve_whole(
+    *of: Any,  # noqa: ANN401 - of `_serve`
+    gangs: Gangs,
+    barred: Bool | None,
+    roomless: Bool | None,
+    first: Rows = NOBODY,
+    **how: Any,  # noqa: ANN401 - of `_serve`
+) -> tuple[Intent, Bool | None]:
+    """What `_serve` gives with gangs whole or not at all, and *barred* with those left out."""
+    for turn in range(len(gangs) + 1):
+        intent = _serve(*of, barred=_either(barred, roomless), first=first, **how)
+        short = in_part(intent.target, gangs, len(intent.order.key), others=turn >= _TURNS)
+        if short is None:
+            break
+        barred, first = _either(barred, short), first[~short[first]]
+    return intent, barred
 
 
 def _serve(

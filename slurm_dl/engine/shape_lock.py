@@ -3,8 +3,8 @@
 A placement that a job has learned for its operations is of use on the same GPUs alone. Before its
 first run a locked job may get any type that its request allows. From then on it counts as a job
 that asks for that type: no policy plans it for another, and nothing moves it there. While it waits
-its request is written so that Slurm keeps to the type, too. That gives it no more than its owner
-has with ``--gpu-type``.
+its request is written so that Slurm keeps to the type, too. A run on another type is left there.
+That gives it no more than its owner has with ``--gpu-type``.
 
 A locked job has no sizes either: `slurm_dl.slurm.read.comment_claims` reads none.
 
@@ -56,7 +56,9 @@ def locks_of(snap: Snapshot) -> Locks:
             continue
         stay[str(job_id)] = body
         if jobs.gpu_type[row] < 0:
-            gpu_type[row] = snap.seen.gpu_types.index(str(body["type"]))
+            of_lock = snap.seen.gpu_types.index(str(body["type"]))
+            # Slurm may have started it elsewhere, as where its request cannot be changed.
+            gpu_type[row] = held[row] if 0 <= held[row] < len(snap.seen.gpu_types) else of_lock
             if jobs.state[row] == PENDING and not snap.is_of_array(job_id):
                 actions.append(_typed(job_id, body))
     entries = [*(entry(LOCKED, k, None) for k in known.keys() - stay.keys())]

@@ -35,6 +35,10 @@ def short_jobs(
         return NOBODY
     short = (jobs.limit_s <= bound.short_s) & (jobs.gpus <= bound.short_gpus) & snap.managed_jobs
     short &= (memory.ran_s < bound.short_s) & (jobs.state < COMPLETING)
+    if snap.sizes is not None:
+        # The policy may choose the largest size of an elastic job.
+        most_gpus = snap.sizes.gpus[snap.sizes.first[1:] - 1]
+        short[snap.sizes.row[most_gpus > bound.short_gpus]] = False
     waits = np.flatnonzero(short & (jobs.state == PENDING))
     waits = to_serve(snap, waits, NOBODY, barred)
     runs = np.flatnonzero(short & (jobs.state != PENDING))

@@ -11,12 +11,15 @@ import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from slurm_dl.estimates.replicas import ServiceLevel, predicted_rate, rates_in, replicas_for
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.yaml_places import read_text
+
+_MOST_IN_A_PERIOD: Final = 1e7  # Those of one period are in memory at once
 
 Counter = Callable[[int], int]
 """Replicas wanted at the beginning of a period, by its number."""
@@ -33,6 +36,10 @@ def read_rates(path: Path) -> tuple[list[float], list[float]]:
     times_s, rates = rates_in(read_text(path), str(path))
     if len(times_s) < 2:  # noqa: PLR2004 - a period has two ends
         msg = f"{path}: must have two lines epoch_s,requests_per_s or more"
+        raise ConfigError(msg)
+    most = float(np.max(np.multiply(rates, [*np.diff(times_s), _step_s(times_s)])))
+    if most > _MOST_IN_A_PERIOD:
+        msg = f"{path}: {most:.3g} requests between two lines; at most 1e7 can be played"
         raise ConfigError(msg)
     return times_s, rates
 

@@ -191,7 +191,7 @@ def parts_of(text: str) -> tuple[tuple[str, int], ...]:
     for part in text.split("+") if text else ():
         kind, _, count = part.partition(":")
         plain_name(kind, "--hint heterog")
-        if not (count.isascii() and count.isdecimal() and 0 < int(count[:5]) < 10_000):  # noqa: PLR2004
+        if not (count.isascii() and count.isdecimal() and len(count) < 5 and int(count)):  # noqa: PLR2004
             msg = f"--hint: heterog takes TYPE:GPUS+TYPE:GPUS, not {shown(text)}"
             raise ConfigError(msg)
         found[kind] = int(count)

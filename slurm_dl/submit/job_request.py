@@ -336,6 +336,8 @@ def _hinted(typed: SubmitOptions) -> tuple[SubmitOptions, hints.Given]:
     wrong = next((name for name in against if getattr(typed, name) is not None), None)
     if one_shape and (typed.share or "-" in (typed.nodes or "")):
         wrong = wrong or ("share" if typed.share else "nodes")
+    if given.parts and typed.wait_for_data:
+        wrong = "wait_for_data"  # Its components cannot be put off one by one.
     if wrong:
         name = "heterog" if given.parts else "shape_locked"
         msg = f"--hint: {name} is for one job of one shape; leave out --{wrong.replace('_', '-')}"

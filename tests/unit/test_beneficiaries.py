@@ -199,6 +199,14 @@ def test_never_below_the_part_of_the_node() -> None:
     assert trim.cpus == 32
 
 
+def test_a_job_without_gpus_that_finds_no_cpus_is_in_nobodys_way() -> None:
+    """No part of a node goes with it, whatever its owner allows."""
+    jobs = [build.pending(8, 0, cpus=60), build.pending(9, 4, cpus=48)]
+    for mine in (Claim(), Claim(least_cpus=1)):
+        trimmed = cut(site({0: (4, 24)}, jobs, {8: mine, 9: Claim(least_cpus=32)}))
+        assert [t.job_id for t in trimmed] == [9]
+
+
 def test_memory_likewise() -> None:
     job = build.pending(9, 4, cpus=8, mem_mb=750)
     (trim,) = cut(site({0: (4, 24)}, [job], {9: Claim(least_mem_mb=400)}))

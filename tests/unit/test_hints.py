@@ -13,7 +13,7 @@ from build import observed, pending, running, snapshot
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import ask, intend
 from slurm_dl.engine.preemption.unpack_pairs import losing_pairs
-from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.engine.settings import Overdue, Placement, Preemption, Settings
 from slurm_dl.job import ddp_arguments
 from slurm_dl.model.booking import Entry, entry
 from slurm_dl.model.contract import Claim, Contract
@@ -25,6 +25,8 @@ from slurm_dl.model.plan import Book, OpenHandover, Reshape
 from slurm_dl.model.profile import Profile, Speed
 from slurm_dl.model.shape import Shape
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.fifo import Fifo
 from slurm_dl.policies.gavel.queues import GavelFifo
 from slurm_dl.policies.shortest import Srsf
 from slurm_dl.profiles.directory import read_profile, write_profile
@@ -90,6 +92,7 @@ def test_hints_become_variables_and_keys_that_are_read_back(
                 *("byteps=65535", "byteps=1073741825", "p3=", "p3=1e6", "p3=\uff11000", "p3=-1"),
                 *("p3_ddp=0", "p3_ddp=$(id)", "tictac=no", "shape_locked=1", "p3=" + "9" * 5000),
                 *("heterog=a:0+b:1", "heterog=a:1", "heterog=a:1+a:1", "heterog=a:1+b:\uff11"),
+                *("heterog=a:1+b:000019999", "heterog=a:1+b:00001" + "9" * 5000),
                 "heterog=" + "+".join(f"t{i}:1" for i in range(9)),
             )
         ),
@@ -97,6 +100,10 @@ def test_hints_become_variables_and_keys_that_are_read_back(
         ({"hint": "heterog=a b:1+c:1", "launcher": "srun"}, "'a b' is not a name"),
         ({"hint": "heterog=a:1+b:1", "gpus": None}, "--launcher=srun"),
         ({"hint": "heterog=a:1+b:1", "launcher": "srun"}, "leave out --gpus"),
+        (
+            {"hint": "heterog=a:1+b:1", "launcher": "srun", "gpus": None, "wait_for_data": True},
+            "leave out --wait-for-data",
+        ),
         *(
             ({"hint": "shape_locked", **other}, "one job of one shape; leave out --")
             for other in (
@@ -105,7 +112,7 @@ def test_hints_become_variables_and_keys_that_are_read_back(
         ),
     ],
 )  # fmt: skip
-def test_bad_hints_get_their_line(change: dict[str, str | bool], message: str) -> None:
+def test_bad_hints_get_their_line(change: dict[str, str | bool | None], message: str) -> None:
     """No such hint, a value that is not its own, another option that contradicts it."""
     typed = dataclasses.replace(SubmitOptions(gpus="4"), **change)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message) as caught:
@@ -217,6 +224,8 @@ V = (("locked", "1", '{"shape":"1x4","type":"v100"}'),)
         pytest.param(world(running(1, 4), locked=True, held=V100), False, [], V, id="runs"),
         pytest.param(world(running(1, 4), locked=True, held=V100, booked=booked("v100")),
                      False, [], (), id="known"),
+        pytest.param(world(running(1, 4), locked=True, held=V100, booked=booked("a100")),
+                     False, [], (), id="elsewhere"),
         pytest.param(world(pending(1, 4), locked=True), False, [], (), id="never ran"),
         pytest.param(world(pending(1, 4), locked=True, booked=booked("v100")),
                      False, [("1x4", "v100")], (), id="waits again"),
@@ -275,3 +284,25 @@ def test_components_stand_by_their_whole_and_are_served_all_or_none(
     intent = intend(snap, policy)
     assert snap.jobs.job_id[intent.ranked].tolist() == [4, 2, 3, 1]
     assert set(snap.jobs.job_id[intent.target].tolist()) == target
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        Overdue(after_s=0.0, short_s=900.0, short_gpus=8.0, short_share=1.0),
+        Overdue(after_s=1.0, share=1.0),
+        Overdue(after_s=1.0, share=1.0, short_s=900.0, short_gpus=1.0, short_share=1.0),
+    ],
+    ids=["short", "overdue", "short jobs before them"],
+)
+@pytest.mark.parametrize("policy", [Fifo(), Srsf()])
+def test_nothing_lets_a_component_hold_gpus_by_itself(first: Overdue, policy: Policy) -> None:
+    """Of 20 gangs each has a component that fits; the jobs behind them get the GPUs."""
+    gangs = [pending(1 + i, 3.0 + 3 * (i % 2), limit_s=900.0) for i in range(40)]
+    behind = [pending(50 + i, 1, limit_s=900.0) for i in range(9)]
+    texts = {JobId(1 + i): JobText(label=f"{1 + i // 2 * 2}+{i % 2}") for i in range(40)}
+    snap = snapshot(observed([*gangs, *behind], nodes=(4, 4), texts=texts))
+
+    settings = dataclasses.replace(SETTINGS, overdue=first)
+    target = decide(snap, policy, settings).target
+    assert (len(target), min(target)) == (8, 50)

@@ -81,6 +81,32 @@ def test_the_rate_is_predicted_for_the_end_of_the_start_up() -> None:
     assert predicted_rate([5], [7], 120) == 7
 
 
+@pytest.mark.parametrize("scv", [0.0001, 0.01, 1.0, 100.0])
+@pytest.mark.parametrize("sla_s", [1e3, 1e6, 1e9])
+def test_a_long_agreement_is_kept_by_service_alone(scv: float, sla_s: float) -> None:
+    """Nearly every request takes less than a thousand times the mean, by Cantelli's bound."""
+    level = dataclasses.replace(LEVEL, scv=scv, service_s=1.0, sla_s=sla_s)
+    assert attainable(level) == pytest.approx(1.0, abs=2e-4 + scv / (scv + (sla_s - 1.0) ** 2))
+
+
+@pytest.mark.parametrize(
+    ("rates", "options", "says"),
+    [
+        *(("0,1\n9,1\n", (name, "nan"), "nan is no number") for name in ("--sla", "--scv")),
+        ("0,1000000\n1e11,1\n", (), "at most 1e7"),
+        ("0,0\n1e11,1\n", (), "at most 1e7"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(
+    tmp_path: Path, rates: str, options: tuple[str, ...], says: str
+) -> None:
+    """One line each, and no numbers."""
+    (tmp_path / "rates.csv").write_text(rates)
+    given = ["service", str(tmp_path / "rates.csv"), "--service-s", "0.2", "--sla", "1", *options]
+    done = in_process(main, *given)
+    assert (done.exit_code, says in done.output) == (2, True)
+
+
 def test_an_agreement_that_service_alone_breaks_is_told() -> None:
     """Of exponential times exp(-1 / 0.2) are later; of constant ones all or none."""
     assert attainable(LEVEL) == pytest.approx(1 - math.exp(-5), abs=1e-5)

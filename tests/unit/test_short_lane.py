@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import slurm_scenarios as scenes
 from build import observed, pending, running, snapshot
+from elastic_jobs import sizes_of
 from hypothesis import given
 from hypothesis import strategies as st
 from most_first_policy import MostFirst
@@ -64,6 +65,14 @@ def test_the_user_with_the_fewest_gpus_in_the_lane_is_next(
 
     found = short_jobs(snap, None, there=pools(snap), bound=LANE)
     assert snap.jobs.job_id[found].tolist() == expected
+
+
+def test_an_elastic_job_is_as_large_as_its_largest_size() -> None:
+    """The policy chooses the size of a job that the lane serves first."""
+    snap = snapshot(observed([pending(i, 1, limit_s=SHORT_S) for i in (1, 2)], nodes=(8,)))
+    sizes = sizes_of({0: ((1.0, 1.0), (2.0, 2.0)), 1: ((1.0, 1.0), (8.0, 8.0))})
+    snap = dataclasses.replace(snap, sizes=sizes)
+    assert short_jobs(snap, None, there=pools(snap), bound=LANE).tolist() == [0]
 
 
 def test_the_wait_of_short_jobs_is_bounded_whatever_is_before_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -78,6 +79,9 @@ def service_command(
     Example:
       dlsim service rates.csv --service-s 0.2 --sla 1
     """  # noqa: D301 - \b is click's mark
+    if not all(map(math.isfinite, (service_s, sla_s, scv, quantile, setup_s))):
+        msg = "nan is no number of seconds, no share and no variance"
+        raise click.UsageError(msg)
     level = ServiceLevel(
         service_s=service_s, scv=scv, sla_s=sla_s, quantile=quantile, setup_s=setup_s, most=most
     )

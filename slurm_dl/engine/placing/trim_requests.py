@@ -145,10 +145,10 @@ def lean(snap: Snapshot, row: int, need: ResourceRequest) -> ResourceRequest | N
 
 
 def _part(snap: Snapshot, row: int, need: ResourceRequest) -> Share | None:
-    """Part of a node that goes with the GPUs of *need*; None if no node has so many."""
+    """Part of a node that goes with the GPUs of *need*; None if it has none, or no node so many."""
     ask, nodes = need.asks[0], snap.seen.nodes
     wide = np.flatnonzero(need.allowed & (nodes.of_type(int(snap.jobs.gpu_type[row])) >= ask.gpus))
-    if not len(wide):
+    if not (len(wide) and ask.gpus > 0):
         return None
     # Of unlike nodes the largest part, so that it is nowhere below its part.
     part = Share(0, 0)
