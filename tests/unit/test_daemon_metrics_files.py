@@ -180,4 +180,5 @@ def test_every_metric_is_shown_or_watched() -> None:
         "slurm_dl_preempted_gpus_total",
         "slurm_dl_replicas",
         "slurm_dl_slurmctld_clock_jumps_total",
+        "slurm_dl_steer_start_error_seconds",
     }
