@@ -23,8 +23,8 @@ starts then."""
 _JOB = re.compile(r"[1-9]\d{0,9}", re.ASCII)
 
 
-def say_ready(job: str, slurm: Slurm) -> None:
-    """Take the flag out of *job*'s comment; a job without it is left alone.
+def say_ready(job: str, slurm: Slurm) -> bool:
+    """Take the flag out of *job*'s comment; False: it has none, and nothing is done.
 
     Raises:
         ConfigError: It is no job id, or the job does not wait any more.
@@ -42,6 +42,8 @@ def say_ready(job: str, slurm: Slurm) -> None:
         msg = f"--data-ready: job {job} does not wait any more ({shown(state) or 'it is over'})"
         raise ConfigError(msg)
     ours = comment_of_ours(comment)
-    if ours is not None and DATA_KEY in ours[KEY]:
-        changed = with_key(comment, DATA_KEY, None)
-        slurm.run("scontrol", "update", f"JobId={job}", f"Comment={changed}")
+    if ours is None or DATA_KEY not in ours[KEY]:
+        return False
+    changed = with_key(comment, DATA_KEY, None)
+    slurm.run("scontrol", "update", f"JobId={job}", f"Comment={changed}")
+    return True

@@ -41,7 +41,7 @@ def test_a_job_waits_for_its_data_and_holds_nothing(
 @pytest.mark.parametrize(
     ("lane", "starts"),
     [
-        (60.0, True),
+        pytest.param(60.0, True, marks=pytest.mark.full("half a minute; units bound the wait")),
         pytest.param(0.0, False, marks=pytest.mark.full("shows that the other can fail")),
     ],
 )

@@ -106,10 +106,15 @@ def without_tag(place: Schedd, job: str) -> None:
     ("policy", "tagged", "first"),
     [
         ("tagged", "by tag", "short"),
-        ("tagged", "", "long"),
-        ("fifo", "by tag", "long"),
-        ("las", "by tag", "long"),
-        ("fewest_gpus", "by tag", "long"),
+        *(
+            pytest.param(policy, tagged, "long", marks=pytest.mark.full("shows that it can fail"))
+            for policy, tagged in (
+                ("tagged", ""),
+                ("fifo", "by tag"),
+                ("las", "by tag"),
+                ("fewest_gpus", "by tag"),
+            )
+        ),
     ],
 )
 def test_the_script_that_was_short_starts_first(

@@ -296,7 +296,9 @@ def dlsubmit(
         return 0
     if list_hints or data_ready is not None:
         if data_ready is not None:
-            say_ready(data_ready, Slurm(environ=dict(os.environ), timeout_s=command_job.SLURM_S))
+            slurm = Slurm(environ=dict(os.environ), timeout_s=command_job.SLURM_S)
+            if not say_ready(data_ready, slurm):
+                command_job.tell([f"job {data_ready} does not wait for its data"], quiet=False)
         else:
             _list_hints(as_json=as_json)
         return 0
