@@ -35,6 +35,7 @@ from slurm_dl.daemon.rate_limits import (
 from slurm_dl.daemon.reload import Reloading, promises_lost
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.daemon.wakeup import Wakeup
+from slurm_dl.engine.array_throttles import watched
 from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
 from slurm_dl.ledger.sqlite.store import SupersededError
 from slurm_dl.ledger.write_ahead import Ledger
@@ -261,6 +262,8 @@ class Daemon:
     def _cycle(self, *, acting: bool) -> Cycle:
         parts, before = self._parts, self.board.current
         parts.cluster.watch_reservations = may_have_reservations(before.cycle)
+        services = self._loaded.config.replicas.services
+        parts.cluster.watch_throttles = bool(services) or watched(parts.policy, parts.ledger.booked)
         timed = Stopwatch(parts.cluster, parts.cluster.look_again)
         self._bucket.refill()
         self._health.begin(parts)

@@ -7,18 +7,27 @@ throttle bounds how many tasks run. It cannot be zero, so at least one task of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from slurm_dl.model.booking import changes, entry
+from slurm_dl.model.booking import Entry, changes, entry
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I32
 from slurm_dl.model.plan import Book, Throttle
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.throttle import FREE, NO_THROTTLE, THROTTLE, Throttled, throttles_in
+from slurm_dl.policies.base import Policy
 
 NO_WORDS: Final[Mapping[JobId, str]] = MappingProxyType({})
+
+
+def watched(policy: Policy, booked: Iterable[Entry]) -> bool:
+    """True if throttles of arrays have to be known: it takes an RPC for each array.
+
+    The policy bounds arrays, or some are *booked* that are to be written back.
+    """
+    return bool(getattr(policy, "bounds_arrays", False) or throttles_in(booked))
 
 
 class Throttling(NamedTuple):

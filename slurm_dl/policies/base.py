@@ -104,7 +104,8 @@ class Order:
         pressing: ``(n,)`` bool, waiting jobs for which others may be preempted whoever may be a
             beneficiary, before overdue jobs. None: no job.
         running: ``(n,)`` int32, tasks of each pending array that may run at once, those that run
-            counted, 1 or more; `FREE`: as many as its owner lets run. None: `FREE` for all.
+            counted, 1 or more; `FREE`: as many as its owner lets run. None: `FREE` for all. Only of
+            a policy with a true attribute ``bounds_arrays``.
         pairs: Its own conditions on jobs that share GPUs; None: those of the site alone.
     """
 

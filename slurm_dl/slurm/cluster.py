@@ -88,6 +88,7 @@ class SlurmCluster:
     Attributes:
         watch_reservations: Read reservations at each `observe`; to be set while hand-overs are
             open. The first `observe` always reads them.
+        watch_throttles: Read the throttles of arrays, see `engine.array_throttles.watched`.
         now: What time it is at slurmctld, epoch seconds.
         asked_s: How long Slurm took to answer in the last `observe`, seconds.
         config: What of slurm.conf was read last; None before the first time.
@@ -112,7 +113,7 @@ class SlurmCluster:
             queue: What reads the queue; None is squeue.
             weights: See `Observed.weights`.
         """
-        self.watch_reservations = False
+        self.watch_reservations = self.watch_throttles = False
         self.now = clock
         self.asked_s = 0.0
         self._slurm = slurm
@@ -275,7 +276,7 @@ class SlurmCluster:
             begins=table.begins,
             planned=table.planned,
             eligible=table.eligible,
-            throttles=self._throttles.of(table),
+            throttles=self._throttles.of(table) if self.watch_throttles else {},
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(

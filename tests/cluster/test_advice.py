@@ -18,7 +18,7 @@ from slurm_dl.estimates.boosted_trees import is_available
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.slurm.accounting.node_runs import FIELDS
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("half a minute; units show the forecast")]
 
 SACCT = '#!/bin/sh\nexec cat "$(dirname "$0")/records"\n'
 DAY_S, HOUR_S = 86_400, 3600

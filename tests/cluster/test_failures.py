@@ -42,6 +42,7 @@ def is_held(place: Schedd, job: str) -> bool:
     return place.job(job, "JobState", "Priority") == ["PENDING", "0"]
 
 
+@pytest.mark.full("three quarters of a minute; units show the rule")
 def test_user_errors_are_held_and_failures_of_the_infrastructure_retried(place: Schedd) -> None:
     """A job for each class; one row of the site changes a class; the count survives a kill."""
 

@@ -38,10 +38,9 @@ MIXED = SandboxSpec(
     "launcher",
     [
         "plain",
-        "srun",
         *(
-            pytest.param(name, marks=pytest.mark.full("as the others, seconds each"))
-            for name in ("torchrun", "container", "script")
+            pytest.param(name, marks=pytest.mark.full("as the other, seconds each"))
+            for name in ("srun", "torchrun", "container", "script")
         ),
     ],
 )
@@ -95,6 +94,7 @@ def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
         yield daemon
 
 
+@pytest.mark.full("half a minute; units show the rule")
 def test_a_locked_job_stays_on_its_type_and_comes_back_to_it(place: Schedd) -> None:
     """Its neighbour moves to the faster GPUs as soon as they are free; it does not, ever."""
 

@@ -121,6 +121,7 @@ def test_without_the_section_the_array_is_a_job_like_any_other(place: Schedd, po
     assert tasks(place, array) == 0
 
 
+@pytest.mark.full("a minute; units show the counts, test_throttle the throttle")
 def test_replicas_follow_the_rate_of_a_file(place: Schedd, tmp_path: Path) -> None:
     """1, 4, then 1 again: surplus ones end, and no new ones start; batch jobs start again."""
     rate = tmp_path / "rate.csv"

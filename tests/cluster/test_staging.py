@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slurm
 MOST_FIRST = Path(__file__).parents[1] / "most_first_policy.py"
 
 
+@pytest.mark.full("waits out the first minute; units show the rest")
 def test_a_job_waits_for_its_data_and_holds_nothing(
     sandbox: Sandbox, short_directory: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_the_comment_is_readable_by_squeue(user: User) -> None:
     )
 
     read = json.loads(user.field(job_id, "k"))
+    assert len(read["slurm_dl"].pop("tag")) == 12
     assert read.pop("slurm_dl") == {
         "v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon", "model": "resnet50",
     }  # fmt: skip
