@@ -53,8 +53,9 @@ def throttling(
     if running is None and not booked:
         return Throttling((), (), {})
     row_of, managed = snap.jobs.rows, snap.managed_jobs
-    # An array that is not listed need not have left.
-    wanted = [entry(THROTTLE, j, None) for j in booked if not snap.seen.may_list(j)]
+    # An array that is not listed need not have left; of one that is, Slurm may not have told.
+    gone = (j for j in booked if j not in row_of and not snap.seen.may_list(j))
+    wanted = [entry(THROTTLE, j, None) for j in gone]
     writes, notes = [], {}
     for job_id, present in sorted(present_of.items()):
         row, had = row_of[job_id], booked.get(job_id)

@@ -71,6 +71,16 @@ def test_the_owners_last_word_counts() -> None:
     assert updated(booked, gone.books[0].entries) == ()
 
 
+def test_the_owners_is_kept_while_slurm_does_not_tell() -> None:
+    """Not all arrays are asked for at one look, and an answer may be missing."""
+    booked = updated((), throttling(snapshot_of(5), np.array([2], np.int32), "x").books[0].entries)
+    seen = build.observed([build.pending(ARRAY, tasks=6)], throttles={})
+    untold = throttling(dataclasses.replace(build.snapshot(seen), booked=booked), None, "x")
+    assert untold.books == ()
+    back = throttling(snapshot_of(2, booked), None, "x")
+    assert [w.tasks for w in back.writes] == [5]
+
+
 @pytest.mark.parametrize(
     ("small_gpus", "small_tasks", "held", "expected"),
     [
