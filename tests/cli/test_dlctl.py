@@ -20,8 +20,10 @@ from slurm_dl.cli.dlqueue.command import dlqueue
 from slurm_dl.cli.dlschedd.command import dlschedd
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import StoreChange
+from slurm_dl.model.booking import entry
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.throttle import THROTTLE, Throttled
 
 Schedd = Any
 """The class of that name in conftest.py, which cannot be imported."""
@@ -368,11 +370,13 @@ def test_placements_are_listed_and_shown(command: Command) -> None:
 
 @pytest.fixture
 def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, Any]]:
-    """Runs release-all without a Slurm: its result, and the steers it was told of."""
+    """Runs release-all without a Slurm: its result, and what of the ledger it was told of."""
     told: list[Any] = []
 
-    def undo(_: object, __: object, *, within: str, steers: object) -> Iterator[str]:
-        told.append((within, steers))
+    def undo(
+        _: object, __: object, *, steers: object, throttles: object, **___: object
+    ) -> Iterator[str]:
+        told.append((steers, throttles))
         yield "job 7: ExcNodeList="
 
     monkeypatch.setattr("slurm_dl.slurm.write.release_all.release_all", undo)
@@ -387,12 +391,13 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
     def run(*options: str) -> tuple[Any, Any]:
         arguments = ["release-all", "--config", str(path), "--yes", *options]
         result = CliRunner().invoke(dlctl, arguments)
-        return result, told[-1][1]
+        assert result.exception is None, result.exception
+        return result, told[-1]
 
     return run
 
 
-def test_release_all_undoes_the_steers_of_the_ledger(
+def test_release_all_undoes_what_the_ledger_has_as_ours(
     released: Callable[..., tuple[Any, Any]], tmp_path: Path
 ) -> None:
     """It is only read."""
@@ -401,12 +406,14 @@ def test_release_all_undoes_the_steers_of_the_ledger(
     )
     (tmp_path / "state").mkdir()
     store = SqliteStore(tmp_path / "state" / "ledger.sqlite")
-    store.save(StoreChange(steers=[steer]))
+    throttled = Throttled(own=3, ours=1, before=2)
+    booked = [entry(THROTTLE, 9, throttled.body())]
+    store.save(StoreChange(steers=[steer], booked=booked))
     store.close()
 
-    result, steers = released("--json")
+    result, told = released("--json")
 
-    assert steers == (steer,)
+    assert told == ((steer,), {JobId(9): throttled})
     assert json.loads(result.stdout) == {
         "ok": True,
         "done": ["job 7: ExcNodeList="],
@@ -420,9 +427,9 @@ def test_release_all_says_that_there_is_no_ledger(
     released: Callable[..., tuple[Any, Any]], tmp_path: Path
 ) -> None:
     """It goes on by what stands in Slurm, and makes none."""
-    result, steers = released()
+    result, told = released()
 
-    assert steers == ()
+    assert told == ((), {})
     assert result.exit_code == 0
     assert result.stdout == "job 7: ExcNodeList=\n"
     assert result.stderr.startswith("dlctl: the ledger is not there or cannot be read (")
