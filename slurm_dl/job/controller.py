@@ -31,6 +31,8 @@ CALL_LIMIT_S = 10.0
 PREEMPTED_KEY = "preempted"
 """Here the daemon writes of its request: how often the job was preempted, and the run's number."""
 
+_PAUSES_S = (0.0, 1.0, 2.0)  # Before each try to write what is written once
+
 MOST_BYTES = 511  # Longest comment that is written; a longer one some releases would cut
 
 _HALF_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -146,6 +148,23 @@ class JobController:
         if comment is not None and len(one_word(comment)) > MOST_BYTES:
             return False
         return self._set_comment(standing, comment)
+
+    def insist(
+        self,
+        key: Literal["final", "failed"],
+        value: int | Sequence[str | int],
+        pause: Callable[[float], object],
+        log: Callable[[str], None],
+    ) -> None:
+        """`report` *key*, again if Slurm does not take it at once; a line in the log if never."""
+        for delay_s in _PAUSES_S:
+            pause(delay_s)
+            try:
+                self.report(key, value)
+            except CallFailedError as err:
+                log(f"the scheduler is not told that this is {key}: {err}")
+            else:
+                return
 
     def described(self) -> str:
         """All that Slurm says of the job, with its nodes and what it has there.

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 FILE_VARIABLE = "SLURM_DL_FAILURE_FILE"
@@ -102,6 +102,20 @@ def classify(status: int, log: bytes, rows: Iterable[Row]) -> FailureFound:
         if not row.text and row.status == status:
             return FailureFound(row.kind, f"status {status}", f"status {status}")
     return FailureFound("unknown", "", "")
+
+
+def failure_of(
+    status: int, log_tail: bytes, environ: Mapping[str, str], log: Callable[[str], None]
+) -> FailureFound | None:
+    """`classify` by the table of the node, with a line in the log; None: the class is unknown."""
+    rows, trouble = table(environ)
+    if trouble:
+        log(trouble)
+    found = classify(status, log_tail, rows)
+    if found.kind == "unknown":
+        return None
+    log(f"failure of class {found.kind}: {found.why}")
+    return found
 
 
 class OwnLog:

@@ -19,7 +19,7 @@ from slurm_dl.job.child import Child, Signals, signal_name
 from slurm_dl.job.command_end import End, judge
 from slurm_dl.job.comment_report import PROGRESS, RATE, SAVED, STEPS, CommentReport
 from slurm_dl.job.controller import CallFailedError, JobController
-from slurm_dl.job.failure_class import OwnLog, classify, table
+from slurm_dl.job.failure_class import OwnLog, failure_of
 from slurm_dl.job.forwarding import Forwarding, ScriptHold
 from slurm_dl.job.gpu_load import GpuLoad
 from slurm_dl.job.handler_watch import HandlerWatch
@@ -54,7 +54,6 @@ LIMIT_WAIT_S = 30.0  # Near the time limit: how long a daemon gets before the jo
 
 REQUEUE_WAIT_S = 60.0  # Most a requeue of our own may take until Slurm's SIGTERM arrives
 REQUEUE_TRIES = 3
-FINAL_PAUSES_S = (0.0, 1.0, 2.0)
 BACKOFF_MAX_S = 30.0
 
 
@@ -302,29 +301,14 @@ class Supervisor:
             # have asked without our hearing of it yet.
             self._tell("final", self._run.restart)
         elif code and not asked and not end.stopped:
-            self._tell_failure(code)
+            found = failure_of(code, self._log_of_run.tail(), self._environ, log)
+            if found is not None:
+                self._tell("failed", (found.kind, found.mark, self._run.restart))
         return end
 
-    def _tell_failure(self, code: int) -> None:
-        rows, trouble = table(self._environ)
-        found = classify(code, self._log_of_run.tail(), rows)
-        if trouble:
-            log(trouble)
-        if found.kind != "unknown":
-            log(f"failure of class {found.kind}: {found.why}")
-            self._tell("failed", (found.kind, found.mark, self._run.restart))
-
     def _tell(self, key: Literal["final", "failed"], value: int | Sequence[str | int]) -> None:
-        if self._controller is None:
-            return
-        for delay_s in FINAL_PAUSES_S:
-            self._pause(delay_s)
-            try:
-                self._controller.report(key, value)
-            except CallFailedError as err:
-                log(f"the scheduler is not told that this is {key}: {err}")
-            else:
-                return
+        if self._controller is not None:
+            self._controller.insist(key, value, self._pause, log)
 
     def _stand_by(self, end: End) -> None:
         """Returns when dlrun has been told to end, or when the command is to start again."""

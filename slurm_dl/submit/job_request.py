@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,15 +15,13 @@ from slurm_dl.job.run_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
-from slurm_dl.submit import hints, job_comment, job_shape, option_values
+from slurm_dl.submit import hints, job_comment, job_shape, launch_command, option_values
 from slurm_dl.submit.hints import HINTS
 from slurm_dl.submit.job_environment import NO_SETUP, JobSetup, in_container, read_setup
+from slurm_dl.submit.launch_command import Launcher
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import shown
-
-Launcher = Literal["plain", "torchrun", "srun"]
-LAUNCHERS: tuple[Launcher, ...] = ("plain", "torchrun", "srun")
 
 DEFAULT_LEAD_S = 60
 DEFAULT_SIGNAL = f"USR1@{DEFAULT_LEAD_S}"
@@ -36,7 +33,6 @@ DATA_OF_AN_ARRAY = (
     "for the job that copies the data, by --dependency=afterok:JOB"
 )
 _BATCHES: dict[str, Batch] = {word: word for word in get_args(Batch)}
-_MOST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +158,9 @@ def check(
     if sweep is not None:
         typed = replace(typed, array=sweep.array(typed.array))
         for task in range(len(sweep.tasks)):
-            _command(sweep.replaced(task), _launcher(typed.launcher))
+            launch_command.command_words(
+                sweep.replaced(task), launch_command.launcher_of(typed.launcher)
+            )
         command = sweep.replaced(0)
     if typed.share:
         cpus, sbatch = job_shape.of_request(typed.cpus, sbatch)
@@ -171,7 +169,7 @@ def check(
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
-    launcher = _launcher(typed.launcher)
+    launcher = launch_command.launcher_of(typed.launcher)
     signal, lead_s = option_values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
     grace_s = option_values.grace(typed.grace)
     if not typed.no_preempt:
@@ -180,7 +178,7 @@ def check(
     if typed.wait_for_data and array is not None:
         raise ConfigError(DATA_OF_AN_ARRAY)
     model = None if typed.model is None else option_values.model_name(typed.model)
-    job_command = _command(command, launcher)
+    job_command = launch_command.command_words(command, launcher)
     tag = job_comment.tag(job_command, cwd)
     if typed.share and model is None:
         model = tag
@@ -199,10 +197,12 @@ def check(
         nodes=nodes,
         most_nodes=most_nodes,
         cpus=_cpus(typed.cpus, sbatch),
-        ntasks_per_node=_tasks(typed.ntasks_per_node, launcher),
+        ntasks_per_node=launch_command.tasks_per_node(typed.ntasks_per_node, launcher),
         launcher=launcher,
         model=model,
-        name=_default_name(command) if typed.name is None else option_values.job_name(typed.name),
+        name=launch_command.default_name(command)
+        if typed.name is None
+        else option_values.job_name(typed.name),
         partitions=() if typed.partition is None else option_values.partition_list(typed.partition),
         time=_time(typed.time, lead_s),
         array=array,
@@ -229,7 +229,7 @@ def check(
         requeue=_requeue(typed),
         run_base=run_base,
         template=template,
-        dlrun=_dlrun(typed.dlrun, dlrun),
+        dlrun=launch_command.dlrun_path(typed.dlrun, dlrun),
         sbatch=tuple(sbatch),
         command=job_command,
         setup=setup,
@@ -361,14 +361,6 @@ def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:
     return cpus
 
 
-def _launcher(text: str) -> Launcher:
-    for launcher in LAUNCHERS:
-        if text == launcher:
-            return launcher
-    msg = f"--launcher: {shown(text)} is not one of {', '.join(LAUNCHERS)}"
-    raise ConfigError(msg)
-
-
 def _template(name: str) -> str:
     if name.startswith("_"):
         msg = f"--template: {shown(name)} is a part of other templates"
@@ -384,16 +376,6 @@ def _gpu_type(in_gpus: str | None, typed: str | None) -> str | None:
         msg = f"--gpus asks for {in_gpus} and --gpu-type for {gpu_type}; give one type"
         raise ConfigError(msg)
     return gpu_type
-
-
-def _tasks(typed: str | None, launcher: Launcher) -> int | None:
-    if typed is None:
-        return None
-    tasks = option_values.count(typed, "--ntasks-per-node")
-    if launcher == "torchrun" and tasks != 1:
-        msg = "--ntasks-per-node: torchrun starts its own workers, one per GPU; leave it out"
-        raise ConfigError(msg)
-    return tasks
 
 
 def _time(typed: str | None, lead_s: int) -> str | None:
@@ -439,40 +421,3 @@ def _requeue(typed: SubmitOptions) -> bool:
 def _path(typed: str, what: str, cwd: str) -> str:
     option_values.clean_text(typed, what)
     return os.path.normpath(PurePath(cwd, typed))
-
-
-def _dlrun(typed: str | None, found: str | None) -> str:
-    if typed is None:
-        if found is None:
-            msg = "no dlrun beside dlsubmit; give its path on the compute nodes as --dlrun=PATH"
-            raise ConfigError(msg)
-        return option_values.clean_text(found, "dlrun")
-    if not PurePath(typed).is_absolute():
-        msg = f"--dlrun: {shown(typed)} is not an absolute path on the compute nodes"
-        raise ConfigError(msg)
-    return option_values.clean_text(typed, "--dlrun")
-
-
-def _command(command: Sequence[str], launcher: Launcher) -> tuple[str, ...]:
-    if not command or not command[0]:
-        msg = "what should the job run? give -- COMMAND at the end"
-        raise ConfigError(msg)
-    if command[0].startswith("-") and not (launcher == "torchrun" and command[0] == "-m"):
-        msg = f"COMMAND: {shown(command[0])} is not a program"
-        raise ConfigError(msg)
-    if any("\0" in argument for argument in command):
-        msg = "COMMAND: a NUL cannot be part of an argument"
-        raise ConfigError(msg)
-    if launcher != "plain" and ":" in command:
-        # Measured on 22.05.8: srun takes it for the start of another component of the job.
-        msg = "COMMAND: srun cannot pass on an argument that is a lone ':'; wrap it in a script"
-        raise ConfigError(msg)
-    return tuple(command)
-
-
-def _default_name(command: Sequence[str]) -> str:
-    """The script's name, or else the program's, in letters that suit a job name."""
-    script = next((a for a in command if a.endswith((".py", ".sh"))), None)
-    stem = PurePath(script).stem if script else PurePath(command[0]).name if command else ""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:_MOST_NAME]
-    return name or "job"

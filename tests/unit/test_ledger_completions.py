@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
 from slurm_dl.ledger.completions import LONGEST_TEXT, JobEnding
-from slurm_dl.ledger.sqlite import store as store_module
+from slurm_dl.ledger.sqlite import sweep as sweep_module
 from slurm_dl.ledger.sqlite.reader import LedgerReader, PastError
 from slurm_dl.ledger.sqlite.rows import _SINCE, _WHOSE
 from slurm_dl.ledger.sqlite.store import SqliteStore
@@ -306,7 +306,7 @@ def test_a_ledger_of_years_is_caught_up_with_bit_by_bit(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop waits for it: no sweep drops more than so many rows of a kind."""
-    monkeypatch.setattr(store_module, "MOST_ROWS", 3)
+    monkeypatch.setattr(sweep_module, "MOST_ROWS", 3)
     state, number = JobState.FAILED, HandoverId(99)
     change = StoreChange(
         jobs=_rows([(j, 1.0, 3.0, True) for j in range(100, 107)]),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import batch_script, job_shape
 from slurm_dl.submit.host_resources import Wanted
-from slurm_dl.submit.job_request import LAUNCHERS, SubmitOptions, check
+from slurm_dl.submit.job_request import SubmitOptions, check
+from slurm_dl.submit.launch_command import LAUNCHERS
 from slurm_dl.submit.script_templates import TemplateDirectory
 
 DATA = Path(__file__).parents[1] / "data" / "scripts"

@@ -209,7 +209,7 @@ TARGETS = (
         name="job-detail",
         parse=_detail,
         source="scontrol show job -d: names and comments are printed raw into it",
-        parser="slurm.read.gpu_holdings.splits_in, gpu_share_reader.devices_in",
+        parser="slurm.read.gpu_holdings.splits_in, devices_in",
         seeds=(_DETAIL, _DETAIL.replace(b"gpu:a100:2(IDX:0-1)", b"shard:1(IDX:0)")),
     ),
     Target(

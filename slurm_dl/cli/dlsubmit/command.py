@@ -28,9 +28,9 @@ from slurm_dl.submit.job_request import (
     DEFAULT_GRACE,
     DEFAULT_RUN_DIR,
     DEFAULT_SIGNAL,
-    LAUNCHERS,
     SubmitOptions,
 )
+from slurm_dl.submit.launch_command import LAUNCHERS
 from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
 from slurm_dl.submit.user_files import again
 

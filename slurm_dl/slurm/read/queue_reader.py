@@ -24,8 +24,9 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import LeftOut
 from slurm_dl.slurm.read.conditions import ConditionReader
-from slurm_dl.slurm.read.gpu_holdings import Holdings, job_details, splits_in
+from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
 from slurm_dl.slurm.read.grammar import is_number, tasks_as_one, tasks_in, tasks_of
+from slurm_dl.slurm.read.job_details import job_details
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
