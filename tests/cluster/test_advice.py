@@ -78,8 +78,20 @@ def test_idle_nodes_can_be_powered_down_in_the_evening_and_not_in_the_morning(
         assert (evening["expected_most"], evening["can_power_down"]) == (1, 3)
         assert (morning["expected_most"], morning["can_power_down"]) == (4, 0)
         assert evening["error"] < evening["last_value_error"]
-        status, out, _ = told(21, 24)
+        metrics = module_directory / "nodes.prom"
+        status, out, _ = told(21, 24, "--metrics", str(metrics))
         assert status == 0
+        figures = dict(
+            line.rsplit(" ", 1)
+            for line in metrics.read_text("utf-8").splitlines()
+            if not line.startswith("#")
+        )
+        assert float(figures["slurm_dl_nodes_idle"]) == 3
+        assert float(figures["slurm_dl_nodes_can_power_down"]) == 3
+        assert float(figures["slurm_dl_nodes_expected_in_use"]) == 1
+        assert float(figures["slurm_dl_nodes_forecast_error"]) < evening["last_value_error"]
+        status, _, err = told(21, 24, "--metrics", str(module_directory / "not-there" / "n.prom"))
+        assert (status, "cannot be written" in err) == (2, True)
         assert out.splitlines()[-1] == "can be powered down until then: 3 of the idle nodes"
         status, out, err = told(21, 9)
         assert (status, out) == (2, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -17,6 +18,24 @@ from slurm_dl.estimates.boosted_trees import is_available
 from slurm_dl.estimates.node_demand import LEAST_STEPS, STEP_S, node_demand, nodes_in_use
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.accounting.node_runs import idle_nodes, runs_on_nodes
+
+_GAUGES = {
+    "idle": ("slurm_dl_nodes_idle", "Nodes that are up and have no job."),
+    "in_use": ("slurm_dl_nodes_in_use", "Nodes with a job."),
+    "expected_most": (
+        "slurm_dl_nodes_expected_in_use",
+        "Nodes expected in use at most within the horizon, with the buffer.",
+    ),
+    "can_power_down": (
+        "slurm_dl_nodes_can_power_down",
+        "Idle nodes that the forecast does not need within the horizon; 0 without advice.",
+    ),
+    "error": (
+        "slurm_dl_nodes_forecast_error",
+        "Mean absolute error of the forecast on the time held out, nodes.",
+    ),
+    "until": ("slurm_dl_nodes_forecast_until_seconds", "End of the horizon, Unix time."),
+}  # Name and help of each metric
 
 
 @click.group()
@@ -44,9 +63,18 @@ def advice() -> None:
     show_default=True,
     help="How far back accounting is asked.",
 )
+@click.option(
+    "--metrics",
+    "metrics_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE.prom",
+    help="Also write the numbers for node_exporter's textfile collector.",
+)
 @CONFIG
 @AS_JSON
-def nodes(*, hours: float, days: int, config_path: Path | None, as_json: bool) -> None:
+def nodes(
+    *, hours: float, days: int, metrics_file: Path | None, config_path: Path | None, as_json: bool
+) -> None:
     """Say how many of the nodes that are idle now will not be needed in the next hours.
 
     Learns from the jobs that held nodes. The last fifth of the time is held out: the error there
@@ -74,10 +102,12 @@ def nodes(*, hours: float, days: int, config_path: Path | None, as_json: bool) -
     expected = math.ceil(found.most) + found.buffer
     spare = max(0, len(idle) - max(0, expected - int(in_use[-1]))) if found.is_of_use else 0
     until_s = now_s + hours * 3600
+    told = {"in_use": int(in_use[-1]), "expected_most": expected, "can_power_down": spare}
+    if metrics_file is not None:
+        _write(metrics_file, {"idle": len(idle), **told, "error": found.error, "until": until_s})
     if as_json:
-        told = {"idle": idle, "in_use": int(in_use[-1]), "expected_most": expected}
-        more = {"can_power_down": spare, "until_s": until_s, "is_of_use": found.is_of_use}
-        print_json({**told, **more, **dataclasses.asdict(found)})
+        more = {"idle": idle, "until_s": until_s, "is_of_use": found.is_of_use}
+        print_json({**more, **told, **dataclasses.asdict(found)})
     else:
         click.echo(
             f"idle now: {len(idle)} nodes; in use: {in_use[-1]:.0f}; expected in use at most until "
@@ -91,3 +121,16 @@ def nodes(*, hours: float, days: int, config_path: Path | None, as_json: bool) -
             click.echo("no advice: the forecast is not better than the last value")
     if not found.is_of_use:
         raise SystemExit(EXIT_FAILED)
+
+
+def _write(path: Path, values: Mapping[str, float]) -> None:
+    try:
+        from slurm_dl.daemon.metrics.exposition import write_gauges  # noqa: PLC0415 - an extra
+
+        write_gauges(path, {name: (text, values[key]) for key, (name, text) in _GAUGES.items()})
+    except ImportError:
+        msg = "--metrics needs prometheus-client; install slurm_dl[metrics]"
+        raise ConfigError(msg) from None
+    except OSError as err:
+        msg = f"--metrics: {path} cannot be written: {err.strerror}"
+        raise ConfigError(msg) from err

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, Gauge, make_wsgi_app, write_to_textfile
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -51,6 +52,22 @@ def wsgi_app(
         return answer(environ, start_response)
 
     return answer_any
+
+
+def write_gauges(path: Path, gauges: Mapping[str, tuple[str, float]]) -> None:
+    """Replace the file *path* as a whole, as node_exporter's textfile collector reads it.
+
+    Args:
+        path: Its name ends with ``.prom``.
+        gauges: Help and value, by name.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    registry = CollectorRegistry()
+    for name, (meaning, value) in gauges.items():
+        Gauge(name, meaning, registry=registry).set(value)
+    write_to_textfile(str(path), registry)
 
 
 def _family(metric: Metric, values: Mapping[Key, Any]) -> Any:  # noqa: ANN401 - three classes
