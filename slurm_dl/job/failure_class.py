@@ -64,7 +64,8 @@ def site_rows(text: str) -> tuple[list[Row], list[int]]:
 
     A list in YAML: lines ``- CLASS: TEXT`` or ``- CLASS: status N``, blank lines and comments.
     """
-    rows, wrong = list[Row](), list[int]()
+    rows: list[Row] = []
+    wrong: list[int] = []
     for number, line in enumerate(text.splitlines(), 1):
         said = line.strip()
         if found := _ROW.fullmatch(said):

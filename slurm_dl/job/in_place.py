@@ -8,6 +8,7 @@ count" (measured on 22.05.8).
 from __future__ import annotations
 
 import time
+import typing
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
@@ -28,7 +29,8 @@ _OF_EACH = ("SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE")
 _OF_RANKS = ("SLURM_HOSTFILE", RANK_FILE_VARIABLE, NODE_FILE_VARIABLE)
 """Variables of an order of ranks that name nodes which the job may not have any more."""
 
-Ranks = Callable[[Mapping[str, str]], "dict[str, str] | None"]
+# Jobs run on Python 3.8, where nothing of collections.abc can be subscripted.
+Ranks = typing.Callable[[typing.Mapping[str, str]], "dict[str, str] | None"]
 """By the environment the variables on the order of the ranks; None if it is needed and not known"""
 
 

@@ -107,6 +107,27 @@ def test_the_benchmark_of_odds_counts_each_answer(tmp_path: Path) -> None:
         assert all(0 <= case["held"] <= 1 for case in fifths)
 
 
+def test_the_benchmark_of_promises_prints_a_row_for_each_policy(tmp_path: Path) -> None:
+    """Of a trace of five jobs; no job that it promised anything is late."""
+    trace = Path(__file__).parents[1] / "data/traces/chronus.csv"
+    name, options = "bench_promises", ("--part", "1", "--shape", "1x4", "--policies", "chronus")
+    ran = subprocess.run(
+        [sys.executable, BENCHMARKS / f"{name}.py", trace, *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120 * PATIENCE,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in ran.stdout.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["chronus, margin: 0", "chronus", "chronus, 5 min"]
+    for row in rows:
+        assert 0 < float(row[1]) <= 1
+        assert row[3] == row[4]
+
+
 @pytest.mark.slurm
 def test_the_poll_benchmark_keeps_to_the_budget_of_rpcs(tmp_path: Path) -> None:
     """At most 3 RPCs a poll, and no write when nothing moves."""

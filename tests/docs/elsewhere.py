@@ -85,6 +85,18 @@ TABLE: Final = (
         "tests/cluster/test_sweeps.py",
         '"dlqueue", "sweep"',
     ),
+    Elsewhere(
+        "dlctl advice nodes",
+        "it needs two weeks of accounting",
+        "tests/cluster/test_advice.py",
+        '"advice", "nodes"',
+    ),
+    Elsewhere(
+        "dlsubmit --hint heterog=a100:2+v100:4",
+        "it needs GPUs of two types",
+        "tests/cluster/test_hints.py",
+        "heterog=",
+    ),
     Elsewhere("make demo", _TAKES_LONG, "tests/cluster/test_demo.py", '"-m", "demo"'),
     Elsewhere("make test", "it runs this test", ".ci/run", "make test"),
     Elsewhere("make venv", "it changes what the tests run with", "Makefile", "test: system"),
@@ -98,7 +110,7 @@ TABLE: Final = (
             "tests/cli/test_benchmarks.py",
             f'"bench_{name}"',
         )
-        for name in ("plan", "place", "ledger", "policies", "poll", "when", "odds")
+        for name in ("plan", "place", "ledger", "policies", "poll", "when", "odds", "promises")
     ),
     Elsewhere(
         ".venv/bin/python tools/benchmarks/bench_report.py",

@@ -80,7 +80,11 @@ PARTS: Final = [
 """Each command of the pages that are typed, by itself."""
 
 SAYS: Final = (
-    (r"dlsubmit (?!.*--(diff|dry-run|quote|when))", r"Submitted batch job \d+"),
+    (
+        r"dlsubmit (?!.*--(data-ready|diff|dry-run|list-hints|quote|when))",
+        r"Submitted batch job \d+",
+    ),
+    (r"dlsubmit --list-hints", r"shape_locked"),
     (r"dlsubmit .*--dry-run", r"#!/bin/"),
     (r"dlsubmit .*--sizes 1,2,4,2x4 ", r"any of 1x1, 1x2, 1x4, 2x4 [^$]*Submitted batch job"),
     (r"dlqueue -o jobid,rank,gpus,size,wantedsize", r"JOBID +RANK +GPUS +SIZE +WANTED_SIZE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 import sys
@@ -126,3 +127,51 @@ def test_two_installations_on_one_path_find_each_other_once(tmp_path: Path) -> N
     )
 
     assert done.stdout == f"{second}/__init__.py\n"
+
+
+SINCE_3_9 = {"dict", "frozenset", "list", "set", "tuple", "type"}
+"""Built-in types that Python 3.8 cannot subscript, as little as classes of collections.abc."""
+
+
+def generic_at_run_time(text: str) -> list[str]:
+    """Types of `SINCE_3_9`, or of collections.abc, that are subscripted outside annotations."""
+    tree = ast.parse(text)
+    names = SINCE_3_9 | {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("collections")
+        for alias in node.names
+    }
+    annotations = [
+        getattr(node, field)
+        for node in ast.walk(tree)
+        for field in ("annotation", "returns")
+        if getattr(node, field, None) is not None
+    ]
+    hidden = {id(part) for annotation in annotations for part in ast.walk(annotation)}
+    return [
+        ast.unparse(node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript)
+        and id(node) not in hidden
+        and isinstance(node.value, ast.Name)
+        and node.value.id in names
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "slurm_dl/job").rglob("*.py")), ids=lambda path: path.stem
+)
+def test_it_runs_on_python_3_8(path: Path) -> None:
+    """Nothing is subscripted there that 3.8 refuses when the module is imported or runs."""
+    assert generic_at_run_time(path.read_text("utf-8")) == []
+
+
+def test_what_3_8_refuses_is_found() -> None:
+    """Aliases and calls are; annotations are never evaluated."""
+    head = "from __future__ import annotations\nfrom collections.abc import Callable\n"
+    refused = (
+        "A = Callable[[int], str]\ndef f(x: list[int]) -> Callable[[], str]:\n    return set[A]()"
+    )
+
+    assert generic_at_run_time(head + refused) == ["Callable[[int], str]", "set[A]"]
