@@ -152,6 +152,7 @@ class Orders:
             told |= {
                 "job_id": ids[one.job],
                 "first_submit_s": now_s - one.first_submit_s,
+                "queued_s": now_s - one.first_submit_s,
                 "waiting_since_s": now_s - one.waits_s,
                 "ran_s": one.had_s,
                 "attained_gpu_s": one.had_s * one.gpus,
