@@ -188,7 +188,7 @@ def _changed(table: selection.Durations) -> list[str]:
 
 
 def _lanes_of_test(seed: str) -> list[Lane]:
-    much = ("--share=0.12", f"--share-seed={seed}", "--examples=0.2")
+    much = ("--share=0.08", f"--share-seed={seed}", "--examples=0.2")
     return [
         Lane(
             "live",
