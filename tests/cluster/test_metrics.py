@@ -38,8 +38,8 @@ ETC = ROOT / "etc"
 CLAIM = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}})
 SAVES_AND_LEAVES = "trap 'exit 0' USR1; for i in $(seq 600); do sleep 0.2; done"
 DOES_NOT = "sleep 600"
-ABSENT = {"slurm_dl_prediction_error_seconds"}
-"""What a daemon of a minute cannot know."""
+ABSENT = {"slurm_dl_prediction_error_seconds", "slurm_dl_replicas"}
+"""What a daemon of a minute cannot know, and what only a site with services has."""
 
 BUSY = {"SlurmDlCycleSlow", "SlurmDlSlurmctldSlow"}
 """Alerts that a machine with too much to do may provoke by itself."""
