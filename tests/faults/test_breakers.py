@@ -25,7 +25,7 @@ BROKEN = "trap '' USR1; [ ${SLURM_RESTART_COUNT:-0} -eq 0 ] || exit 1; sleep 600
 """It fails as soon as it is restarted."""
 AS_NOBODY = """
 import os, pwd, sys
-from slurm_dl.cli.dlctl import breakers, command
+from slurm_dl.cli.dlctl import command, daemon_tables
 nobody = pwd.getpwnam("nobody")
 os.setgroups([])
 os.setresgid(*[nobody.pw_gid] * 3)

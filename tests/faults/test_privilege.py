@@ -287,7 +287,8 @@ def test_private_data_is_kept_and_followed(place: Schedd, box: Sandbox) -> None:
     refused = as_user(place, USER, "dlqueue", "why", theirs)
     no_such = as_user(place, USER, "dlqueue", "why", "999999")
     assert refused.returncode == no_such.returncode == 1
-    assert refused.stderr.replace(theirs, "N") == no_such.stderr.replace("999999", "N")
+    # Job ids and seconds until the next look apart, it is the same answer.
+    assert re.sub(r"\d+", "N", refused.stderr) == re.sub(r"\d+", "N", no_such.stderr)
     story = as_user(place, USER, "dlqueue", "why", mine).stdout
     # Its number; "for 5 s" is none.
     assert not re.search(rf"\b{theirs}\b(?! s\b)", story)
