@@ -16,7 +16,7 @@ from slurm_dl.model.promise import Promise
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.sixth]
 
 ONE = SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=4, gpu_type="a100"),), nodes_per_leaf=0)
 

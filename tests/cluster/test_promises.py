@@ -17,7 +17,7 @@ from slurm_dl.model.promise import Promise, totals_in
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.sandbox.spec import PartitionSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.sixth]
 
 LIMIT_S = 60
 LEAD_S = 20
