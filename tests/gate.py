@@ -217,7 +217,7 @@ def _lanes_of_part(part: str, changed: Sequence[str], table: selection.Durations
     chosen = (f"--part={part}", f"--changed={','.join(changed)}")
     part_by_unit = selection.part_of(selection.slow_units(table), PARTS, table)
     mine = {unit for unit, n in part_by_unit.items() if f"{n}/{PARTS}" == part}
-    live = [*_spread(2), "-m", "slurm and not docker", *_files(live=True, quick=False)]
+    live = [*_spread(4), "-m", "slurm and not docker", *_files(live=True, quick=False)]
     rest = [*_spread(1), "-m", "not slurm and not docker", *_files(live=False, quick=False)]
     lanes = [
         Lane("live", [*live, *chosen], may_be_empty=True),
