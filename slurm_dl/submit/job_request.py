@@ -15,10 +15,17 @@ from slurm_dl.job.run_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Batch, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.shape import Shape
-from slurm_dl.submit import hints, job_comment, job_shape, launch_command, option_values
+from slurm_dl.submit import hints, job_comment, job_shape, option_values
 from slurm_dl.submit.hints import HINTS
 from slurm_dl.submit.job_environment import NO_SETUP, JobSetup, in_container, read_setup
-from slurm_dl.submit.launch_command import Launcher
+from slurm_dl.submit.launch_command import (
+    Launcher,
+    command_words,
+    default_name,
+    dlrun_path,
+    launcher_of,
+    tasks_per_node,
+)
 from slurm_dl.submit.parameter_sweep import Sweep
 from slurm_dl.submit.sbatch_options import given
 from slurm_dl.text import shown
@@ -158,9 +165,7 @@ def check(
     if sweep is not None:
         typed = replace(typed, array=sweep.array(typed.array))
         for task in range(len(sweep.tasks)):
-            launch_command.command_words(
-                sweep.replaced(task), launch_command.launcher_of(typed.launcher)
-            )
+            command_words(sweep.replaced(task), launcher_of(typed.launcher))
         command = sweep.replaced(0)
     if typed.share:
         cpus, sbatch = job_shape.of_request(typed.cpus, sbatch)
@@ -169,7 +174,7 @@ def check(
     gpus, gpu_type = _gpus(typed)
     nodes, most_nodes = _nodes(typed, sbatch, gpus)
     sizes, batch = _sizes(typed, sbatch, most_nodes, native=native)
-    launcher = launch_command.launcher_of(typed.launcher)
+    launcher = launcher_of(typed.launcher)
     signal, lead_s = option_values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
     grace_s = option_values.grace(typed.grace)
     if not typed.no_preempt:
@@ -178,7 +183,7 @@ def check(
     if typed.wait_for_data and array is not None:
         raise ConfigError(DATA_OF_AN_ARRAY)
     model = None if typed.model is None else option_values.model_name(typed.model)
-    job_command = launch_command.command_words(command, launcher)
+    job_command = command_words(command, launcher)
     tag = job_comment.tag(job_command, cwd)
     if typed.share and model is None:
         model = tag
@@ -197,12 +202,10 @@ def check(
         nodes=nodes,
         most_nodes=most_nodes,
         cpus=_cpus(typed.cpus, sbatch),
-        ntasks_per_node=launch_command.tasks_per_node(typed.ntasks_per_node, launcher),
+        ntasks_per_node=tasks_per_node(typed.ntasks_per_node, launcher),
         launcher=launcher,
         model=model,
-        name=launch_command.default_name(command)
-        if typed.name is None
-        else option_values.job_name(typed.name),
+        name=default_name(command) if typed.name is None else option_values.job_name(typed.name),
         partitions=() if typed.partition is None else option_values.partition_list(typed.partition),
         time=_time(typed.time, lead_s),
         array=array,
@@ -229,7 +232,7 @@ def check(
         requeue=_requeue(typed),
         run_base=run_base,
         template=template,
-        dlrun=launch_command.dlrun_path(typed.dlrun, dlrun),
+        dlrun=dlrun_path(typed.dlrun, dlrun),
         sbatch=tuple(sbatch),
         command=job_command,
         setup=setup,
