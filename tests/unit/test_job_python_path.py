@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -159,9 +160,16 @@ def generic_at_run_time(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "slurm_dl/job").rglob("*.py")), ids=lambda path: path.stem
-)
+def in_the_wheel() -> list[Path]:
+    """Modules of the wheel for jobs, by its own list of files."""
+    told = tomllib.loads((ROOT / "tools/packaging/job/pyproject.toml").read_text("utf-8"))
+    names = told["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"].values()
+    paths = [ROOT / name for name in names]
+    inside = [module for path in paths for module in path.rglob("*.py")]
+    return sorted([*inside, *(path for path in paths if path.suffix == ".py")])
+
+
+@pytest.mark.parametrize("path", in_the_wheel(), ids=lambda path: path.stem)
 def test_it_runs_on_python_3_8(path: Path) -> None:
     """Nothing is subscripted there that 3.8 refuses when the module is imported or runs."""
     assert generic_at_run_time(path.read_text("utf-8")) == []
