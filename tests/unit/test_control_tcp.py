@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from control_clients import NOBODY, OTHER, as_user, drip, echo, munged, says, until_closed
+from sweep import new_directory
 
 from slurm_dl.daemon.control import socket_server
 from slurm_dl.daemon.control.client import Client, DaemonError
@@ -38,14 +39,12 @@ US = pwd.getpwuid(os.geteuid()).pw_name
 
 
 @pytest.fixture(scope="module")
-def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+def hosts() -> Iterator[Callable[[str], str]]:
     """Sockets of MUNGE by host: ``cluster``, and ``stranger`` with another key."""
-    place = tmp_path_factory.mktemp("munge")
-    for parent in (place, *place.parents):
-        if parent.stat().st_uid == os.geteuid() and parent != Path("/"):
-            parent.chmod(parent.stat().st_mode | 0o055)
+    place = new_directory()
     keys = {"cluster": secrets.token_bytes(128), "stranger": secrets.token_bytes(128)}
     with contextlib.ExitStack() as services:
+        services.callback(shutil.rmtree, place)
         found = {
             name: services.enter_context(munged(place / name, key)) for name, key in keys.items()
         }

@@ -120,12 +120,10 @@ def test_what_follows_a_training_that_saved_is_left_to_the_next_run(
 
 
 @SUPERUSER
-def test_a_process_that_may_not_be_signalled_does_not_end_dlrun(tmp_path: Path) -> None:
+def test_a_process_that_may_not_be_signalled_does_not_end_dlrun(short_directory: Path) -> None:
     """As sudo, which has a handler: dlrun must go on to the training."""
-    desk = tmp_path / "desk"
+    desk = short_directory / "desk"
     desk.mkdir()
-    for path in (desk, *desk.parents[: len(desk.parents) - 1]):
-        path.chmod(path.stat().st_mode | 0o011)
     shutil.copy(os.path.realpath(PYTHON), desk / "as-root")
     shutil.copytree(Path(__file__).parents[2] / "slurm_dl" / "job", desk / "lib/slurm_dl/job")
     (desk / "lib/slurm_dl/__init__.py").write_text('__version__ = "0"\n')
