@@ -17,8 +17,10 @@ from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
+from slurm_dl.model.handover import Seal
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.parameter_bounds import Bound, Bounded, Figures, from_0
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
@@ -220,9 +222,9 @@ class _Placer:
         avoid = frozenset(steer.avoid)
         names = self._snap.seen.nodes.name
         left = np.array([name not in avoid for name in names], dtype=np.bool_) & need.allowed
-        if not left.any():
-            return None
-        return next((pool for pool in self._pools if not (left & ~pool.nodes).any()), None)
+        # A node that is being cleared is in no pool, and neither is one without GPUs.
+        of = [pool for pool in self._pools if (left & pool.nodes).any()]
+        return of[0] if len(of) == 1 else None
 
 
 def speed_ups(profile: Profile | None, shape: Shape, types: Sequence[str]) -> Mapping[str, float]:
@@ -247,7 +249,7 @@ def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
     """All pools of the nodes that are up, but what hand-overs are clearing."""
     seen = snap.seen
     nodes, held = seen.nodes, seen.held
-    sealed = {name for handover in snap.handovers for name in handover.nodes}
+    sealed = {n for h in snap.handovers if h.seal is not Seal.RELEASED for n in h.nodes}
     stays = np.isin(snap.jobs.state[held.job], _HOLDING)
     on, gpus = held.node[stays], held.gpus[stays]
     free = nodes.gpus - np.bincount(on, gpus, minlength=len(nodes))
@@ -315,7 +317,7 @@ class Replay:
     """
 
     def __init__(self, free: Sequence[float], releases: Iterable[Release]) -> None:
-        self._free = list(free)
+        self._free = [gpus + SLACK for gpus in free]
         self._releases = list(releases)
         heapq.heapify(self._releases)
         self._now_s = 0.0

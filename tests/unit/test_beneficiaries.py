@@ -21,7 +21,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor, Trim
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import FifoSkip
 
@@ -146,6 +146,7 @@ def site(
     waiting: list[JobRow],
     claims: Mapping[int, Claim],
     trimmed: frozenset[JobId] = frozenset(),
+    **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Nodes of 8 GPUs, 64 CPUs, 800 MB; *used*: node -> GPUs and CPUs of a job there."""
     running = [build.running(i + 1, gpus) for i, (gpus, _) in enumerate(used.values())]
@@ -154,6 +155,7 @@ def site(
         nodes=[GPUS] * len(used),
         claims={JobId(j): claim for j, claim in claims.items()},
         columns={"mem_mb": [800] * len(used)},
+        **more,
     )
     held = Allocations(
         job=np.arange(len(used), dtype=np.int32),
@@ -213,10 +215,16 @@ def test_memory_likewise() -> None:
     assert (trim.cpus, trim.mem_mb) == (0, 400)
 
 
-def test_once_and_not_again() -> None:
+def test_once_and_not_again_and_no_array_and_not_on_nodes_that_are_kept_for_others() -> None:
     job = build.pending(9, 4, cpus=48)
-    snap = site({0: (4, 24)}, [job], {9: Claim(least_cpus=32)}, trimmed=frozenset({JobId(9)}))
-    assert cut(snap) == []
+    snap = site({0: (4, 24)}, [job], {9: Claim(least_cpus=32)})
+    array = {JobId(9): JobText(label="9_[1-3]")}
+    (other,) = opened(world())
+    assert len(cut(snap)) == 1
+    assert cut(dataclasses.replace(snap, trimmed=frozenset({JobId(9)}))) == []
+    assert cut(dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, texts=array))) == []
+    ranked = np.arange(len(snap.jobs), dtype=np.int64)
+    assert list(trims(snap, ranked, [dataclasses.replace(other, beneficiaries=())], 2)) == []
 
 
 def test_only_the_first_of_the_window_are_looked_at() -> None:
@@ -225,7 +233,7 @@ def test_only_the_first_of_the_window_are_looked_at() -> None:
     claims = {job.job_id: Claim(least_cpus=32) for job in waiting}
     snap = site(dict.fromkeys(range(3), (4, 24)), waiting, claims)
     ranked = np.arange(len(snap.jobs), dtype=np.int64)
-    assert [t.job_id for t in trims(snap, ranked, frozenset(), 2)] == [9, 10]
+    assert [t.job_id for t in trims(snap, ranked, (), 2)] == [9, 10]
 
 
 def test_only_where_it_is_switched_on() -> None:
@@ -248,7 +256,7 @@ def test_nobody_gets_less_than_the_lesser_of_wish_and_part(
     claims = {50 + i: Claim(least_cpus=least) for i, (_, _, least) in enumerate(asks)}
     snap = site({i: (float(g), c) for i, (g, c) in enumerate(used)}, waiting, claims)
     ranked = np.arange(len(snap.jobs), dtype=np.int64)
-    for trim in trims(snap, ranked, frozenset(), 200):
+    for trim in trims(snap, ranked, (), 200):
         gpus, cpus, least = asks[trim.job_id - 50]
         assert trim.cpus >= min(cpus, CPUS * gpus // GPUS)
         assert trim.cpus >= min(cpus, least)
@@ -280,11 +288,11 @@ def world(
     *,
     gpus: int = 4,
     cpus: int = 32,
-    trimmed: frozenset[JobId] = frozenset(),
+    **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Job 1 holds 4 of 8 GPUs and 56 of 64 CPUs; job 9 waits for 4 GPUs and 32 CPUs."""
     job = build.pending(9, gpus, cpus=cpus)
-    return running_with(site({0: (4, 56)}, [job], {1: runs, 9: waits}, trimmed), {1: 56})
+    return running_with(site({0: (4, 56)}, [job], {1: runs, 9: waits}, **more), {1: 56})
 
 
 def opened(snap: Snapshot, how: Settings = HOW) -> list[Handover]:
@@ -312,12 +320,14 @@ def test_a_job_that_came_first_gives_back_for_one_that_came_later() -> None:
         (world(cpus=40), HOW),
         (world(gpus=5), HOW),
         (world(trimmed=frozenset({JobId(1)})), HOW),
+        (world(texts={JobId(1): JobText(label="5_1")}), HOW),
         (world(waits=Claim()), HOW),
         (world(cpus=8), HOW),
     ],
     ids=[
         "trim is off", "no preemption", "its owner allows no less", "no contract", "it keeps 48",
-        "more than its part is asked for", "no GPUs", "it was cut once", "it has no contract",
+        "more than its part is asked for", "no GPUs", "it was cut once", "a task of an array",
+        "it has no contract",
         "it fits",
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.ledger.sqlite.store import SqliteStore, stored_steers
 from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.handover import Handover, Run, Seal, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import ForgetSteer, SetSteer
@@ -280,6 +280,12 @@ def test_waits_are_those_of_a_schedule_played_second_by_second(
     assert got == [float("inf") if s is None else s for s in expected]
 
 
+def test_shares_that_come_back_are_a_whole_gpu_again() -> None:
+    """Whatever the rounding of their sum."""
+    replay = Replay([1 - (0.1 + 0.3 + 0.1)], [(10.0, 0, 0.1), (20.0, 0, 0.3), (30.0, 0, 0.1)])
+    assert replay.start_s(1, 1.0, [True]) == 30.0
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 30),
@@ -411,7 +417,16 @@ def test_what_a_hand_over_clears_is_no_part_of_a_pool() -> None:
         nodes=("n1",),
     )
     rows = [pending(1, 4, 1000.0), running(2, 4, 10.0), running(3, 4, 900.0)]
-    snap = snap_of(rows, held={2: {0: 4}, 3: {1: 4}})
+    held = {2: {0: 4}, 3: {1: 4}}
+    snap = snap_of(rows, held=held)
 
     assert where(said(snap)[1]) == [0]
     assert said(dataclasses.replace(snap, handovers=(handover,))) == {}
+    released = dataclasses.replace(handover, seal=Seal.RELEASED)
+    assert where(said(dataclasses.replace(snap, handovers=(released,)))[1]) == [0]
+
+    # A node of its pool that is cleared does not let it go elsewhere during its cool-down.
+    three = {"types": (A100, V100, V100), "gpus": (4, 4, 4), "steers": steered(build.NOW_S + 1.0)}
+    sent = snap_of(rows, held=held, **three)
+    other = dataclasses.replace(handover, nodes=("n3",))
+    assert where(said(dataclasses.replace(sent, handovers=(other,)))[1]) == [1]
