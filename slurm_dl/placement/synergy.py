@@ -21,32 +21,16 @@ NEAR_BEST = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Resources of a whole node.
+    """Resources of a whole node that jobs may use."""
 
-    Attributes:
-        gpus: GPUs, at least 1.
-        cpus: CPUs that jobs may use.
-        mem_mb: Memory that jobs may use, MB.
-    """
-
-    gpus: int
+    gpus: int  # At least 1
     cpus: int
     mem_mb: int
-
-    def __post_init__(self) -> None:
-        if self.gpus < 1 or self.cpus < 0 or self.mem_mb < 0:
-            msg = f"a host has at least one GPU and nothing below 0 (got {self})"
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """CPUs and memory of one node.
-
-    Attributes:
-        cpus: CPUs.
-        mem_mb: Memory, MB.
-    """
+    """CPUs and memory of one node."""
 
     cpus: int
     mem_mb: int
@@ -138,8 +122,9 @@ def givers(
     possible = [
         (len(found), servers[i].free_gpus, i) for i in with_gpus if (found := back[i]) is not None
     ]
-    chosen = [i for _, _, i in sorted(possible)[:n_servers]]
-    return {i: back[i] or () for i in chosen} if len(chosen) == n_servers else None
+    if len(possible) < n_servers:
+        return None
+    return {i: back[i] or () for _, _, i in sorted(possible)[:n_servers]}
 
 
 def _give_back(server: SynergyServer, share: Share) -> tuple[int, ...] | None:

@@ -90,8 +90,9 @@ def nodes(
         raise ConfigError(msg)
     learn_on_one_core()
     slurm, now_s = slurm_of(config_path), float(int(time.time()))
-    runs = runs_on_nodes(slurm, now_s - days * 86_400.0, now_s)
-    first_s = max(now_s - days * 86_400.0, min((start_s for _, start_s, _ in runs), default=now_s))
+    begin_s = now_s - days * 86_400.0
+    runs = runs_on_nodes(slurm, begin_s, now_s)
+    first_s = max(begin_s, min((start_s for _, start_s, _ in runs), default=now_s))
     in_use = nodes_in_use(runs, first_s, now_s)
     found = node_demand(in_use, now_s, hours * 3600)
     if found is None:
