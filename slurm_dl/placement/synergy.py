@@ -75,29 +75,20 @@ def proportional(host: Host, gpus: float) -> Share:
     return Share(int(host.cpus * gpus / host.gpus), int(host.mem_mb * gpus / host.gpus))
 
 
-def knee(profile: Profile) -> tuple[float, float] | None:
-    """CPUs and MB of memory for each GPU, the fewest with which the model is nearly at its fastest.
-
-    Of several such pairs the one with the fewest CPUs: these run out first. None if nobody has
-    measured it.
-    """
-    best = max((at.rate for at in profile.host), default=0.0)
-    enough = [
-        (at.cpus_per_gpu, at.mem_mb_per_gpu) for at in profile.host if at.rate >= NEAR_BEST * best
-    ]
-    return min(enough) if best > 0 else None
-
-
 def demand(profile: Profile | None, host: Host, gpus: float) -> Share:
-    """Share of *host* for a job: its part, or the amount that its model can use if that is more.
+    """Share of *host* for a job: its part, or more if its model is nearly at its fastest with that.
 
-    Never more than the host has, and where nothing is known of the model its part.
+    Never more than the host has, and where nothing is known of the model its part. Of several
+    measured pairs with which it is that fast the one with the fewest CPUs: these run out first.
     """
     part = proportional(host, gpus)
-    wanted = None if profile is None else knee(profile)
-    if wanted is None:
+    measured = () if profile is None else profile.host
+    best = max((at.rate for at in measured), default=0.0)
+    if not best > 0:
         return part
-    cpus, mem_mb = (math.ceil(each * gpus) for each in wanted)
+    fast = [at for at in measured if at.rate >= NEAR_BEST * best]
+    knee = min((at.cpus_per_gpu, at.mem_mb_per_gpu) for at in fast)
+    cpus, mem_mb = (math.ceil(each * gpus) for each in knee)
     return Share(max(part.cpus, min(cpus, host.cpus)), max(part.mem_mb, min(mem_mb, host.mem_mb)))
 
 
