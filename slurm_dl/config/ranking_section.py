@@ -85,7 +85,7 @@ class RankingSection(Section):
         le=1,
         description=(
             "Share of the GPUs of partitions with common nodes that the lane for short jobs has. "
-            "Short jobs that run count."
+            "Short jobs that run count, an array with all of its waiting tasks."
         ),
     )
     hold: bool = Field(

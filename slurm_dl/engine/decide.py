@@ -400,7 +400,7 @@ def tell(
         *preemption.steps,
         *steers,
         *throttled.writes,
-        *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
+        *(trims(snap, taken.context.served, taken.handovers.live, how.window) if how.trim else ()),
         *in_turns(holds, preemption.writes),
     )
     return Plan(

@@ -17,8 +17,10 @@ from typing import Annotated, ClassVar, Final
 
 import numpy as np
 
+from slurm_dl.model.handover import Seal
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.nodes import SLACK
 from slurm_dl.model.parameter_bounds import Bound, Bounded, Figures, from_0
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shape import Shape
@@ -79,50 +81,42 @@ class Pools(Bounded):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pool:
-    """Nodes of one GPU type in the same partitions.
+    """Nodes of one GPU type in the same partitions."""
 
-    Attributes:
-        name: In words.
-        nodes: ``(m,)`` bool.
-        rows: Their rows in `Nodes`, ascending.
-        replay: What runs there, and who was sent there in this decision.
-    """
-
-    name: str
+    name: str  # In words
     gpu_type: str
-    nodes: Bool
-    rows: Sequence[int]
-    replay: Replay
+    nodes: Bool  # ``(m,)`` bool
+    rows: Sequence[int]  # Their rows in `Nodes`, ascending
+    replay: Replay  # What runs there, and who was sent there in this decision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolEstimate:
-    """Expected times of a job in one pool, in seconds from now.
-
-    Attributes:
-        wait_s: Until it starts.
-        done_s: Until it is done.
-        run_s: From its start to its end, with start-up.
-    """
-
-    wait_s: float
-    done_s: float
-    run_s: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Choice:
-    """The pool chosen for a job.
+    """A pool that could be chosen for a job, and the times expected there, in seconds from now.
 
     Attributes:
+        within: ``(m,)`` bool, nodes of the pool that hold a share of the job when they are empty.
         elsewhere: There are other pools for it.
+        wait_s: Until it starts.
+        run_s: From its start to its end, with start-up.
+        done_s: Until it is done; a run that fails is begun again.
     """
 
     pool: _Pool
     ask: Ask
-    estimate: PoolEstimate
     within: Bool
     elsewhere: bool
+    wait_s: float
+    run_s: float
+    done_s: float
+
+    def in_words(self) -> str:
+        if self.done_s >= NEVER_S:
+            return f"{self.pool.name}, no end of which is known"
+        return (
+            f"{self.pool.name}, where it is expected to start in {self.wait_s:.0f} s and to be "
+            f"done in {self.done_s:.0f} s"
+        )
 
 
 class _Placer:
@@ -141,22 +135,20 @@ class _Placer:
         choice = self._known[want.job_id]
         if choice is None:
             return _anywhere(want, offer)
-        start_s = self._snap.now_s + choice.estimate.wait_s
-        expected = None if choice.estimate.wait_s >= NEVER_S else start_s
         usable, _ = offer.usable(choice.ask)
-        where = offer.stock.conditions()
+        where, now_s = offer.stock.conditions(), self._snap.now_s
         rows = np.flatnonzero(choice.within & want.need.allowed & (where >= 0) & usable[where])
         if len(rows) >= choice.ask.n_nodes:
             fullest = np.argsort(offer.stock.gpus[where[rows]], kind="stable")
             nodes = tuple(sorted(rows[fullest[: choice.ask.n_nodes]].tolist()))
-            return Spot(nodes=nodes, why=_in_words(choice), expected_start_s=self._snap.now_s)
+            return Spot(nodes=nodes, why=choice.in_words(), expected_start_s=now_s)
         if not choice.elsewhere:
             return _anywhere(want, offer)
         return Wait(
             within=choice.within,
             for_s=self._scheme.cooldown_s,
-            why=_in_words(choice),
-            expected_start_s=expected,
+            why=choice.in_words(),
+            expected_start_s=None if choice.wait_s >= NEVER_S else now_s + choice.wait_s,
         )
 
     def _choose(self, want: PendingJob) -> _Choice | None:
@@ -165,25 +157,22 @@ class _Placer:
         choices = self._choices(want, need)
         if not choices:
             return None
-        best = min(choices, key=lambda c: (c.estimate.done_s, c.ask.n_nodes))
+        best = min(choices, key=lambda c: (c.done_s, c.ask.n_nodes))
         before = self._sent_to(want.job_id, need)
-        stays = [c for c in choices if before is not None and c.pool is before]
+        stays = [c for c in choices if c.pool is before]
         if stays:
-            kept = min(stays, key=lambda c: c.estimate.done_s)
-            steer = self._snap.steers[want.job_id]
-            clear = best.estimate.done_s < kept.estimate.done_s * (1 - self._scheme.margin)
-            if not clear or self._snap.now_s < steer.until_s:
+            kept = min(stays, key=lambda c: c.done_s)
+            clear = best.done_s < kept.done_s * (1 - self._scheme.margin)
+            if not clear or self._snap.now_s < self._snap.steers[want.job_id].until_s:
                 best = kept
-        run_s = best.estimate.run_s
-        tasks = min(int(self._snap.jobs.tasks[want.row]), MOST_TASKS)
-        for _ in range(tasks):
-            may = best.within[best.pool.rows].tolist()
-            best.pool.replay.admit(best.ask.n_nodes, best.ask.gpus, may, run_s)
+        may = best.within[best.pool.rows].tolist()
+        for _ in range(min(int(self._snap.jobs.tasks[want.row]), MOST_TASKS)):
+            best.pool.replay.admit(best.ask.n_nodes, best.ask.gpus, may, best.run_s)
         return best
 
     def _choices(self, want: PendingJob, need: ResourceRequest) -> list[_Choice]:
         """Every pool that holds the job when it is empty, in each way that it may lie there."""
-        nodes = self._snap.seen.nodes
+        scheme, nodes = self._scheme, self._snap.seen.nodes
         size = nodes.of_type(int(self._snap.jobs.gpu_type[want.row]))
         found: list[tuple[_Pool, Ask, Bool]] = []
         for pool in self._pools:
@@ -194,23 +183,18 @@ class _Placer:
                     found.append((pool, ask, within))
         types = sorted({pool.gpu_type for pool, _, _ in found})
         several = len({pool.name for pool, _, _ in found}) > 1
-        return [
-            _Choice(pool, ask, self._estimate(want, pool, ask, within, types), within, several)
-            for pool, ask, within in found
-        ]
-
-    def _estimate(
-        self, want: PendingJob, pool: _Pool, ask: Ask, within: Bool, types: Sequence[str]
-    ) -> PoolEstimate:
-        scheme = self._scheme
-        wait_s = pool.replay.start_s(ask.n_nodes, ask.gpus, within[pool.rows].tolist())
         left_s = min(want.left_s, want.limit_s, NEVER_S)
-        faster = speed_ups(want.profile, Shape(ask.n_nodes, max(1, int(ask.gpus))), types)
-        run_s = scheme.startup_s.get(pool.gpu_type, 0.0) + left_s / faster[pool.gpu_type]
-        # A run that fails is begun again: 1/p runs until one succeeds.
-        tried_s = run_s / scheme.success.get(pool.gpu_type, 1.0)
-        wait_s = min(wait_s, NEVER_S)
-        return PoolEstimate(wait_s=wait_s, done_s=wait_s + tried_s, run_s=run_s)
+        choices = []
+        for pool, ask, within in found:
+            kind = pool.gpu_type
+            start_s = pool.replay.start_s(ask.n_nodes, ask.gpus, within[pool.rows].tolist())
+            wait_s = min(start_s, NEVER_S)
+            faster = speed_ups(want.profile, Shape(ask.n_nodes, max(1, int(ask.gpus))), types)
+            run_s = scheme.startup_s.get(kind, 0.0) + left_s / faster[kind]
+            # A run that fails is begun again: 1/p runs until one succeeds.
+            done_s = wait_s + run_s / scheme.success.get(kind, 1.0)
+            choices.append(_Choice(pool, ask, within, several, wait_s, run_s, done_s))
+        return choices
 
     def _sent_to(self, job_id: JobId, need: ResourceRequest) -> _Pool | None:
         """The pool that the job was sent to before; None if it was not, or is let go."""
@@ -220,9 +204,9 @@ class _Placer:
         avoid = frozenset(steer.avoid)
         names = self._snap.seen.nodes.name
         left = np.array([name not in avoid for name in names], dtype=np.bool_) & need.allowed
-        if not left.any():
-            return None
-        return next((pool for pool in self._pools if not (left & ~pool.nodes).any()), None)
+        # A node that is being cleared is in no pool, and neither is one without GPUs.
+        of = [pool for pool in self._pools if (left & pool.nodes).any()]
+        return of[0] if len(of) == 1 else None
 
 
 def speed_ups(profile: Profile | None, shape: Shape, types: Sequence[str]) -> Mapping[str, float]:
@@ -247,7 +231,7 @@ def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
     """All pools of the nodes that are up, but what hand-overs are clearing."""
     seen = snap.seen
     nodes, held = seen.nodes, seen.held
-    sealed = {name for handover in snap.handovers for name in handover.nodes}
+    sealed = {n for h in snap.handovers if h.seal is not Seal.RELEASED for n in h.nodes}
     stays = np.isin(snap.jobs.state[held.job], _HOLDING)
     on, gpus = held.node[stays], held.gpus[stays]
     free = nodes.gpus - np.bincount(on, gpus, minlength=len(nodes))
@@ -262,12 +246,8 @@ def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
     for (kind, partitions), rows in sorted(members.items()):
         place = {n: i for i, n in enumerate(rows)}
         mine = np.isin(on, rows)
-        releases = [
-            (end_s, place[n], g)
-            for end_s, n, g in zip(
-                ends_s[mine].tolist(), on[mine].tolist(), gpus[mine].tolist(), strict=True
-            )
-        ]
+        places = [place[n] for n in on[mine].tolist()]
+        releases = zip(ends_s[mine].tolist(), places, gpus[mine].tolist(), strict=True)
         inside = np.zeros(len(nodes), dtype=np.bool_)
         inside[rows] = True
         gpu_type = seen.gpu_types[kind] if kind >= 0 else ""
@@ -286,18 +266,7 @@ def _anywhere(want: PendingJob, offer: CandidateNodes) -> Answer:
     return None
 
 
-def _in_words(choice: _Choice) -> str:
-    estimate = choice.estimate
-    if estimate.done_s >= NEVER_S:
-        return f"{choice.pool.name}, no end of which is known"
-    return (
-        f"{choice.pool.name}, where it is expected to start in {estimate.wait_s:.0f} s and to be "
-        f"done in {estimate.done_s:.0f} s"
-    )
-
-
-Release = tuple[float, int, float]
-"""When GPUs come back (seconds from now), on which node, and how many."""
+Release = tuple[float, int, float]  # When GPUs come back, seconds from now; which node; how many
 
 
 class Replay:
@@ -315,7 +284,7 @@ class Replay:
     """
 
     def __init__(self, free: Sequence[float], releases: Iterable[Release]) -> None:
-        self._free = list(free)
+        self._free = [gpus + SLACK for gpus in free]
         self._releases = list(releases)
         heapq.heapify(self._releases)
         self._now_s = 0.0

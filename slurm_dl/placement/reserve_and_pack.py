@@ -103,12 +103,10 @@ class _Reserving:
 
     def _spare(self, ask: Ask) -> Bool:
         """``(m,)`` bool, high-end nodes that all shares of a way could take with enough left."""
-        spare = np.zeros_like(self._high)
+        spare, short = np.zeros((2, len(self._high)), dtype=np.bool_)
         condition = self._stock.conditions()
-        free = np.zeros(len(condition))
-        free[condition >= 0] = self._stock.gpus[condition[condition >= 0]]
-        untouched = (condition >= 0) & (free >= self._snap.seen.nodes.gpus)
-        short = np.zeros_like(spare)
+        untouched = self._stock.gpus[condition] >= self._snap.seen.nodes.gpus
+        untouched &= condition >= 0
         for mine, keep in self._of.values():
             left = np.count_nonzero(mine & untouched) - keep
             spare |= mine & (untouched if left >= ask.n_nodes else ~untouched)

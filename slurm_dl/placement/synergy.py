@@ -21,32 +21,16 @@ NEAR_BEST = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Resources of a whole node.
+    """Resources of a whole node that jobs may use."""
 
-    Attributes:
-        gpus: GPUs, at least 1.
-        cpus: CPUs that jobs may use.
-        mem_mb: Memory that jobs may use, MB.
-    """
-
-    gpus: int
+    gpus: int  # At least 1
     cpus: int
     mem_mb: int
-
-    def __post_init__(self) -> None:
-        if self.gpus < 1 or self.cpus < 0 or self.mem_mb < 0:
-            msg = f"a host has at least one GPU and nothing below 0 (got {self})"
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """CPUs and memory of one node.
-
-    Attributes:
-        cpus: CPUs.
-        mem_mb: Memory, MB.
-    """
+    """CPUs and memory of one node."""
 
     cpus: int
     mem_mb: int
@@ -91,29 +75,20 @@ def proportional(host: Host, gpus: float) -> Share:
     return Share(int(host.cpus * gpus / host.gpus), int(host.mem_mb * gpus / host.gpus))
 
 
-def knee(profile: Profile) -> tuple[float, float] | None:
-    """CPUs and MB of memory for each GPU, the fewest with which the model is nearly at its fastest.
-
-    Of several such pairs the one with the fewest CPUs: these run out first. None if nobody has
-    measured it.
-    """
-    best = max((at.rate for at in profile.host), default=0.0)
-    enough = [
-        (at.cpus_per_gpu, at.mem_mb_per_gpu) for at in profile.host if at.rate >= NEAR_BEST * best
-    ]
-    return min(enough) if best > 0 else None
-
-
 def demand(profile: Profile | None, host: Host, gpus: float) -> Share:
-    """Share of *host* for a job: its part, or the amount that its model can use if that is more.
+    """Share of *host* for a job: its part, or more if its model is nearly at its fastest with that.
 
-    Never more than the host has, and where nothing is known of the model its part.
+    Never more than the host has, and where nothing is known of the model its part. Of several
+    measured pairs with which it is that fast the one with the fewest CPUs: these run out first.
     """
     part = proportional(host, gpus)
-    wanted = None if profile is None else knee(profile)
-    if wanted is None:
+    measured = () if profile is None else profile.host
+    best = max((at.rate for at in measured), default=0.0)
+    if not best > 0:
         return part
-    cpus, mem_mb = (math.ceil(each * gpus) for each in wanted)
+    fast = [at for at in measured if at.rate >= NEAR_BEST * best]
+    knee = min((at.cpus_per_gpu, at.mem_mb_per_gpu) for at in fast)
+    cpus, mem_mb = (math.ceil(each * gpus) for each in knee)
     return Share(max(part.cpus, min(cpus, host.cpus)), max(part.mem_mb, min(mem_mb, host.mem_mb)))
 
 
@@ -138,8 +113,9 @@ def givers(
     possible = [
         (len(found), servers[i].free_gpus, i) for i in with_gpus if (found := back[i]) is not None
     ]
-    chosen = [i for _, _, i in sorted(possible)[:n_servers]]
-    return {i: back[i] or () for i in chosen} if len(chosen) == n_servers else None
+    if len(possible) < n_servers:
+        return None
+    return {i: back[i] or () for _, _, i in sorted(possible)[:n_servers]}
 
 
 def _give_back(server: SynergyServer, share: Share) -> tuple[int, ...] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import build
@@ -21,7 +21,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor, Trim
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import FifoSkip
 
@@ -143,9 +143,10 @@ TRIMMED = Settings(partitions=frozenset({"gpu"}), placement=Placement(trim=True)
 
 def site(
     used: Mapping[int, tuple[float, int]],
-    waiting: list[JobRow],
+    waiting: Sequence[JobRow],
     claims: Mapping[int, Claim],
     trimmed: frozenset[JobId] = frozenset(),
+    **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Nodes of 8 GPUs, 64 CPUs, 800 MB; *used*: node -> GPUs and CPUs of a job there."""
     running = [build.running(i + 1, gpus) for i, (gpus, _) in enumerate(used.values())]
@@ -154,6 +155,7 @@ def site(
         nodes=[GPUS] * len(used),
         claims={JobId(j): claim for j, claim in claims.items()},
         columns={"mem_mb": [800] * len(used)},
+        **more,
     )
     held = Allocations(
         job=np.arange(len(used), dtype=np.int32),
@@ -170,69 +172,59 @@ def cut(snap: Snapshot) -> list[Trim]:
     return [a for a in decide(snap, FifoSkip(), TRIMMED).actions if isinstance(a, Trim)]
 
 
-def test_a_job_is_cut_to_its_part_where_that_makes_it_fit() -> None:
-    """Four GPUs and 40 CPUs are free; it asks for four GPUs and 48 CPUs, its part is 32."""
-    job = build.pending(9, 4, cpus=48)
-    (trim,) = cut(site({0: (4, 24)}, [job], {9: Claim(least_cpus=32)}))
-    assert (trim.job_id, trim.cpus, trim.mem_mb) == (9, 32, 0)
+HUNGRY = build.pending(9, 4, cpus=48)
+LEAST = Claim(least_cpus=32)
+BESIDE = [build.pending(8, 4, cpus=56), build.pending(9, 4, cpus=32)]
+WIDER = [build.pending(8, 4, cpus=56), build.pending(9, 4, cpus=33)]
+NO_GPUS = [build.pending(8, 0, cpus=60), HUNGRY]
+MEMORY = build.pending(9, 4, cpus=8, mem_mb=750)
+ARRAY = {JobId(9): JobText(label="9_[1-3]")}
 
 
 @pytest.mark.parametrize(
-    ("used", "claim", "why"),
+    ("snap", "expected"),
     [
-        ((4, 8), Claim(least_cpus=32), "it fits as it is"),
-        ((4, 40), Claim(least_cpus=32), "it would not fit with its part either"),
-        ((4, 24), Claim(), "its owner has not said so"),
-        ((4, 24), Claim(least_cpus=32, most_nodes=4), "Slurm does not take it"),
-        ((6, 24), Claim(least_cpus=32), "there are no GPUs"),
+        (site({0: (4, 24)}, [HUNGRY], {9: LEAST}), [(9, 32, 0)]),
+        (site({0: (4, 24)}, [HUNGRY], {9: Claim(least_cpus=1)}), [(9, 32, 0)]),
+        (site({0: (4, 24)}, [MEMORY], {9: Claim(least_mem_mb=400)}), [(9, 0, 400)]),
+        (site({0: (4, 24)}, NO_GPUS, {9: LEAST}), [(9, 32, 0)]),
+        (site({0: (4, 24)}, NO_GPUS, {8: Claim(least_cpus=1), 9: LEAST}), [(9, 32, 0)]),
+        (site({0: (0, 0)}, BESIDE, {8: LEAST}), [(8, 32, 0)]),
+        (site({0: (0, 0)}, WIDER, {8: LEAST}), []),
+        (site({0: (0, 0)}, BESIDE, {}), []),
+        (site({0: (4, 8)}, [HUNGRY], {9: LEAST}), []),
+        (site({0: (4, 40)}, [HUNGRY], {9: LEAST}), []),
+        (site({0: (4, 24)}, [HUNGRY], {}), []),
+        (site({0: (4, 24)}, [HUNGRY], {9: Claim(least_cpus=32, most_nodes=4)}), []),
+        (site({0: (6, 24)}, [HUNGRY], {9: LEAST}), []),
+        (site({0: (4, 24)}, [HUNGRY], {9: LEAST}, trimmed=frozenset({JobId(9)})), []),
+        (site({0: (4, 24)}, [HUNGRY], {9: LEAST}, texts=ARRAY), []),
     ],
-)
-def test_nobody_is_cut_in_vain(used: tuple[float, int], claim: Claim, why: str) -> None:
-    job = build.pending(9, 4, cpus=48)
-    assert cut(site({0: used}, [job], {9: claim})) == [], why
-
-
-def test_never_below_the_part_of_the_node() -> None:
-    """A claim of one CPU does not make it less than proportional."""
-    job = build.pending(9, 4, cpus=48)
-    (trim,) = cut(site({0: (4, 24)}, [job], {9: Claim(least_cpus=1)}))
-    assert trim.cpus == 32
-
-
-def test_a_job_without_gpus_that_finds_no_cpus_is_in_nobodys_way() -> None:
-    """No part of a node goes with it, whatever its owner allows."""
-    jobs = [build.pending(8, 0, cpus=60), build.pending(9, 4, cpus=48)]
-    for mine in (Claim(), Claim(least_cpus=1)):
-        trimmed = cut(site({0: (4, 24)}, jobs, {8: mine, 9: Claim(least_cpus=32)}))
-        assert [t.job_id for t in trimmed] == [9]
-
-
-def test_memory_likewise() -> None:
-    job = build.pending(9, 4, cpus=8, mem_mb=750)
-    (trim,) = cut(site({0: (4, 24)}, [job], {9: Claim(least_mem_mb=400)}))
-    assert (trim.cpus, trim.mem_mb) == (0, 400)
-
-
-def test_once_and_not_again() -> None:
-    job = build.pending(9, 4, cpus=48)
-    snap = site({0: (4, 24)}, [job], {9: Claim(least_cpus=32)}, trimmed=frozenset({JobId(9)}))
-    assert cut(snap) == []
-
-
-def test_only_the_first_of_the_window_are_looked_at() -> None:
-    """A queue of any length costs no more than its window."""
-    waiting = [build.pending(9 + i, 4, cpus=48) for i in range(3)]
-    claims = {job.job_id: Claim(least_cpus=32) for job in waiting}
-    snap = site(dict.fromkeys(range(3), (4, 24)), waiting, claims)
-    ranked = np.arange(len(snap.jobs), dtype=np.int64)
-    assert [t.job_id for t in trims(snap, ranked, frozenset(), 2)] == [9, 10]
-
-
-def test_only_where_it_is_switched_on() -> None:
-    job = build.pending(9, 4, cpus=48)
-    snap = site({0: (4, 24)}, [job], {9: Claim(least_cpus=32)})
+    ids=[
+        "40 CPUs are free, its part is 32", "never below its part", "memory likewise",
+        "no part goes with a job without GPUs", "whatever its owner allows",
+        "another one fits beside its part", "who asks for more than its part waits",
+        "who allows nothing keeps all", "it fits as it is",
+        "it would not fit with its part either", "its owner has not said so",
+        "Slurm does not take it", "there are no GPUs", "it was cut once", "it is an array",
+    ],
+)  # fmt: skip
+def test_cuts(snap: Snapshot, expected: list[tuple[int, int, int]]) -> None:
+    """On a node of 8 GPUs, of jobs of 4 GPUs that ask for more than 32 CPUs."""
+    assert [(trim.job_id, trim.cpus, trim.mem_mb) for trim in cut(snap)] == expected
     off = Settings(partitions=frozenset({"gpu"}))
     assert not [a for a in decide(snap, FifoSkip(), off).actions if isinstance(a, Trim)]
+
+
+def test_only_the_first_of_the_window_and_only_nodes_for_all_are_looked_at() -> None:
+    """A queue of any length costs no more than its window; a hand-over's room is for its jobs."""
+    waiting = [build.pending(9 + i, 4, cpus=48) for i in range(3)]
+    snap = site(dict.fromkeys(range(3), (4, 24)), waiting, {job.job_id: LEAST for job in waiting})
+    ranked = np.arange(len(snap.jobs), dtype=np.int64)
+    (other,) = opened(world())
+    elsewhere = dataclasses.replace(other, beneficiaries=(), nodes=("n1", "n3"))
+    assert [t.job_id for t in trims(snap, ranked, (), 2)] == [9, 10]
+    assert [t.job_id for t in trims(snap, ranked, [elsewhere], 2)] == [9]
 
 
 @given(
@@ -248,7 +240,7 @@ def test_nobody_gets_less_than_the_lesser_of_wish_and_part(
     claims = {50 + i: Claim(least_cpus=least) for i, (_, _, least) in enumerate(asks)}
     snap = site({i: (float(g), c) for i, (g, c) in enumerate(used)}, waiting, claims)
     ranked = np.arange(len(snap.jobs), dtype=np.int64)
-    for trim in trims(snap, ranked, frozenset(), 200):
+    for trim in trims(snap, ranked, (), 200):
         gpus, cpus, least = asks[trim.job_id - 50]
         assert trim.cpus >= min(cpus, CPUS * gpus // GPUS)
         assert trim.cpus >= min(cpus, least)
@@ -260,8 +252,6 @@ HOW = Settings(
     placement=Placement(trim=True),
     preemption=Preemption(min_quantum_s=0, cooldown_s=0, limit_reserve_s=0),
 )
-OFF = dataclasses.replace(HOW, placement=Placement())
-NO_PREEMPTION = dataclasses.replace(HOW, preemption=Preemption(enabled=False))
 RUNS = Claim(contract=Contract(), least_cpus=32)
 WAITS = Claim(contract=Contract())
 
@@ -280,11 +270,11 @@ def world(
     *,
     gpus: int = 4,
     cpus: int = 32,
-    trimmed: frozenset[JobId] = frozenset(),
+    **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """Job 1 holds 4 of 8 GPUs and 56 of 64 CPUs; job 9 waits for 4 GPUs and 32 CPUs."""
     job = build.pending(9, gpus, cpus=cpus)
-    return running_with(site({0: (4, 56)}, [job], {1: runs, 9: waits}, trimmed), {1: 56})
+    return running_with(site({0: (4, 56)}, [job], {1: runs, 9: waits}, **more), {1: 56})
 
 
 def opened(snap: Snapshot, how: Settings = HOW) -> list[Handover]:
@@ -304,20 +294,22 @@ def test_a_job_that_came_first_gives_back_for_one_that_came_later() -> None:
 @pytest.mark.parametrize(
     ("snap", "how"),
     [
-        (world(), OFF),
-        (world(), NO_PREEMPTION),
+        (world(), dataclasses.replace(HOW, placement=Placement())),
+        (world(), dataclasses.replace(HOW, preemption=Preemption(enabled=False))),
         (world(Claim(contract=Contract())), HOW),
         (world(Claim(least_cpus=32)), HOW),
         (world(Claim(contract=Contract(), least_cpus=48)), HOW),
         (world(cpus=40), HOW),
         (world(gpus=5), HOW),
         (world(trimmed=frozenset({JobId(1)})), HOW),
+        (world(texts={JobId(1): JobText(label="5_1")}), HOW),
         (world(waits=Claim()), HOW),
         (world(cpus=8), HOW),
     ],
     ids=[
         "trim is off", "no preemption", "its owner allows no less", "no contract", "it keeps 48",
-        "more than its part is asked for", "no GPUs", "it was cut once", "it has no contract",
+        "more than its part is asked for", "no GPUs", "it was cut once", "a task of an array",
+        "it has no contract",
         "it fits",
     ],
 )  # fmt: skip
@@ -332,18 +324,6 @@ def test_who_asks_for_more_than_its_part_and_allows_less_is_cut_too() -> None:
     actions = decide(snap, FifoSkip(), HOW).actions
     (trim,) = [a for a in actions if isinstance(a, Trim)]
     assert (trim.job_id, trim.cpus, trim.handover_id) == (9, 32, handover.handover_id)
-
-
-def test_of_two_waiting_jobs_the_wide_one_is_cut_where_the_other_fits_beside_it() -> None:
-    """As after a requeue: alone it fits with all it asks for, and the node is empty."""
-    rows = [build.pending(8, 4, cpus=56), build.pending(9, 4, cpus=32)]
-    claims = {8: Claim(least_cpus=32), 9: Claim()}
-    (trim,) = cut(site({0: (0, 0)}, rows, claims))
-    assert (trim.job_id, trim.cpus) == (8, 32)
-
-    rows[1] = build.pending(9, 4, cpus=33)
-    assert cut(site({0: (0, 0)}, rows, claims)) == [], "who asks for more than its part waits"
-    assert cut(site({0: (0, 0)}, rows, {9: Claim()})) == [], "who allows nothing keeps all"
 
 
 @given(

@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from slurm_dl.cli.dlctl.advice import GAUGES
 from slurm_dl.daemon.metrics.catalogue import METRICS, Metric, table
 
 ROOT = Path(__file__).parents[2]
@@ -59,10 +60,17 @@ def targets() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"]
 
 
-def test_the_document_has_the_table_of_all_metrics() -> None:
-    """Rows as the catalogue prints them, in an order for readers."""
-    rows = re.findall(r"^\| `slurm_dl_.*$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
-    assert sorted(rows) == sorted(table())
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("metrics.md", table()),
+        ("idle-nodes.md", [f"| `{name}` | {text} |" for name, text in GAUGES.values()]),
+    ],
+)
+def test_the_document_has_the_table_of_all_metrics(page: str, expected: Sequence[str]) -> None:
+    """Rows as the code has them, in an order for readers."""
+    text = DOCUMENT.with_name(page).read_text("utf-8")
+    assert sorted(re.findall(r"^\| `slurm_dl_.*$", text, re.MULTILINE)) == sorted(expected)
 
 
 @EVERY_RULE

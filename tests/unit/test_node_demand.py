@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
+import time
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.estimates.node_demand import LEAST_STEPS, STEP_S, node_demand, nodes_in_use
+from slurm_dl.cli.dlctl import advice
+from slurm_dl.estimates.node_demand import (
+    LEAST_STEPS,
+    STEP_S,
+    NodeDemand,
+    node_demand,
+    nodes_in_use,
+)
 
 PHILLY = Path(__file__).parents[2] / "traces" / "philly" / "nodes.csv.gz"
 DAY = 144
@@ -90,3 +100,16 @@ def test_where_nothing_can_be_learned_nothing_is_said() -> None:
     found = node_demand(walk, 30 * DAY * STEP_S, 3 * HOUR_S)
     assert found is not None
     assert not found.is_of_use
+
+
+def test_a_node_that_is_idle_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its job ended a minute ago; two nodes are expected in use, of which one is."""
+    now_s = time.time()
+    runs = [("n1", now_s - 9e6, now_s + 60), ("n2", now_s - 9e6, now_s - 60)]
+    two = NodeDemand(most=2, buffer=0, error=0.1, last_value_error=1, risen_value_error=1)
+    for name, answer in {
+        "slurm_of": None, "runs_on_nodes": runs, "idle_nodes": ["n2", "n3"], "node_demand": two
+    }.items():  # fmt: skip
+        monkeypatch.setattr(advice, name, lambda *_, answer=answer: answer)
+    told = json.loads(CliRunner().invoke(advice.advice, ["nodes", "--json"]).output)
+    assert (told["in_use"], told["expected_most"], told["can_power_down"]) == (1, 2, 1)

@@ -23,7 +23,6 @@ from slurm_dl.placement.synergy import (
     SynergyServer,
     demand,
     givers,
-    knee,
     proportional,
 )
 
@@ -56,19 +55,23 @@ def test_no_part_goes_with_gpus_that_are_not_there(gpus: float) -> None:
         proportional(HOST, gpus)
 
 
-def test_the_knee_is_the_least_that_is_nearly_the_best() -> None:
-    """9 CPUs give 96 % of the speed with 12; 6 give 70 %."""
-    assert knee(HUNGRY) == (9, 62_500)
-    assert knee(Profile(name="unknown")) is None
-
-
-def test_a_demand_is_the_part_or_more() -> None:
-    """Never more than the node has; a model that can use less than its part gets its part."""
-    modest = Profile(name="modest", host=(HostRate(cpus_per_gpu=1, mem_mb_per_gpu=9, rate=1),))
-
-    assert demand(HUNGRY, HOST, 1) == Share(9, 62_500)
-    assert demand(HUNGRY, HOST, 4) == Share(24, 250_000)
-    assert demand(modest, HOST, 2) == demand(None, HOST, 2) == Share(6, 125_000)
+@pytest.mark.parametrize(
+    ("profile", "gpus", "share"),
+    [
+        # 9 CPUs give 96 % of the speed with 12; 6 give 70 %.
+        (HUNGRY, 1, Share(9, 62_500)),
+        # A node has no more.
+        (HUNGRY, 4, Share(24, 250_000)),
+        # It could use less than its part.
+        (replace(HUNGRY, host=HUNGRY.host[:1]), 2, Share(6, 125_000)),
+        (Profile(name="unknown"), 2, Share(6, 125_000)),
+        (None, 2, Share(6, 125_000)),
+    ],
+)
+def test_a_demand_is_the_part_or_the_least_that_is_nearly_the_best(
+    profile: Profile | None, gpus: float, share: Share
+) -> None:
+    assert demand(profile, HOST, gpus) == share
 
 
 def tenant(job: int, gpus: float, cpus: int, *, keeps: int | None = None) -> ServerTenant:

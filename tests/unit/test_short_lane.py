@@ -34,7 +34,8 @@ def a_job(draw: st.DrawFn, job_id: int) -> tuple[JobRow, float]:
         uid=draw(st.integers(1, 3)),
     )
     if row.state is JobState.PENDING:
-        row = dataclasses.replace(row, held=draw(st.sampled_from([Held.NO, Held.NO, Held.DATA])))
+        held = draw(st.sampled_from([Held.NO, Held.NO, Held.DATA]))
+        row = dataclasses.replace(row, held=held, tasks=draw(st.sampled_from([1, 1, 3])))
     return row, draw(st.sampled_from([0.0, SHORT_S - 1, SHORT_S]))
 
 
@@ -42,24 +43,28 @@ def a_job(draw: st.DrawFn, job_id: int) -> tuple[JobRow, float]:
 def test_the_user_with_the_fewest_gpus_in_the_lane_is_next(
     drawn: tuple[tuple[JobRow, float], ...],
 ) -> None:
-    """Against one choice after another: the first job of whoever would hold the fewest with it."""
+    """Against one choice after another: the first job of whoever would hold the fewest with it.
+
+    An array counts with all its tasks, and a short job that runs however long it has run.
+    """
     rows = [row for row, _ in drawn]
     snap = snapshot(observed(rows, nodes=(8, 8)))
     memory = dataclasses.replace(snap.memory, ran_s=np.array([ran_s for _, ran_s in drawn]))
     snap = dataclasses.replace(snap, memory=memory)
 
-    short = [r for r, ran_s in drawn if r.limit_s <= SHORT_S and r.gpus <= 2 and ran_s < SHORT_S]
+    short = [(r, ran_s) for r, ran_s in drawn if r.limit_s <= SHORT_S and r.gpus <= 2]
     held = dict.fromkeys(range(1, 4), 0.0)
-    for row in short:
+    for row, _ in short:
         held[row.uid] += row.gpus if row.state is JobState.RUNNING else 0.0
-    left = [r for r in short if r.state is JobState.PENDING and r.held is Held.NO and r.gpus > 0]
+    new = [r for r, ran_s in short if r.state is JobState.PENDING and ran_s < SHORT_S]
+    left = [r for r in new if r.held is Held.NO and r.gpus > 0]
     expected = []
     while left:
         firsts = [next(r for r in left if r.uid == uid) for uid in {r.uid for r in left}]
-        best = min(firsts, key=lambda r: (held[r.uid] + r.gpus, r.job_id))
-        if sum(held.values()) + best.gpus > 0.25 * 16:
+        best = min(firsts, key=lambda r: (held[r.uid] + r.gpus * r.tasks, r.job_id))
+        if sum(held.values()) + best.gpus * best.tasks > 0.25 * 16:
             break
-        held[best.uid] += best.gpus
+        held[best.uid] += best.gpus * best.tasks
         expected.append(best.job_id)
         left.remove(best)
 

@@ -19,7 +19,7 @@ from slurm_dl.estimates.node_demand import LEAST_STEPS, STEP_S, node_demand, nod
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.accounting.node_runs import idle_nodes, runs_on_nodes
 
-_GAUGES = {
+GAUGES = {
     "idle": ("slurm_dl_nodes_idle", "Nodes that are up and have no job."),
     "in_use": ("slurm_dl_nodes_in_use", "Nodes with a job."),
     "expected_most": (
@@ -90,8 +90,9 @@ def nodes(
         raise ConfigError(msg)
     learn_on_one_core()
     slurm, now_s = slurm_of(config_path), float(int(time.time()))
-    runs = runs_on_nodes(slurm, now_s - days * 86_400.0, now_s)
-    first_s = max(now_s - days * 86_400.0, min((start_s for _, start_s, _ in runs), default=now_s))
+    begin_s = now_s - days * 86_400.0
+    runs = runs_on_nodes(slurm, begin_s, now_s)
+    first_s = max(begin_s, min((start_s for _, start_s, _ in runs), default=now_s))
     in_use = nodes_in_use(runs, first_s, now_s)
     found = node_demand(in_use, now_s, hours * 3600)
     if found is None:
@@ -100,9 +101,11 @@ def nodes(
         raise ConfigError(msg)
     idle = idle_nodes(slurm)
     expected = math.ceil(found.most) + found.buffer
-    spare = max(0, len(idle) - max(0, expected - int(in_use[-1]))) if found.is_of_use else 0
+    # The last step also counts nodes whose jobs ended in it.
+    busy = len({node for node, _, stop_s in runs if stop_s >= now_s}.difference(idle))
+    spare = max(0, len(idle) - max(0, expected - busy)) if found.is_of_use else 0
     until_s = now_s + hours * 3600
-    told = {"in_use": int(in_use[-1]), "expected_most": expected, "can_power_down": spare}
+    told = {"in_use": busy, "expected_most": expected, "can_power_down": spare}
     if metrics_file is not None:
         _write(metrics_file, {"idle": len(idle), **told, "error": found.error, "until": until_s})
     if as_json:
@@ -110,7 +113,7 @@ def nodes(
         print_json({**more, **told, **dataclasses.asdict(found)})
     else:
         click.echo(
-            f"idle now: {len(idle)} nodes; in use: {in_use[-1]:.0f}; expected in use at most until "
+            f"idle now: {len(idle)} nodes; in use: {busy}; expected in use at most until "
             f"{utc(until_s)}: {expected}, of which {found.buffer} are a buffer\n"
             f"error on the time held out, nodes: forecast {found.error:.2f}, last value "
             f"{found.last_value_error:.2f}, with its mean rise {found.risen_value_error:.2f}"
@@ -127,7 +130,7 @@ def _write(path: Path, values: Mapping[str, float]) -> None:
     try:
         from slurm_dl.daemon.metrics.exposition import write_gauges  # noqa: PLC0415 - an extra
 
-        write_gauges(path, {name: (text, values[key]) for key, (name, text) in _GAUGES.items()})
+        write_gauges(path, {name: (text, values[key]) for key, (name, text) in GAUGES.items()})
     except ImportError:
         msg = "--metrics needs prometheus-client; install slurm_dl[metrics]"
         raise ConfigError(msg) from None

@@ -17,34 +17,38 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
+from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import waiting
 from slurm_dl.engine.site_factors import in_window
+from slurm_dl.model.handover import Handover, jobs_of
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import is_in
 from slurm_dl.model.plan import Trim
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
-from slurm_dl.placement.synergy import Host, Share, proportional
+from slurm_dl.placement.synergy import Share
 
 WHY = "there is room for it with the CPUs and memory that go with its GPUs"
 _BESIDE = "another job fits beside it if it has the CPUs and memory that go with its GPUs"
 
 
 def trims(
-    snap: Snapshot, ranked: npt.NDArray[np.int64], reserved: Collection[JobId], window: int
+    snap: Snapshot, ranked: npt.NDArray[np.int64], live: Collection[Handover], window: int
 ) -> Iterator[Trim]:
     """Trims of waiting jobs' requests, best jobs first; a job is tried once.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
-        reserved: Jobs that a hand-over makes room for as they are.
+        live: Hand-overs under way. Their jobs are not cut here, and their nodes are not looked at.
         window: Waiting jobs of each partition, best first, that are looked at.
     """
     ready = waiting(snap)[ranked]
     first = ranked[ready & in_window(snap, ranked, ready, window)]
-    rows = [r for r in first.tolist() if JobId(int(snap.jobs.job_id[r])) not in reserved]
+    rows = first[~is_in(snap.jobs.job_id[first], list(jobs_of(live)))].tolist()
     if not any(_is_flexible(snap, row) for row in rows):
         return
     needs, room = ResourceRequests(snap), FreeResources.free_in(snap)
+    room.gpus[sealed_nodes(snap, live)] = -1.0  # Nothing fits there.
     wide: dict[int, tuple[ResourceRequest, ResourceRequest, NodeRows]] = {}
     for row in rows:
         need, was_cut = needs.of(row), JobId(int(snap.jobs.job_id[row])) in snap.trimmed
@@ -118,10 +122,12 @@ def is_in_part(snap: Snapshot, row: int, need: ResourceRequest) -> bool:
 
 
 def _is_flexible(snap: Snapshot, row: int) -> bool:
-    """Whether its owner lets it be cut, and it is of a shape that Slurm lets be cut."""
-    claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
+    """Whether its owner lets it be cut, and it is of a kind that `change_request` can cut."""
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    claim = snap.seen.claim(job_id)
     is_allowed = claim.least_cpus is not None or claim.least_mem_mb is not None
-    return is_allowed and claim.most_nodes is None and not snap.jobs.exclusive[row]
+    is_apart = claim.most_nodes is None and not snap.is_of_array(job_id)
+    return is_allowed and is_apart and not snap.jobs.exclusive[row]
 
 
 def lean(snap: Snapshot, row: int, need: ResourceRequest) -> ResourceRequest | None:
@@ -151,10 +157,8 @@ def _part(snap: Snapshot, row: int, need: ResourceRequest) -> Share | None:
     if not (len(wide) and ask.gpus > 0):
         return None
     # Of unlike nodes the largest part, so that it is nowhere below its part.
-    part = Share(0, 0)
-    for gpus, cpus, mem_mb in {
-        (int(nodes.gpus[n]), int(nodes.cpus[n]), int(nodes.mem_mb[n])) for n in wide.tolist()
-    }:
-        mine = proportional(Host(gpus=gpus, cpus=cpus, mem_mb=mem_mb), ask.gpus)
-        part = Share(max(part.cpus, mine.cpus), max(part.mem_mb, mine.mem_mb))
-    return part
+    cpus, mem_mb = (
+        int((column[wide] * ask.gpus / nodes.gpus[wide]).max())
+        for column in (nodes.cpus, nodes.mem_mb)
+    )
+    return Share(cpus, mem_mb)

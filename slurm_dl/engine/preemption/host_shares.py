@@ -67,8 +67,8 @@ class _Search:
         rows = context.candidates.may
         rows = rows[~is_in(snap.jobs.job_id[rows], list(busy))]
         # Of an elastic job CPUs go with its size.
-        rows = rows[~is_in(rows, live_elastic(snap))]
-        rows = rows[~is_in(rows, held.job[~self._open[held.node]])]
+        apart = np.concatenate([live_elastic(snap), held.job[~self._open[held.node]]])
+        rows = rows[~is_in(rows, apart)]
         kept = {row: lean(snap, row, context.needs.of(row)) for row in rows.tolist()}
         self.parts = {
             row: Share(part.cpus, part.mem_mb)
@@ -96,19 +96,17 @@ class _Search:
             or self._left.why_not(row)
         ):
             return None
-        found = self._givers(row, need)
-        if found is None:
-            return None
-        nodes, victims = found
+        nodes, victims = self._givers(row, need)
         hourly = limits.max_gpus_per_hour or math.inf
-        gpus = float(snap.seen.weighted_gpus()[victims].sum())
+        most_gpus = min(hourly - snap.preempted_gpus_last_hour, limits.most_gpus)
+        if (
+            not 0 < len(victims) <= limits.max_victims
+            or float(snap.seen.weighted_gpus()[victims].sum()) > most_gpus
+        ):
+            return None
         room = room_beside_parts(snap, needs, self._room, victims)
         sealed = np.isin(np.arange(len(snap.seen.nodes)), list(nodes))
-        if (
-            len(victims) > limits.max_victims
-            or gpus > min(hourly - snap.preempted_gpus_last_hour, limits.most_gpus)
-            or room.place(need, within=sealed) is None
-        ):
+        if room.place(need, within=sealed) is None:
             return None
         names = snap.seen.nodes.name
         return Handover(
@@ -121,8 +119,8 @@ class _Search:
             seats=tuple(names[n] for n in sorted(self._on(victims))),
         )
 
-    def _givers(self, row: int, need: ResourceRequest) -> tuple[set[int], list[int]] | None:
-        """Nodes of the job and of those that give back, and the rows of these; None: no way."""
+    def _givers(self, row: int, need: ResourceRequest) -> tuple[set[int], list[int]]:
+        """Nodes of the job and of those that give back, and the rows of these; none: no way."""
         bare = dataclasses.replace(need.asks[0], cpus=0, mem_mb=0)
         within = self._open & self._room.fits_on(need, bare)
         for nodes_of in (self._context.within, self._context.types):
@@ -132,10 +130,8 @@ class _Search:
         nodes = np.flatnonzero(within & (self._room.fits_on(need) | has_giver)).tolist()
         servers = [self._server(node) for node in nodes]
         share = Share(need.cpus, need.mem_mb)
-        found = givers(servers, n_servers=need.n_nodes, gpus=need.gpus, share=share)
-        victims = sorted({job for jobs in (found or {}).values() for job in jobs})
-        if found is None or not victims:
-            return None
+        found = givers(servers, n_servers=need.n_nodes, gpus=need.gpus, share=share) or {}
+        victims = sorted({job for jobs in found.values() for job in jobs})
         return {nodes[i] for i in found} | self._on(victims), victims
 
     def _on(self, rows: Iterable[int]) -> set[int]:
@@ -145,10 +141,10 @@ class _Search:
     def _server(self, node: int) -> SynergyServer:
         held, room, tenants = self._snap.seen.held, self._room, list[ServerTenant]()
         for at in np.flatnonzero(held.node == node).tolist():
-            row, has = int(held.job[at]), Share(int(held.cpus[at]), int(held.mem_mb[at]))
-            if row in self.parts and held.gpus[at] > 0:
+            row, gpus = int(held.job[at]), float(held.gpus[at])
+            if row in self.parts and gpus > 0:
+                has = Share(int(held.cpus[at]), int(held.mem_mb[at]))
                 keeps = has.no_more_than(self.parts[row])
-                gpus = float(held.gpus[at])
                 tenants.append(ServerTenant(job=row, gpus=gpus, has=has, keeps=keeps))
         return SynergyServer(
             free_gpus=float(room.gpus[node]),

@@ -7,31 +7,22 @@ import sqlite3
 MOST_ROWS = 20_000
 """Dropped of one kind at a time: the loop waits. A ledger of years is caught up with in a day."""
 
-_OF_NOBODY = (
-    "NOT EXISTS (SELECT 1 FROM job WHERE job.job_id = {table}.job_id "
-    "AND job.first_submit_s <= {table}.{at_s})"
-)
-"""No job that is known had it; of a number that came round the last job that had it counts."""
-
 _JOBS = (
     "DELETE FROM job WHERE job_id IN (SELECT job_id FROM job "
     "WHERE over AND last_seen_s < :before_s LIMIT :most)"
 )
 
-_RUNS = (
-    "DELETE FROM run WHERE (job_id, start_s) IN (SELECT job_id, start_s FROM run "  # noqa: S608
-    f"WHERE end_s < :before_s AND {_OF_NOBODY.format(table='run', at_s='start_s')} LIMIT :most)"
+_OF_NOBODY = tuple(
+    f"DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} "  # noqa: S608 - our own names
+    f"WHERE {old_s} < :before_s AND NOT EXISTS (SELECT 1 FROM job WHERE job.job_id = {table}.job_id"
+    f" AND job.first_submit_s <= {table}.{at_s}) LIMIT :most)"
+    for table, key, old_s, at_s in (
+        ("run", "job_id, start_s", "end_s", "start_s"),
+        ("taken", "rowid", "at_s", "at_s"),
+        ("ending", "job_id", "seen_s", "seen_s"),
+    )
 )
-
-_TAKEN = (
-    "DELETE FROM taken WHERE rowid IN (SELECT rowid FROM taken "  # noqa: S608
-    f"WHERE at_s < :before_s AND {_OF_NOBODY.format(table='taken', at_s='at_s')} LIMIT :most)"
-)
-
-_ENDINGS = (
-    "DELETE FROM ending WHERE job_id IN (SELECT job_id FROM ending "  # noqa: S608
-    f"WHERE seen_s < :before_s AND {_OF_NOBODY.format(table='ending', at_s='seen_s')} LIMIT :most)"
-)
+"""No job that is known had it; of a number that came round the last job that had it counts."""
 
 _HANDOVERS = """
 DELETE FROM handover WHERE handover_id IN (
@@ -51,12 +42,8 @@ that lost on a GPU are kept apart for as long, and go by the ones opened since."
 
 _NOTED = tuple(
     f"DELETE FROM {table} WHERE {at_s} < :before_s"  # noqa: S608 - our own names
-    for table, at_s in (
-        *(("planned", "last_s"), ("minute", "to_s")),
-        ("shadow_job", "end_s"),
-    )
+    for table, at_s in (("planned", "last_s"), ("minute", "to_s"), ("shadow_job", "end_s"))
 )
-
 
 _FORECASTS = """
 DELETE FROM forecast WHERE asked_s < :before_s AND judged_s < coalesce(
@@ -75,5 +62,5 @@ def sweep(db: sqlite3.Connection, before_s: float) -> None:
     Raises:
         sqlite3.Error: It cannot be written.
     """
-    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS, _HANDOVERS, *_NOTED, _FORECASTS):
+    for statement in (_JOBS, *_OF_NOBODY, _HANDOVERS, *_NOTED, _FORECASTS):
         db.execute(statement, {"before_s": before_s, "most": MOST_ROWS})

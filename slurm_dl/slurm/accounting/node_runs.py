@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.accounting.query import Record, ask, windows
-from slurm_dl.slurm.read.grammar import expand
+from slurm_dl.slurm.read.grammar import MOST_NODES, NO_WORDS, expand, names_in
 from slurm_dl.slurm.read.node_reader import is_up, node_arguments, read_nodes
 from slurm_dl.slurm.read.record_parser import new_nonce
 from slurm_dl.slurm.read.vocabulary import bounded_epoch_s
@@ -50,9 +49,7 @@ def idle_nodes(slurm: Slurm) -> list[str]:
 
 def _run_of(record: Record) -> tuple[str, float, float, str]:
     """Its id, start, end (0: it goes on) and node list; start 0 if it held no node."""
-    try:
-        held = bool(expand(record["NodeList"])) and record["NodeList"] != "None assigned"
-    except ClusterError:
-        held = False
-    times = [bounded_epoch_s(record[name]) for name in ("Start", "End")]
-    return record["JobID"], times[0] * held, times[1], record["NodeList"]
+    start_s, end_s = (bounded_epoch_s(record[name]) for name in ("Start", "End"))
+    nodes = record["NodeList"]
+    held = nodes not in NO_WORDS and 0 < names_in(nodes) <= MOST_NODES
+    return record["JobID"], start_s * held, end_s, nodes

@@ -106,12 +106,11 @@ def parts_of(nodes: str) -> ExcNodeList:
     return ExcNodeList(tuple(sorted(often.keys() - own)), tuple(sorted(own)))
 
 
-_BY_OTHERS = ("tres-per-job", "tres-per-task", "tres-per-socket")
-_OPTION = {
+_BY_OTHERS = {
     "tres-per-job": "--gpus",
     "tres-per-task": "--gpus-per-task",
     "tres-per-socket": "--gpus-per-socket",
-}
+}  # Options of sbatch that do not ask for GPUs by the node, by squeue's field
 REQUEST_FIELDS = (
     *("JobID", "JobArrayID", "State", "NumNodes", "NumTasks", "NumCPUs", "tres-alloc"),
     *("tres-per-node", *_BY_OTHERS),
@@ -175,8 +174,8 @@ def _asked_now(slurm: Slurm, job_id: JobId) -> _Asked | None:
     if min(nodes, tasks) < 1:
         msg = f"job {job_id} cannot be read: it has {nodes} nodes and {tasks} tasks"
         raise ClusterError(msg)
-    by_others = zip(_BY_OTHERS, mine[0][-len(_BY_OTHERS) :], strict=True)
-    others = next((_OPTION[name] for name, value in by_others if _is_asked(value)), "")
+    by_others = zip(_BY_OTHERS.values(), mine[0][-len(_BY_OTHERS) :], strict=True)
+    others = next((option for option, value in by_others if _is_asked(value)), "")
     return _Asked(nodes, tasks, cpus, "" if per_node in NOTHING else per_node, others)
 
 
