@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import shlex
 import sys
@@ -66,6 +67,17 @@ def _fail(name: str, message: str, status: int) -> NoReturn:
         # Paths, arguments and answers may be in it as they were given.
         click.echo(f"{name}: {escaped(line, _LONGEST_LINE)}", err=True)
     sys.exit(status)
+
+
+class FloatRange(click.FloatRange):
+    """A number between bounds; click itself lets ``nan`` through."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - as of click.FloatRange
+        """The number, or click's error of a wrong value."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

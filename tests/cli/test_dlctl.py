@@ -61,6 +61,9 @@ def test_every_command_and_option_has_help(path: str, command: click.Command) ->
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.help, f"{path} {parameter.opts}"
+        if isinstance(parameter.type, click.FloatRange):
+            with pytest.raises(click.BadParameter):
+                parameter.type.convert("nan", parameter, None)
 
 
 DOCS = Path(__file__).parents[2] / "docs"

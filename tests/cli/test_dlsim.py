@@ -200,7 +200,7 @@ def profiles_in(folder: Path, text: str, names: str) -> Path:
         ("run --policy las --min-quantum 300", "needs --costs slurm"),
         ("run --policy slurm --costs slurm --min-quantum 3", "nothing to set"),
         ("run --policy las --min-quantum -1", "--min-quantum"),
-        ("run --policy las --costs slurm --min-quantum nan", "nan is not a number of seconds"),
+        ("run --policy las --costs slurm --min-quantum nan", "nan is not a number"),
         ("whatif --min-quantum 300", "needs --costs slurm"),
         ("whatif --costs slurm --min-quantum soon", "--min-quantum 'soon'"),
         ("whatif --costs slurm --min-quantum 1e9", "at most 2592000 seconds"),

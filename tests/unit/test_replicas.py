@@ -92,7 +92,7 @@ def test_a_long_agreement_is_kept_by_service_alone(scv: float, sla_s: float) -> 
 @pytest.mark.parametrize(
     ("rates", "options", "says"),
     [
-        *(("0,1\n9,1\n", (name, "nan"), "nan is no number") for name in ("--sla", "--scv")),
+        *(("0,1\n9,1\n", (name, "nan"), "nan is not a number") for name in ("--sla", "--scv")),
         ("0,1000000\n1e11,1\n", (), "at most 1e7"),
         ("0,0\n1e11,1\n", (), "at most 1e7"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_FAILED, print_json
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_FAILED, FloatRange, print_json
 from slurm_dl.cli.dlctl.runtimes import slurm_of
 from slurm_dl.cli.dlctl.status_text import utc
 from slurm_dl.daemon.enrich import learn_on_one_core
@@ -51,7 +51,7 @@ def advice() -> None:
 @advice.command()
 @click.option(
     "--hours",
-    type=click.FloatRange(0.2, 24),
+    type=FloatRange(0.2, 24),
     default=3.0,
     show_default=True,
     help="How far ahead.",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_FAILED, print_json
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, EXIT_FAILED, FloatRange, print_json
 from slurm_dl.config import load
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.daemon.enrich import learn_on_one_core
@@ -55,13 +55,13 @@ def runtimes() -> None:
 )
 @click.option(
     "--test-weeks",
-    type=click.FloatRange(0, min_open=True),
+    type=FloatRange(0, min_open=True),
     metavar="WEEKS",
     help="Predict the jobs of the last so many weeks; not given: the last fifth of all jobs.",
 )
 @click.option(
     "--least",
-    type=click.FloatRange(-1, 1),
+    type=FloatRange(-1, 1),
     default=0.1,
     show_default=True,
     help="Rank correlation below which history is of no use.",

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from slurm_dl.cli.commandline import AS_JSON, CONFIG, print_json
+from slurm_dl.cli.commandline import AS_JSON, CONFIG, FloatRange, print_json
 from slurm_dl.config import load
 from slurm_dl.daemon.assembly import slurm_of
 from slurm_dl.model.contract import SIGNALS, Contract
@@ -41,13 +41,13 @@ _LONGEST = 1000
 @click.option("--yes", is_flag=True, help="JOB is signalled and requeued: really do it.")
 @click.option(
     "--after",
-    type=click.FloatRange(0),
+    type=FloatRange(0),
     metavar="S",
     help="Signal so long after the start, seconds; not given: once it trains.",
 )
 @click.option(
     "--within",
-    type=click.FloatRange(0, min_open=True),
+    type=FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
     metavar="S",
@@ -55,7 +55,7 @@ _LONGEST = 1000
 )
 @click.option(
     "--start",
-    type=click.FloatRange(0, min_open=True),
+    type=FloatRange(0, min_open=True),
     default=trial.START_S,
     show_default=True,
     metavar="S",
@@ -70,7 +70,7 @@ _LONGEST = 1000
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(0, 86400, min_open=True),
+    type=FloatRange(0, 86400, min_open=True),
     metavar="S",
     help="Longest time that a checkpoint takes, seconds; else the job's, or 120.",
 )

@@ -16,7 +16,7 @@ import click
 import slurm_dl
 from slurm_dl.cli import completion
 from slurm_dl.cli.by_ssh import VIA
-from slurm_dl.cli.commandline import SOCKET, LazyGroup, print_json, run
+from slurm_dl.cli.commandline import SOCKET, FloatRange, LazyGroup, print_json, run
 from slurm_dl.cli.dlqueue.columns import (
     COLUMNS,
     START_FORMAT,
@@ -117,7 +117,7 @@ _SWEEP = "Show the tasks of dlsubmit --sweep: values, state, steps, and the numb
     metavar="[SECONDS]",
     is_flag=False,
     flag_value=2.0,
-    type=click.FloatRange(min=0.5, max=3600.0),
+    type=FloatRange(min=0.5, max=3600.0),
     help="Stay, and show it anew every so many seconds, 2 if not said; ? shows the keys.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

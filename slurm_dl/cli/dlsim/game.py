@@ -11,7 +11,7 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from slurm_dl.cli.commandline import EXIT_FAILED
+from slurm_dl.cli.commandline import EXIT_FAILED, FloatRange
 from slurm_dl.cli.dlsim import simulation_options as option
 from slurm_dl.cli.dlsim.asked import check_outputs, manifest, report, run_each
 from slurm_dl.experiments import game, policy_words
@@ -26,8 +26,8 @@ from slurm_dl.report.terminal_table import NONE, Column, duration, table
 from slurm_dl.text import safe
 from slurm_dl.traces.format_registry import read_trace
 
-_SHARE = click.FloatRange(0, 1, max_open=True)
-_PART = click.FloatRange(0, 1, min_open=True, max_open=True)
+_SHARE = FloatRange(0, 1, max_open=True)
+_PART = FloatRange(0, 1, min_open=True, max_open=True)
 
 
 def _list(context: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's form

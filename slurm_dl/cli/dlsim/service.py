@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Final
 
 import click
 
-from slurm_dl.cli.commandline import AS_JSON, print_json
+from slurm_dl.cli.commandline import AS_JSON, FloatRange, print_json
 from slurm_dl.estimates.replicas import MOST_REPLICAS, ServiceLevel, attainable
 from slurm_dl.simulation.service import ServiceOutcome, counters, play, read_rates
 
-_ABOVE_0: Final = click.FloatRange(0, 1e9, min_open=True)
+_ABOVE_0: Final = FloatRange(0, 1e9, min_open=True)
 
 
 @click.command("service")
@@ -23,21 +22,21 @@ _ABOVE_0: Final = click.FloatRange(0, 1e9, min_open=True)
 @click.option("--sla", "sla_s", type=_ABOVE_0, required=True, help="Longest response, seconds.")
 @click.option(
     "--scv",
-    type=click.FloatRange(0, 100),
+    type=FloatRange(0, 100),
     default=1.0,
     show_default=True,
     help="Variance of the service time over its mean squared.",
 )
 @click.option(
     "--quantile",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    type=FloatRange(0, 1, min_open=True, max_open=True),
     default=0.99,
     show_default=True,
     help="Share of responses to be in time.",
 )
 @click.option(
     "--setup-s",
-    type=click.FloatRange(0, 1e6),
+    type=FloatRange(0, 1e6),
     default=120.0,
     show_default=True,
     help="What a replica takes to start.",
@@ -79,9 +78,6 @@ def service_command(
     Example:
       dlsim service rates.csv --service-s 0.2 --sla 1
     """  # noqa: D301 - \b is click's mark
-    if not all(map(math.isfinite, (service_s, sla_s, scv, quantile, setup_s))):
-        msg = "nan is no number of seconds, no share and no variance"
-        raise click.UsageError(msg)
     level = ServiceLevel(
         service_s=service_s, scv=scv, sla_s=sla_s, quantile=quantile, setup_s=setup_s, most=most
     )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
+
+from slurm_dl.cli.commandline import FloatRange
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -276,19 +277,10 @@ def min_quantum_option(text: str, *, several: bool = False) -> Option:
     return click.option(
         "--min-quantum",
         "min_quanta" if several else "min_quantum_s",
-        type=str if several else click.FloatRange(min=0, max=LONGEST_QUANTUM_S),
+        type=str if several else FloatRange(min=0, max=LONGEST_QUANTUM_S),
         metavar="SECONDS,..." if several else "SECONDS",
-        callback=None if several else _number,
         help=f"With --costs slurm: {text}",
     )
-
-
-def _number(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
-    """*value*, which a range lets through even if it is none."""
-    if value is not None and math.isnan(value):
-        msg = f"{value} is not a number of seconds."
-        raise click.BadParameter(msg)
-    return value
 
 
 FORESIGHT: Final = (
@@ -390,7 +382,7 @@ ON_SLURM: Final = (
     click.option(
         "--within",
         "within_s",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FloatRange(min=0, min_open=True),
         metavar="SECONDS",
         help="With --on slurm: stop waiting after so long (a day if not given); the array goes on.",
     ),

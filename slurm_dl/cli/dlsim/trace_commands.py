@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.commandline import FloatRange, print_json
 from slurm_dl.cli.dlsim.simulation_options import SEED, cluster_option, format_options
 from slurm_dl.cli.policy_lists import wrapped
 from slurm_dl.model.errors import ConfigError
@@ -150,7 +150,7 @@ _ARRIVALS: Final = ("poisson", "diurnal")
 @click.option("--jobs", type=click.IntRange(min=1), required=True, help="How many.")
 @click.option(
     "--load",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FloatRange(min=0, min_open=True),
     required=True,
     help="GPU-seconds that arrive per second, over the GPUs of the cluster; 1 is all it can do.",
 )
