@@ -73,7 +73,7 @@ def retry_failed(snap: Snapshot, rules: Retries | None) -> Iterator[Book | Retry
     gone = (j for j in known if j not in rows and not seen.may_list(j))
     wanted, retries = [entry(KIND, j, None) for j in gone], list[Retry]()
     for run, failure, end_s in _failures(snap):
-        past = _with(known.get(run.job_id, ()), Failed(end_s, run.restarts, *failure), rules)
+        past = with_run(known.get(run.job_id, ()), Failed(end_s, run.restarts, *failure), rules)
         wanted.append(entry(KIND, run.job_id, {"runs": [list(f) for f in past]}))
         does, why = verdict(past, rules)
         if does != "leave" and snap.now_s <= end_s + RETRY_WITHIN_S:
@@ -89,16 +89,16 @@ def failed_runs(booked: Iterable[Entry]) -> dict[JobId, tuple[Failed, ...]]:
     return {JobId(int(j)): tuple(Failed(*run) for run in body["runs"]) for j, body in found}  # type: ignore[misc, union-attr]
 
 
-def _with(past: tuple[Failed, ...], new: Failed, rules: Retries) -> tuple[Failed, ...]:
+def with_run(past: tuple[Failed, ...], new: Failed, rules: Retries) -> tuple[Failed, ...]:
     """*past* and the failed run *new*, without what counts no more."""
     if any(f.run == new.run for f in past):
         return past
-    # Its owner has released it: it begins anew.
+    # Held, it ran again: its owner has released it, and it begins anew.
     held = bool(past) and verdict(past, rules).does == "hold"
-    counts = [
-        f for f in past if (not held if f.kind == "user" else new.at_s - f.at_s < rules.window_s)
-    ]
-    return (*counts, new)
+    errors = [f for f in past if f.kind == "user" and not held]
+    others = [f for f in past if f.kind != "user" and new.at_s - f.at_s < rules.window_s]
+    # Its owner can requeue it without end, and one more than are retried is enough to remember.
+    return (*sorted((*errors, *others[-rules.infrastructure - 1 :])), new)
 
 
 def _failures(snap: Snapshot) -> Iterator[tuple[Run, tuple[str, str], float]]:
@@ -132,13 +132,12 @@ def failure_reasons(
     if rules is None:
         return []
     past = failed_runs(booked).get(job_id, ())
-    runs = {f.run for f in past}
     told = [f"Its run {f.run} failed ({f.mark}): {verdict(past, rules).why}." for f in past[-1:]]
-    for restart in snap.restarts:
-        by_slurm = restart.job_id == job_id and restart.handover_id == NOT_OURS
-        if by_slurm and restart.restarts not in runs:
-            told.append(
-                f"Its run {restart.restarts} was requeued by Slurm, as after the failure of a "
-                "node, or by the job itself. That counts against no retries."
-            )
-    return told
+    # Of runs before that one it is not remembered whether they were retried.
+    after = past[-1].run if past else -1
+    return told + [
+        f"Its run {restart.restarts} was requeued by Slurm, as after the failure of a node, or by "
+        "the job itself. That counts against no retries."
+        for restart in snap.restarts
+        if (restart.job_id, restart.handover_id) == (job_id, NOT_OURS) and restart.restarts > after
+    ]

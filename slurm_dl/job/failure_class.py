@@ -22,7 +22,10 @@ FILE_VARIABLE = "SLURM_DL_FAILURE_FILE"
 DEFAULT_FILE = "/etc/slurm_dl/failures.yaml"  # Rows of the site, on the nodes where jobs run
 TAIL_BYTES = 64 * 1024
 _LONGEST_LINE = 200
-_ROW = re.compile(r"-[ \t]+(user|infrastructure|unknown):[ \t]+(?:status[ \t]+(\d{1,3})|(.+))")
+_ROW = re.compile(
+    r"-[ \t]+(user|infrastructure|unknown):[ \t]+"
+    r"""(?:status[ \t]+(\d{1,3})|"([^"]+)"|'([^']+)'|([^'"\s#].*?))(?:[ \t]+#.*)?"""
+)
 _NUMBERS = re.compile(rb"0x[0-9a-fA-F]+|[0-9]+")
 
 
@@ -69,8 +72,8 @@ def site_rows(text: str) -> tuple[list[Row], list[int]]:
     for number, line in enumerate(text.splitlines(), 1):
         said = line.strip()
         if found := _ROW.fullmatch(said):
-            plain = (found[3] or "").strip().strip("'\"")
-            rows.append(Row(found[1], plain, int(found[2] or 0)))
+            kind, code, *texts = found.groups("")
+            rows.append(Row(kind, "".join(texts), int(code or 0)))
         elif said and not said.startswith("#"):
             wrong.append(number)
     return rows, wrong

@@ -135,7 +135,7 @@ class Given:
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
         """GPU type and GPUs of each component; empty: it has one and any type."""
-        return parts_of(self.values.get("heterog", ""))
+        return parts_of(self.values["heterog"]) if "heterog" in self.values else ()
 
 
 NO_HINTS: Final = Given({})
@@ -188,14 +188,14 @@ def parts_of(text: str) -> tuple[tuple[str, int], ...]:
         ConfigError: It is no such text, has one component, more than `MOST_PARTS`, or one twice.
     """
     found = {}
-    for part in text.split("+") if text else ():
+    for part in text.split("+"):
         kind, _, count = part.partition(":")
         plain_name(kind, "--hint heterog")
         if not (count.isascii() and count.isdecimal() and len(count) < 5 and int(count)):  # noqa: PLR2004
             msg = f"--hint: heterog takes TYPE:GPUS+TYPE:GPUS, not {shown(text)}"
             raise ConfigError(msg)
         found[kind] = int(count)
-    if text and not 1 < len(found) == text.count("+") + 1 <= MOST_PARTS:
+    if not 1 < len(found) == text.count("+") + 1 <= MOST_PARTS:
         msg = f"--hint: heterog takes 2 to {MOST_PARTS} types, each once, not {shown(text)}"
         raise ConfigError(msg)
     return tuple(found.items())
