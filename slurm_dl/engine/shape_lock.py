@@ -68,7 +68,11 @@ def locks_of(snap: Snapshot) -> Locks:
         if jobs.gpu_type[row] < 0 and name in types:
             gpu_type[row] = types.index(name)
             if jobs.state[row] == PENDING and not snap.is_of_array(job_id):
-                actions.append(_typed(job_id, body))
+                why = f"its shape is locked, and it has run on {name}"
+                shape = Shape.of(str(body["shape"]))
+                actions.append(
+                    Reshape(job_id=job_id, shape=shape, cpus=0, mem_mb=0, why=why, gpu_type=name)
+                )
     entries = [entry(LOCKED, k, stay.get(k)) for k in known.keys() | stay.keys()]
     if news := changes(snap.booked, entries):
         actions.insert(0, Book(entries=news, why="types of GPUs that jobs are locked to"))
@@ -81,15 +85,3 @@ def _first_run(snap: Snapshot, row: int, gpu_type: str) -> JsonObject | None:
     """The type and the shape of a job that runs now; None if it does not."""
     shape = size_of(snap.jobs, row)
     return {"type": gpu_type, "shape": str(shape)} if gpu_type and shape else None
-
-
-def _typed(job_id: JobId, body: JsonObject) -> Reshape:
-    """The write that has a waiting job ask for its type, in the shape that it has run in."""
-    return Reshape(
-        job_id=job_id,
-        shape=Shape.of(str(body["shape"])),
-        cpus=0,
-        mem_mb=0,
-        why=f"its shape is locked, and it has run on {body['type']}",
-        gpu_type=str(body["type"]),
-    )

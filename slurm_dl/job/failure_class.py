@@ -11,6 +11,7 @@ ATC 2019, section 4 (failures and their retries).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -126,28 +127,22 @@ class OwnLog:
     """Standard output and error from now on, as far as they are plain files."""
 
     def __init__(self) -> None:
-        self._before = {fd: size for fd in (1, 2) if (size := _size(fd)) is not None}
+        self._before: dict[int, int] = {}
+        for fd in (1, 2):
+            with contextlib.suppress(OSError):
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode):
+                    self._before[fd] = status.st_size
 
     def tail(self) -> bytes:
         """The end of it, `TAIL_BYTES` of each file at most; empty if it cannot be read."""
         parts: dict[tuple[int, int], bytes] = {}
         for fd, before in self._before.items():
-            try:
-                # By the open file, not by its name; the descriptor may be for writing alone.
-                with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123
-                    now = os.fstat(file.fileno())
-                    # Shorter than before: somebody has emptied it.
-                    since = before if now.st_size >= before else 0
-                    file.seek(max(since, now.st_size - TAIL_BYTES))
-                    parts.setdefault((now.st_dev, now.st_ino), file.read(TAIL_BYTES))
-            except OSError:
-                continue
+            # By the open file, not by its name; the descriptor may be for writing alone.
+            with contextlib.suppress(OSError), open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123
+                now = os.fstat(file.fileno())
+                # Shorter than before: somebody has emptied it.
+                since = before if now.st_size >= before else 0
+                file.seek(max(since, now.st_size - TAIL_BYTES))
+                parts.setdefault((now.st_dev, now.st_ino), file.read(TAIL_BYTES))
         return b"\n".join(parts.values())
-
-
-def _size(fd: int) -> int | None:
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -124,8 +124,7 @@ class Given:
     @property
     def claims(self) -> dict[str, object]:
         """Keys of the job's comment."""
-        apart = {"hints": self.apart} if self.apart else {}
-        return {**apart, **({"locked": 1} if self.locked else {})}
+        return {k: v for k, v in (("hints", self.apart), ("locked", int(self.locked))) if v}
 
     @property
     def locked(self) -> bool:
