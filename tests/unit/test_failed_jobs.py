@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import build
 import pytest
@@ -171,45 +172,35 @@ def failing(
     return cluster.jobs[job]
 
 
+LEFT = (0, JobState.FAILED, False)
+HELD = (2, JobState.PENDING, True)
+
+
 @pytest.mark.parametrize(
-    ("said", "more", "ends"),
+    ("said", "ending", "more", "ends"),
     [
-        ("infrastructure", {}, (2, JobState.FAILED, False)),
-        ("infrastructure", {"gap_s": 600}, (30, JobState.PENDING, False)),  # Two in its window
-        ("user", {}, (2, JobState.PENDING, True)),
-        ("user", {"status": 93}, (0, JobState.FAILED, False)),
-        ("user", {"status": 0}, (0, JobState.FAILED, False)),
+        ("infrastructure", "FAILED", {}, (2, JobState.FAILED, False)),
+        # Two in its window.
+        ("infrastructure", "FAILED", {"gap_s": 600}, (30, JobState.PENDING, False)),
+        ("user", "FAILED", {}, HELD),
+        ("user", "FAILED", {"status": 93}, LEFT),
+        ("user", "FAILED", {"status": 0}, LEFT),
+        ("user", "FAILED", {"settings": dataclasses.replace(SETTINGS, retries=None)}, LEFT),
+        # Slurm's word where there is no status: memory is the user's, a time limit ends as ever.
+        ("infrastructure", "OUT_OF_MEMORY", {"status": 0}, HELD),
+        ("user", "NODE_FAIL", {"status": 0}, (2, JobState.FAILED, False)),
+        ("user", "TIMEOUT", {"status": 0}, LEFT),
     ],
 )
 def test_a_job_that_claims_gets_no_more_than_its_budget(
-    tmp_path: Path, said: FailureClass, more: dict[str, int], ends: tuple[object, ...]
+    tmp_path: Path, said: FailureClass, ending: str, more: dict[str, Any], ends: tuple[object, ...]
 ) -> None:
     """The ledger remembers over restarts of the daemon; a held job stays so until its release."""
     cluster = Claiming(nodes=1, gpus=4)
-    cluster.said = said
+    cluster.said, cluster.ending = said, ending
     job = failing(cluster, tmp_path, **more)
 
     assert (job.restarts, job.state, job.hold) == ends
-
-
-@pytest.mark.parametrize(
-    ("ending", "ends"),
-    [("OUT_OF_MEMORY", (2, True)), ("NODE_FAIL", (2, False)), ("TIMEOUT", (0, False))],
-)
-def test_slurms_word_gives_the_class_where_there_is_no_status(
-    tmp_path: Path, ending: str, ends: tuple[int, bool]
-) -> None:
-    """Memory is the user's; a time limit ends a job as ever."""
-    cluster = Claiming(nodes=1, gpus=4)
-    cluster.ending = ending
-    job = failing(cluster, tmp_path, status=0)
-    assert (job.restarts, job.hold) == ends
-
-
-def test_nothing_is_retried_where_the_site_does_not_say_so(tmp_path: Path) -> None:
-    """Failed jobs are left as they ended."""
-    job = failing(Claiming(nodes=1, gpus=4), tmp_path, dataclasses.replace(SETTINGS, retries=None))
-    assert (job.restarts, job.state) == (0, JobState.FAILED)
 
 
 @pytest.mark.parametrize(
