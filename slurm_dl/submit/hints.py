@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 from slurm_dl.job.ddp_options import BUCKET_VARIABLE
@@ -109,7 +110,7 @@ class Given:
     def variables(self) -> dict[str, str]:
         """Variables that the batch script exports, of the table's alphabet alone."""
         found = {
-            name: fixed or (device_map(self.parts) if hint == "heterog" else value)
+            name: fixed or (self.device_map if hint == "heterog" else value)
             for hint, value in sorted(self.values.items())
             for name, fixed in HINTS[hint].variables.items()
         }
@@ -135,6 +136,13 @@ class Given:
     def parts(self) -> tuple[tuple[str, int], ...]:
         """GPU type and GPUs of each component; empty: it has one and any type."""
         return parts_of(self.values["heterog"]) if "heterog" in self.values else ()
+
+    @property
+    def device_map(self) -> str:
+        """Ranks on each GPU type, ``0-1=a100,2-5=v100``: one rank for each GPU, part by part."""
+        ends = accumulate(gpus for _, gpus in self.parts)
+        each = zip(ends, self.parts, strict=True)
+        return ",".join(f"{end - gpus}-{end - 1}={kind}" for end, (kind, gpus) in each)
 
 
 NO_HINTS: Final = Given({})
@@ -198,12 +206,3 @@ def parts_of(text: str) -> tuple[tuple[str, int], ...]:
         msg = f"--hint: heterog takes 2 to {MOST_PARTS} types, each once, not {shown(text)}"
         raise ConfigError(msg)
     return tuple(found.items())
-
-
-def device_map(parts: Sequence[tuple[str, int]]) -> str:
-    """Ranks on each GPU type, ``0-1=a100,2-5=v100``: one rank for each GPU, part by part."""
-    first, found = 0, []
-    for kind, gpus in parts:
-        found.append(f"{first}-{first + gpus - 1}={kind}")
-        first += gpus
-    return ",".join(found)
