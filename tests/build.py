@@ -33,7 +33,7 @@ def pending(job_id: int, gpus: float = 1, **more: Any) -> JobRow:  # noqa: ANN40
 def running(job_id: int, gpus: float = 1, *, ran_s: float = 5000, **more: Any) -> JobRow:  # noqa: ANN401
     """A job that has been running for *ran_s* seconds."""
     values = {"submit_s": NOW_S - 100_000 + job_id, "start_s": NOW_S - ran_s, **more}
-    return JobRow(job_id=job_id, state=JobState.RUNNING, gpus=gpus, **values)
+    return JobRow(**{"job_id": job_id, "state": JobState.RUNNING, "gpus": gpus, **values})
 
 
 def observed(

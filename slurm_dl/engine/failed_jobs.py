@@ -17,12 +17,12 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.model.booking import Entry, changes, entry, of_kind
 from slurm_dl.model.breaker import NOT_OURS
 from slurm_dl.model.contract import FINAL_STATUS
-from slurm_dl.model.failure import ENDINGS, Failure, Retries
+from slurm_dl.model.failure import ENDINGS, Retries
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Book, Retry
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 
 KIND = "failed"  # Of entries in the book, by job: what is remembered of its failed runs
 RETRY_WITHIN_S = 600.0  # So long after its end a job is retried, seconds
@@ -72,11 +72,11 @@ def retry_failed(snap: Snapshot, rules: Retries | None) -> Iterator[Book | Retry
     known, rows, seen = failed_runs(snap.booked), snap.jobs.rows, snap.seen
     gone = (j for j in known if j not in rows and not seen.may_list(j))
     wanted, retries = [entry(KIND, j, None) for j in gone], list[Retry]()
-    for run, failure, end_s in _failures(snap):
-        past = _with(known.get(run.job_id, ()), Failed(end_s, run.restarts, *failure), rules)
+    for run, failed in _failures(snap):
+        past = with_run(known.get(run.job_id, ()), failed, rules)
         wanted.append(entry(KIND, run.job_id, {"runs": [list(f) for f in past]}))
         does, why = verdict(past, rules)
-        if does != "leave" and snap.now_s <= end_s + RETRY_WITHIN_S:
+        if does != "leave" and snap.now_s <= failed.at_s + RETRY_WITHIN_S:
             retries.append(Retry(run=run, hold=does == "hold", why=why))
     if entries := changes(snap.booked, wanted):
         yield Book(entries=entries, why="failed runs of jobs")
@@ -89,20 +89,20 @@ def failed_runs(booked: Iterable[Entry]) -> dict[JobId, tuple[Failed, ...]]:
     return {JobId(int(j)): tuple(Failed(*run) for run in body["runs"]) for j, body in found}  # type: ignore[misc, union-attr]
 
 
-def _with(past: tuple[Failed, ...], new: Failed, rules: Retries) -> tuple[Failed, ...]:
+def with_run(past: tuple[Failed, ...], new: Failed, rules: Retries) -> tuple[Failed, ...]:
     """*past* and the failed run *new*, without what counts no more."""
     if any(f.run == new.run for f in past):
         return past
-    # Its owner has released it: it begins anew.
+    # Held, it ran again: its owner has released it, and it begins anew.
     held = bool(past) and verdict(past, rules).does == "hold"
-    counts = [
-        f for f in past if (not held if f.kind == "user" else new.at_s - f.at_s < rules.window_s)
-    ]
-    return (*counts, new)
+    errors = [f for f in past if f.kind == "user" and not held]
+    others = [f for f in past if f.kind != "user" and new.at_s - f.at_s < rules.window_s]
+    # Its owner can requeue it without end, and one more than are retried is enough to remember.
+    return (*sorted((*errors, *others[-rules.infrastructure - 1 :])), new)
 
 
-def _failures(snap: Snapshot) -> Iterator[tuple[Run, tuple[str, str], float]]:
-    """Failed runs with their class and mark, and when they ended; only jobs that may be requeued.
+def _failures(snap: Snapshot) -> Iterator[tuple[Run, Failed]]:
+    """Failed runs of jobs that may be requeued.
 
     Not of a job that was asked to stop: the hand-over requeues it.
     """
@@ -111,18 +111,17 @@ def _failures(snap: Snapshot) -> Iterator[tuple[Run, tuple[str, str], float]]:
     may = snap.managed_jobs & jobs.requeueable & (jobs.state == JobState.FAILED)
     for row in may.nonzero()[0].tolist():
         job_id, run = JobId(int(jobs.job_id[row])), int(jobs.restarts[row])
-        claim, text = seen.claim(job_id), seen.texts.get(job_id)
-        status = seen.failed_with.get(job_id) or 0
-        failure: Failure | None = claim.failed
+        claim, text = seen.claim(job_id), seen.texts.get(job_id, JobText(label=""))
         asked = claim.preempted_run == run or job_id in victims
         if claim.contract is None or asked or claim.final_run == run or job_id in seen.cut_short:
             continue
-        found = (str(ENDINGS.get(text.ending, "")), text.ending) if text else ("", "")
-        if failure is not None and failure.run == run and status not in (0, FINAL_STATUS):
-            found = failure.kind, failure.mark
-        if found[0]:
-            start_s, end_s = float(jobs.start_s[row]), float(jobs.end_s[row])
-            yield Run(job_id=job_id, start_s=start_s, restarts=run), found, end_s
+        kind, mark = ENDINGS.get(text.ending), text.ending
+        told = seen.failed_with.get(job_id) not in (None, 0, FINAL_STATUS)
+        if told and claim.failed is not None and claim.failed.run == run:
+            kind, mark = claim.failed.kind, claim.failed.mark
+        if kind:
+            failed = Failed(float(jobs.end_s[row]), run, kind, mark)
+            yield Run(job_id=job_id, start_s=float(jobs.start_s[row]), restarts=run), failed
 
 
 def failure_reasons(
@@ -132,13 +131,12 @@ def failure_reasons(
     if rules is None:
         return []
     past = failed_runs(booked).get(job_id, ())
-    runs = {f.run for f in past}
     told = [f"Its run {f.run} failed ({f.mark}): {verdict(past, rules).why}." for f in past[-1:]]
-    for restart in snap.restarts:
-        by_slurm = restart.job_id == job_id and restart.handover_id == NOT_OURS
-        if by_slurm and restart.restarts not in runs:
-            told.append(
-                f"Its run {restart.restarts} was requeued by Slurm, as after the failure of a "
-                "node, or by the job itself. That counts against no retries."
-            )
-    return told
+    # Of runs before that one it is not remembered whether they were retried.
+    after = past[-1].run if past else -1
+    return told + [
+        f"Its run {restart.restarts} was requeued by Slurm, as after the failure of a node, or by "
+        "the job itself. That counts against no retries."
+        for restart in snap.restarts
+        if (restart.job_id, restart.handover_id) == (job_id, NOT_OURS) and restart.restarts > after
+    ]

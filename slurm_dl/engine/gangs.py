@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from slurm_dl.engine.target import Rows
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order
@@ -26,10 +25,9 @@ def gangs_in(snap: Snapshot) -> Gangs:
     """The heterogeneous jobs that are listed; a component is ``123+1``."""
     parts = [(job, text.label) for job, text in snap.seen.texts.items() if "+" in text.label]
     found: dict[str, list[tuple[int, int]]] = {}
-    row_of = snap.jobs.rows if parts else {}
     for job_id, label in parts:
         leader, _, offset = label.partition("+")
-        row = row_of.get(JobId(job_id))
+        row = snap.jobs.rows.get(job_id)
         if row is not None and snap.jobs.state[row] < COMPLETING and offset.isdecimal():
             found.setdefault(leader, []).append((int(offset), row))
     gangs = (np.array([row for _, row in sorted(of)], dtype=np.int64) for of in found.values())

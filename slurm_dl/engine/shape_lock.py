@@ -40,29 +40,40 @@ def locks_of(snap: Snapshot) -> Locks:
     """The locked jobs that have run, or that run now, with their types."""
     known = of_kind(snap.booked, LOCKED)
     claimed = [job_id for job_id, claim in snap.seen.claims.items() if claim.locked]
-    if not known and (not claimed or len(snap.seen.gpu_types) < 2):  # noqa: PLR2004 - one type
+    types = snap.seen.gpu_types
+    if not known and (not claimed or len(types) < 2):  # noqa: PLR2004 - one type
         return Locks(snap, ())
-    jobs, row_of = snap.jobs, snap.jobs.rows
+    jobs = snap.jobs
     held, gpu_type = type_held(snap.seen, snap.on_type), jobs.gpu_type.copy()
     actions: list[Book | Reshape] = []
-    # A job that is not listed need not have left.
-    stay = {k: known[k] for k in known if k.isdecimal() and snap.seen.may_list(JobId(int(k)))}
+    # A job that is not listed need not have left, and one that is over may be requeued.
+    stay = {
+        k: body
+        for k, body in known.items()
+        if snap.seen.may_list(JobId(int(k))) or JobId(int(k)) in claimed
+    }
     for job_id in claimed:
-        row = row_of.get(job_id)
+        row = jobs.rows.get(job_id)
         if row is None or jobs.state[row] >= COMPLETED or not snap.managed_jobs[row]:
             continue
-        body = _body(snap, row, int(held[row]), known.get(str(job_id)))
+        here = types[held[row]] if 0 <= held[row] < len(types) else ""
+        body = stay.get(str(job_id))
+        if body is None or body["type"] not in types:
+            body = _first_run(snap, row, here) or body
         if body is None:
             continue
         stay[str(job_id)] = body
-        if jobs.gpu_type[row] < 0:
-            of_lock = snap.seen.gpu_types.index(str(body["type"]))
-            # Slurm may have started it elsewhere, as where its request cannot be changed.
-            gpu_type[row] = held[row] if 0 <= held[row] < len(snap.seen.gpu_types) else of_lock
+        # Slurm may have started it elsewhere, as where its request cannot be changed.
+        name = here or str(body["type"])
+        if jobs.gpu_type[row] < 0 and name in types:
+            gpu_type[row] = types.index(name)
             if jobs.state[row] == PENDING and not snap.is_of_array(job_id):
-                actions.append(_typed(job_id, body))
-    entries = [*(entry(LOCKED, k, None) for k in known.keys() - stay.keys())]
-    entries += [entry(LOCKED, k, body) for k, body in stay.items()]
+                why = f"its shape is locked, and it has run on {name}"
+                shape = Shape.of(str(body["shape"]))
+                actions.append(
+                    Reshape(job_id=job_id, shape=shape, cpus=0, mem_mb=0, why=why, gpu_type=name)
+                )
+    entries = [entry(LOCKED, k, stay.get(k)) for k in known.keys() | stay.keys()]
     if news := changes(snap.booked, entries):
         actions.insert(0, Book(entries=news, why="types of GPUs that jobs are locked to"))
     if (gpu_type != jobs.gpu_type).any():
@@ -70,23 +81,7 @@ def locks_of(snap: Snapshot) -> Locks:
     return Locks(snap, tuple(actions))
 
 
-def _body(snap: Snapshot, row: int, held: int, known: JsonObject | None) -> JsonObject | None:
-    """The type and the shape of the first run; None before it, or if there is no such type."""
-    if known is not None and known.get("type") in snap.seen.gpu_types:
-        return known
+def _first_run(snap: Snapshot, row: int, gpu_type: str) -> JsonObject | None:
+    """The type and the shape of a job that runs now; None if it does not."""
     shape = size_of(snap.jobs, row)
-    if held < 0 or held >= len(snap.seen.gpu_types) or shape is None:
-        return None
-    return {"type": snap.seen.gpu_types[held], "shape": str(shape)}
-
-
-def _typed(job_id: JobId, body: JsonObject) -> Reshape:
-    """The write that has a waiting job ask for its type, in the shape that it has run in."""
-    return Reshape(
-        job_id=job_id,
-        shape=Shape.of(str(body["shape"])),
-        cpus=0,
-        mem_mb=0,
-        why=f"its shape is locked, and it has run on {body['type']}",
-        gpu_type=str(body["type"]),
-    )
+    return {"type": gpu_type, "shape": str(shape)} if gpu_type and shape else None

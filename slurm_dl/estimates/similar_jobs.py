@@ -20,6 +20,7 @@ Weng et al., "MLaaS in the Wild", NSDI 2022, section 5 (recurring tasks).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -125,9 +126,9 @@ def tagged_s(past: Past, jobs: JobFeatures, average: Average = "median") -> Tagg
 
 def _like(past: Past, jobs: JobFeatures, average: Average) -> tuple[F64, Bool]:
     index = _index(past)
-    hit = _each(jobs, lambda user, name, gpus: float(index.has_tag(user, name, gpus)))
-    predict = index.median_of_tag if average == "median" else index.mean_of_tag
-    return _each(jobs, predict), hit > 0
+    seconds = _each(jobs, lambda user, name, gpus: index.of_tag(user, name, gpus, average))
+    hit = ~np.isnan(seconds)
+    return np.where(hit, seconds, mean_of_user_s(past, jobs)), hit
 
 
 @functools.lru_cache(maxsize=4)
@@ -193,7 +194,7 @@ class _Index:
     _names_of: dict[int, _Names] = field(default_factory=dict)
     _mean_of: dict[int, float] = field(default_factory=dict)
     _rolling: dict[tuple[str, str, float], float] = field(default_factory=dict)
-    _medians: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _of_tags: dict[tuple[str, str, float, Average], float] = field(default_factory=dict)
 
     def rolling(self, user: str, name: str, gpus: float) -> float:
         key = user, name, gpus
@@ -201,20 +202,14 @@ class _Index:
             self._rolling[key] = self._rolling_s(user, name, gpus)
         return self._rolling[key]
 
-    def has_tag(self, user: str, name: str, gpus: float) -> bool:
-        return bool(len(self._of_tag(user, name, gpus)))
-
-    def median_of_tag(self, user: str, name: str, gpus: float) -> float:
-        key = user, name, gpus
-        if key not in self._medians:
-            rows = self._of_tag(user, name, gpus)
-            known = float(np.median(self.ran_s[rows])) if len(rows) else self.mean_of_user(user)
-            self._medians[key] = known
-        return self._medians[key]
-
-    def mean_of_tag(self, user: str, name: str, gpus: float) -> float:
-        rows = self._of_tag(user, name, gpus)
-        return float(self.ran_s[rows].mean()) if len(rows) else self.mean_of_user(user)
+    def of_tag(self, user: str, name: str, gpus: float, average: Average) -> float:
+        """NaN without a job that is alike."""
+        key = user, name, gpus, average
+        if key not in self._of_tags:
+            rows = self._of_name(self.user_id.get(user, -1), self.name_id.get(name, -1))
+            ran_s, of = self.ran_s[rows[self.gpus[rows] == gpus]], getattr(np, average)
+            self._of_tags[key] = float(of(ran_s)) if len(ran_s) else math.nan
+        return self._of_tags[key]
 
     def _rolling_s(self, user: str, name: str, gpus: float) -> float:
         whose = self.user_id.get(user)
@@ -238,11 +233,6 @@ class _Index:
             mean = float(self.ran_s[first:last].mean()) if last > first else self.mean_s
             self._mean_of[whose] = mean
         return self._mean_of[whose]
-
-    def _of_tag(self, user: str, name: str, gpus: float) -> I64:
-        rows = self._of_name(self.user_id.get(user, -1), self.name_id.get(name, -1))
-        same: I64 = rows[self.gpus[rows] == gpus]
-        return same
 
     def _of_name(self, user: int, name: int) -> I64:
         if user < 0 or name < 0:

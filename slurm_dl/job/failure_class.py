@@ -11,6 +11,7 @@ ATC 2019, section 4 (failures and their retries).
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -22,7 +23,10 @@ FILE_VARIABLE = "SLURM_DL_FAILURE_FILE"
 DEFAULT_FILE = "/etc/slurm_dl/failures.yaml"  # Rows of the site, on the nodes where jobs run
 TAIL_BYTES = 64 * 1024
 _LONGEST_LINE = 200
-_ROW = re.compile(r"-[ \t]+(user|infrastructure|unknown):[ \t]+(?:status[ \t]+(\d{1,3})|(.+))")
+_ROW = re.compile(
+    r"-[ \t]+(user|infrastructure|unknown):[ \t]+"
+    r"""(?:status[ \t]+(\d{1,3})|"([^"]+)"|'([^']+)'|([^'"\s#].*?))(?:[ \t]+#.*)?"""
+)
 _NUMBERS = re.compile(rb"0x[0-9a-fA-F]+|[0-9]+")
 
 
@@ -69,8 +73,8 @@ def site_rows(text: str) -> tuple[list[Row], list[int]]:
     for number, line in enumerate(text.splitlines(), 1):
         said = line.strip()
         if found := _ROW.fullmatch(said):
-            plain = (found[3] or "").strip().strip("'\"")
-            rows.append(Row(found[1], plain, int(found[2] or 0)))
+            kind, code, *texts = found.groups("")
+            rows.append(Row(kind, "".join(texts), int(code or 0)))
         elif said and not said.startswith("#"):
             wrong.append(number)
     return rows, wrong
@@ -123,28 +127,22 @@ class OwnLog:
     """Standard output and error from now on, as far as they are plain files."""
 
     def __init__(self) -> None:
-        self._before = {fd: size for fd in (1, 2) if (size := _size(fd)) is not None}
+        self._before: dict[int, int] = {}
+        for fd in (1, 2):
+            with contextlib.suppress(OSError):
+                status = os.fstat(fd)
+                if stat.S_ISREG(status.st_mode):
+                    self._before[fd] = status.st_size
 
     def tail(self) -> bytes:
         """The end of it, `TAIL_BYTES` of each file at most; empty if it cannot be read."""
         parts: dict[tuple[int, int], bytes] = {}
         for fd, before in self._before.items():
-            try:
-                # By the open file, not by its name; the descriptor may be for writing alone.
-                with open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123
-                    now = os.fstat(file.fileno())
-                    # Shorter than before: somebody has emptied it.
-                    since = before if now.st_size >= before else 0
-                    file.seek(max(since, now.st_size - TAIL_BYTES))
-                    parts.setdefault((now.st_dev, now.st_ino), file.read(TAIL_BYTES))
-            except OSError:
-                continue
+            # By the open file, not by its name; the descriptor may be for writing alone.
+            with contextlib.suppress(OSError), open(f"/proc/self/fd/{fd}", "rb") as file:  # noqa: PTH123
+                now = os.fstat(file.fileno())
+                # Shorter than before: somebody has emptied it.
+                since = before if now.st_size >= before else 0
+                file.seek(max(since, now.st_size - TAIL_BYTES))
+                parts.setdefault((now.st_dev, now.st_ino), file.read(TAIL_BYTES))
         return b"\n".join(parts.values())
-
-
-def _size(fd: int) -> int | None:
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None

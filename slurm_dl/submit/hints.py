@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal
 
 from slurm_dl.job.ddp_options import BUCKET_VARIABLE
@@ -109,7 +110,7 @@ class Given:
     def variables(self) -> dict[str, str]:
         """Variables that the batch script exports, of the table's alphabet alone."""
         found = {
-            name: fixed or (device_map(self.parts) if hint == "heterog" else value)
+            name: fixed or (self.device_map if hint == "heterog" else value)
             for hint, value in sorted(self.values.items())
             for name, fixed in HINTS[hint].variables.items()
         }
@@ -124,8 +125,7 @@ class Given:
     @property
     def claims(self) -> dict[str, object]:
         """Keys of the job's comment."""
-        apart = {"hints": self.apart} if self.apart else {}
-        return {**apart, **({"locked": 1} if self.locked else {})}
+        return {k: v for k, v in (("hints", self.apart), ("locked", int(self.locked))) if v}
 
     @property
     def locked(self) -> bool:
@@ -135,7 +135,14 @@ class Given:
     @property
     def parts(self) -> tuple[tuple[str, int], ...]:
         """GPU type and GPUs of each component; empty: it has one and any type."""
-        return parts_of(self.values.get("heterog", ""))
+        return parts_of(self.values["heterog"]) if "heterog" in self.values else ()
+
+    @property
+    def device_map(self) -> str:
+        """Ranks on each GPU type, ``0-1=a100,2-5=v100``: one rank for each GPU, part by part."""
+        ends = accumulate(gpus for _, gpus in self.parts)
+        each = zip(ends, self.parts, strict=True)
+        return ",".join(f"{end - gpus}-{end - 1}={kind}" for end, (kind, gpus) in each)
 
 
 NO_HINTS: Final = Given({})
@@ -188,23 +195,14 @@ def parts_of(text: str) -> tuple[tuple[str, int], ...]:
         ConfigError: It is no such text, has one component, more than `MOST_PARTS`, or one twice.
     """
     found = {}
-    for part in text.split("+") if text else ():
+    for part in text.split("+"):
         kind, _, count = part.partition(":")
         plain_name(kind, "--hint heterog")
         if not (count.isascii() and count.isdecimal() and len(count) < 5 and int(count)):  # noqa: PLR2004
             msg = f"--hint: heterog takes TYPE:GPUS+TYPE:GPUS, not {shown(text)}"
             raise ConfigError(msg)
         found[kind] = int(count)
-    if text and not 1 < len(found) == text.count("+") + 1 <= MOST_PARTS:
+    if not 1 < len(found) == text.count("+") + 1 <= MOST_PARTS:
         msg = f"--hint: heterog takes 2 to {MOST_PARTS} types, each once, not {shown(text)}"
         raise ConfigError(msg)
     return tuple(found.items())
-
-
-def device_map(parts: Sequence[tuple[str, int]]) -> str:
-    """Ranks on each GPU type, ``0-1=a100,2-5=v100``: one rank for each GPU, part by part."""
-    first, found = 0, []
-    for kind, gpus in parts:
-        found.append(f"{first}-{first + gpus - 1}={kind}")
-        first += gpus
-    return ",".join(found)

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from slurm_dl.job.run_files import read_regular
 from slurm_dl.model.contract import Batch, Contract
@@ -153,14 +152,11 @@ def with_sizes(
 def _read(text: str) -> dict[str, object]:
     """The user's keys; text that is not a JSON object becomes one."""
     try:
-        value = json.loads(text, parse_constant=_not_json)
+        value = json.loads(text)
+        # Python reads NaN, Infinity and 1e999, of which JSON can write none.
+        json.dumps(value, allow_nan=False)
     except ValueError:
         value = None
     if isinstance(value, dict):
         return {str(key): item for key, item in value.items()}
     return {"comment": text}
-
-
-def _not_json(constant: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
-    raise ValueError(constant)

@@ -10,17 +10,20 @@ import sys
 from contextlib import closing
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import build
 import pytest
 from fake_cluster import FakeCluster
 from fake_slurm import FakeJob
 
-from slurm_dl.engine.failed_jobs import Failed, verdict
+from slurm_dl.engine.failed_jobs import Failed, failure_reasons, verdict, with_run
 from slurm_dl.engine.settings import Settings
 from slurm_dl.job.failure_class import BUILT_IN, TAIL_BYTES, classify, site_rows, table
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.booking import entry
+from slurm_dl.model.breaker import Restart
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.failure import Failure, FailureClass, Retries
 from slurm_dl.model.ids import JobId
@@ -76,7 +79,9 @@ def test_rows_of_a_site_come_first_and_bad_lines_are_told(tmp_path: Path) -> Non
     assert classify(1, b"ValueError: flaky", rows).kind == "unknown"
     assert classify(1, b"ValueError: other", rows).kind == "user"
     assert classify(41, b"", rows).kind == "user"
-    assert site_rows("- user:\nuser: x\n- user: x\n")[1] == [1, 2]
+    assert site_rows("- user:\nuser: x\n- user: x\n- user: ''")[1] == [1, 2, 4]
+    rows, _ = site_rows("- user: status 41 # so\n- user: 'a # b'  # c\n- user: a#b 'c'")
+    assert [(row.text, row.status) for row in rows] == [("", 41), ("a # b", 0), ("a#b 'c'", 0)]
     for bad in (b"\xff\xfe- user: x", None):
         path.unlink()
         os.mkfifo(path) if bad is None else path.write_bytes(bad)
@@ -106,18 +111,30 @@ def test_only_the_end_of_the_own_log_is_read(tmp_path: Path, size: int, says: st
     assert done.stderr.decode() == (says or f"{TAIL_BYTES} b'xxxxx' b'last\\n'")
 
 
-@pytest.mark.parametrize("kinds", list(product("ui", repeat=5)))
+@pytest.mark.parametrize("kinds", list(product("ui", repeat=6)))
 def test_verdicts_are_bounded(kinds: tuple[str, ...]) -> None:
-    """At most one user error and the budget of the infrastructure are retried, in any order."""
+    """Every second user error holds, and the budget of the infrastructure is kept, in any order."""
     words = {"u": "user", "i": "infrastructure"}
     past: tuple[Failed, ...] = ()
     does = []
     for run, kind in enumerate(kinds):
-        past = (*past, Failed(float(run), run, words[kind], "m"))
+        past = with_run(past, Failed(float(run), run, words[kind], "m"), RULES)
         does.append(verdict(past, RULES).does)
     users, others = ([d for d, k in zip(does, kinds, strict=True) if k == w] for w in "ui")
-    assert users == (["retry", *["hold"] * 4])[: len(users)]
-    assert others == (["retry", "retry", *["leave"] * 3])[: len(others)]
+    assert users == (["retry", "hold"] * 3)[: len(users)]
+    assert others == (["retry", "retry", *["leave"] * 4])[: len(others)]
+    assert len([f for f in past if f.kind != "user"]) <= RULES.infrastructure + 2
+
+
+@pytest.mark.parametrize(("failed", "told"), [((), [0, 1, 2]), ((1,), [2]), ((2,), [])])
+def test_no_retry_is_told_as_a_requeue_by_slurm(failed: tuple[int, ...], told: list[int]) -> None:
+    """Runs that failed are forgotten; requeues are followed for a day, whoever asked for them."""
+    requeued = [Restart(job_id=JobId(1), restarts=r, gpus=1.0, requeued_s=1.0) for r in range(3)]
+    snap = build.snapshot(build.observed([build.pending(1)]), restarts=tuple(requeued))
+    body = {"runs": [[1.0, run, "user", "m"] for run in failed]}
+    said = failure_reasons(snap, [entry("failed", 1, body)], JobId(1), RULES)
+
+    assert [int(s.split()[2]) for s in said if "by Slurm" in s] == told
 
 
 class Claiming(FakeCluster):
@@ -155,45 +172,35 @@ def failing(
     return cluster.jobs[job]
 
 
+LEFT = (0, JobState.FAILED, False)
+HELD = (2, JobState.PENDING, True)
+
+
 @pytest.mark.parametrize(
-    ("said", "more", "ends"),
+    ("said", "ending", "more", "ends"),
     [
-        ("infrastructure", {}, (2, JobState.FAILED, False)),
-        ("infrastructure", {"gap_s": 600}, (30, JobState.PENDING, False)),  # Two in its window
-        ("user", {}, (2, JobState.PENDING, True)),
-        ("user", {"status": 93}, (0, JobState.FAILED, False)),
-        ("user", {"status": 0}, (0, JobState.FAILED, False)),
+        ("infrastructure", "FAILED", {}, (2, JobState.FAILED, False)),
+        # Two in its window.
+        ("infrastructure", "FAILED", {"gap_s": 600}, (30, JobState.PENDING, False)),
+        ("user", "FAILED", {}, HELD),
+        ("user", "FAILED", {"status": 93}, LEFT),
+        ("user", "FAILED", {"status": 0}, LEFT),
+        ("user", "FAILED", {"settings": dataclasses.replace(SETTINGS, retries=None)}, LEFT),
+        # Slurm's word where there is no status: memory is the user's, a time limit ends as ever.
+        ("infrastructure", "OUT_OF_MEMORY", {"status": 0}, HELD),
+        ("user", "NODE_FAIL", {"status": 0}, (2, JobState.FAILED, False)),
+        ("user", "TIMEOUT", {"status": 0}, LEFT),
     ],
 )
 def test_a_job_that_claims_gets_no_more_than_its_budget(
-    tmp_path: Path, said: FailureClass, more: dict[str, int], ends: tuple[object, ...]
+    tmp_path: Path, said: FailureClass, ending: str, more: dict[str, Any], ends: tuple[object, ...]
 ) -> None:
     """The ledger remembers over restarts of the daemon; a held job stays so until its release."""
     cluster = Claiming(nodes=1, gpus=4)
-    cluster.said = said
+    cluster.said, cluster.ending = said, ending
     job = failing(cluster, tmp_path, **more)
 
     assert (job.restarts, job.state, job.hold) == ends
-
-
-@pytest.mark.parametrize(
-    ("ending", "ends"),
-    [("OUT_OF_MEMORY", (2, True)), ("NODE_FAIL", (2, False)), ("TIMEOUT", (0, False))],
-)
-def test_slurms_word_gives_the_class_where_there_is_no_status(
-    tmp_path: Path, ending: str, ends: tuple[int, bool]
-) -> None:
-    """Memory is the user's; a time limit ends a job as ever."""
-    cluster = Claiming(nodes=1, gpus=4)
-    cluster.ending = ending
-    job = failing(cluster, tmp_path, status=0)
-    assert (job.restarts, job.hold) == ends
-
-
-def test_nothing_is_retried_where_the_site_does_not_say_so(tmp_path: Path) -> None:
-    """Failed jobs are left as they ended."""
-    job = failing(Claiming(nodes=1, gpus=4), tmp_path, dataclasses.replace(SETTINGS, retries=None))
-    assert (job.restarts, job.state) == (0, JobState.FAILED)
 
 
 @pytest.mark.parametrize(

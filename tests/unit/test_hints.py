@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from build import observed, pending, running, snapshot
 
+from slurm_dl.cli.dlsubmit.command import main
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import ask, intend
 from slurm_dl.engine.preemption.unpack_pairs import losing_pairs
@@ -19,7 +20,7 @@ from slurm_dl.model.booking import Entry, entry
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.nodes import SharedGpu
 from slurm_dl.model.plan import Book, OpenHandover, Reshape
 from slurm_dl.model.profile import Profile, Speed
@@ -97,6 +98,7 @@ def test_hints_become_variables_and_keys_that_are_read_back(
             )
         ),
         ({"hint": "heterog"}, "heterog needs a value"),
+        ({"hint": "heterog="}, "'' is not a name"),
         ({"hint": "heterog=a b:1+c:1", "launcher": "srun"}, "'a b' is not a name"),
         ({"hint": "heterog=a:1+b:1", "gpus": None}, "--launcher=srun"),
         ({"hint": "heterog=a:1+b:1", "launcher": "srun"}, "leave out --gpus"),
@@ -118,6 +120,21 @@ def test_bad_hints_get_their_line(change: dict[str, str | bool | None], message:
     with pytest.raises(ConfigError, match=message) as caught:
         check(typed, sbatch=(), command=("true",), cwd="/w", dlrun="/d")
     assert str(caught.value).isprintable()
+
+
+def test_the_list_of_hints_fits_80_columns_and_cuts_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each word of the table is there, whole."""
+    assert main(["--list-hints"]) == 0
+
+    said = capsys.readouterr().out
+    told = [
+        w for h in HINTS.values() for w in (h.takes, h.default, *h.variables, h.build, h.source)
+    ]
+    words = " ".join([*HINTS, *(word or "" for word in told)]).split()
+    assert set(words) <= set(said.split())
+    assert max(map(len, said.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("word", [5, None, ["p3"], "p3;x", "a" * 201, {}])
@@ -233,8 +250,10 @@ V = (("locked", "1", '{"shape":"1x4","type":"v100"}'),)
                      False, [], (), id="asks for it"),
         pytest.param(world(pending(1, 4), locked=False, booked=booked("v100")),
                      False, [], (("locked", "1", ""),), id="unlocked"),
-        pytest.param(world(pending(1, 4), locked=True, booked=booked("gone")),
-                     False, [], (("locked", "1", ""),), id="no such type"),
+        pytest.param(world(pending(1, 4), locked=True, booked=booked("not read")),
+                     False, [], (), id="no such type now"),
+        pytest.param(world(running(1, 4, state=JobState.FAILED), locked=True,
+                           booked=booked("v100")), False, [], (), id="may be retried"),
     ],
 )  # fmt: skip
 def test_a_locked_job_asks_for_the_type_it_ran_on_and_is_not_moved(

@@ -106,10 +106,13 @@ def test_one_refused_write_does_not_start_it(refused: int) -> None:
     assert not daemon.cluster.fail, "nothing was refused"
 
 
-def test_it_starts_by_itself_if_the_daemon_is_gone() -> None:
-    """No later than its begin time, however long the policy would bar it."""
-    daemon = Daemon(Patient(wait_s=1e9), SETTLES)
+@pytest.mark.parametrize("data_ready", [True, False])
+def test_it_starts_by_itself_if_the_daemon_is_gone(*, data_ready: bool) -> None:
+    """No later than its begin time, however long the policy or its data would bar it."""
+    policy = Patient(wait_s=1e9) if data_ready else registry.find("fifo")()
+    daemon = Daemon(policy, SETTLES)
     job_id = daemon.submit()
+    daemon.cluster.jobs[job_id].data_ready = data_ready
     for _ in range(6):
         daemon.look()
     assert daemon.cluster.jobs[job_id].state is JobState.PENDING
@@ -164,6 +167,7 @@ def test_an_idle_look_without_barred_jobs_writes_nothing() -> None:
     assert daemon.writes() == 0
     off = Daemon(Patient(wait_s=1e9), dataclasses.replace(SETTLES, hold=False))
     job_id = off.submit()
+    off.cluster.jobs[job_id].data_ready = False
     assert off.waited_s(job_id, off.cluster.now_s) <= 30.0
     assert off.writes() == 0
 
@@ -306,19 +310,3 @@ def test_a_job_without_its_data_holds_no_gpus_and_no_place(policy: str) -> None:
     assert daemon.waited_s(late, daemon.cluster.now_s) < math.inf
     starts_s = [daemon.cluster.jobs[job].start_s for job in (*others, late)]
     assert sorted(starts_s) == starts_s
-
-
-def test_a_job_without_its_data_starts_by_itself_if_nobody_looks() -> None:
-    """Nor is it put off where nothing is (``ranking.hold`` off)."""
-    daemon = Daemon(registry.find("fifo")(), SETTLES)
-    job = daemon.cluster.jobs[daemon.submit()]
-    job.data_ready = False
-    for _ in range(30):
-        daemon.look()
-    assert job.state is JobState.PENDING
-    daemon.cluster.advance(300)
-    assert job.state is not JobState.PENDING
-    off = Daemon(registry.find("fifo")(), dataclasses.replace(SETTLES, hold=False))
-    lost = off.submit()
-    off.cluster.jobs[lost].data_ready = False
-    assert off.waited_s(lost, off.cluster.now_s) <= 3 * POLL_S

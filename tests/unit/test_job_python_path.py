@@ -26,30 +26,25 @@ SAYS = (
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "place", "expected"),
     [
-        (None, PLACE),
-        ("", PLACE),  # no entry, which would be the current directory
-        ("/a", f"/a:{PLACE}"),
-        ("/a:/b:", f"/a:/b::{PLACE}"),  # theirs, as Python reads it
-        (PLACE, None),
-        (f"{PLACE}:/a", None),
+        (None, PLACE, PLACE),
+        ("", PLACE, PLACE),  # no entry, which would be the current directory
+        ("/a", PLACE, f"/a:{PLACE}"),
+        ("/a:/b:", PLACE, f"/a:/b::{PLACE}"),  # theirs, as Python reads it
+        (PLACE, PLACE, None),
+        (f"{PLACE}:/a", PLACE, None),
+        (None, "/opt/a:b", None),  # it would make two entries, the second of them relative
     ],
 )
-def test_the_directory_comes_last_and_once(given: str | None, expected: str | None) -> None:
+def test_the_directory_comes_last_and_once(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, place: str, expected: str | None
+) -> None:
     """Nothing is prepended, and a dlrun within a dlrun adds nothing."""
+    monkeypatch.setattr(run, "PYTHON_PATH", Path(place))
     environ = {} if given is None else {"PYTHONPATH": given}
 
     assert run._python_path(environ) == ({} if expected is None else {"PYTHONPATH": expected})
-
-
-def test_a_directory_that_pythonpath_cannot_name_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A colon would make two entries of it, the second of them relative."""
-    monkeypatch.setattr(run, "PYTHON_PATH", Path("/opt/a:b"))
-
-    assert run._python_path({}) == {}
 
 
 def test_the_directory_holds_one_package_and_belongs_to_the_installation() -> None:

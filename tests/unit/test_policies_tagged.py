@@ -77,19 +77,12 @@ def test_the_tag_tells_scripts_of_one_name_apart(tags: tuple[str, str], keys: li
     assert Tagged().order(snap).key.tolist() == keys
 
 
-def test_without_a_past_the_time_limit_decides() -> None:
-    """Last without one."""
+def test_without_a_past_the_time_limit_decides_and_who_runs_is_left_running() -> None:
+    """Last without a limit; a shorter job waits for GPUs that are free."""
     rows = [build.pending(1), build.pending(2, limit_s=900), build.pending(3, limit_s=300)]
-
     assert Tagged().order(snap_of(rows, NO_PAST)).key.tolist() == [math.inf, 900.0, 300.0]
 
-
-def test_who_runs_is_left_running() -> None:
-    """A shorter job waits for GPUs that are free."""
-    rows = [build.running(4, 16), build.pending(1, 1)]
-    snap = snap_of(rows, past_of(OVER))
-
-    assert Tagged.preempts == "never"
+    snap = snap_of([build.running(4, 16), build.pending(1, 1)], past_of(OVER))
     assert snap.jobs.job_id[intend(snap, Tagged()).target].tolist() == [4]
     order = Tagged().order(snap)
     assert Tagged().next_change_s(snap, order, np.array([True, False])) == math.inf

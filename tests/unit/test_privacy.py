@@ -259,6 +259,7 @@ def test_own_jobs_are_shown_whole() -> None:
     assert wanted
     assert mine["jobs"] == wanted
     words = " ".join(story["sentences"])
+    assert "It has rank 1, in tier" in words
     assert "is freeing GPUs for it: 2 other users' jobs give way." in words
     assert "keeps the freed GPUs for job 7000003" in words or "Z: hand-over: " in words
     assert {line["details"] == {} for line in story["history"]} == {True}

@@ -105,6 +105,7 @@ def test_the_metadata_is_compact_json(
         ("please keep | this", {"comment": "please keep | this"}),
         ('[1, "a"]', {"comment": '[1, "a"]'}),
         ('{"a": NaN}', {"comment": '{"a": NaN}'}),
+        ('{"a": 1e999}', {"comment": '{"a": 1e999}'}),
         ('{"a": ', {"comment": '{"a": '}),
         ("grüße", {"comment": "grüße"}),
         ("", {"comment": ""}),

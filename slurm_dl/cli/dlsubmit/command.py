@@ -344,21 +344,24 @@ def _show_template(found: script_templates.FoundTemplate, *, as_json: bool) -> N
 
 
 def _list_hints(*, as_json: bool) -> None:
-    from slurm_dl.report.terminal_table import Column, show  # noqa: PLC0415 - rich costs 50 ms
+    from slurm_dl.report.terminal_table import Column, console, table  # noqa: PLC0415 - 50 ms
 
     rows = [
         {"name": name, "takes": hint.takes, **asdict(hint), "variables": " ".join(hint.variables)}
         for name, hint in HINTS.items()
     ]
-    names = ("name", "takes", "default", "variables", "build", "source")
+    names = ("takes", "default", "variables", "build", "source")
     if as_json:
-        shown = (*names, "numerics", "apart", "launchers")
+        shown = ("name", *names, "numerics", "apart", "launchers")
         click.echo(json.dumps({"hints": [{n: row[n] for n in shown} for row in rows]}, indent=2))
         return
-    show(
-        [Column(title=name, least=9, folds=True) for name in names],
-        [[str(row[name] or "") for name in names] for row in rows],
-    )
+    columns = (Column(title=""), Column(title=""), Column(title="", folds=True))
+    lines = [
+        ("" if i else row["name"], name, str(row[name]))
+        for row in rows
+        for i, name in enumerate(name for name in names if row[name])
+    ]
+    console().print(table(columns, lines, header=False))
 
 
 def _dlrun_beside(program: str) -> str | None:

@@ -14,6 +14,7 @@ import numpy as np
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import (
     EVERYTHING,
+    Everything,
     Sight,
     audit_sentences,
     how_it_gave_way,
@@ -90,7 +91,7 @@ def why(
     at_s = max(at_s, snap.now_s)
     sentences = [_state(cycle, row, label), *_progress(cycle, row, job_id)]
     if cycle.plan.rank[row] >= 0:
-        sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
+        sentences += [_standing(cycle, row, sight), *_ahead(cycle, row, sight)]
         sentences += [
             *_kept(cycle, policy, row),
             *_next_tier(cycle, policy, row),
@@ -186,12 +187,12 @@ def _progress(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     return [f"{sentence}."]
 
 
-def _standing(cycle: Cycle, row: int) -> str:
+def _standing(cycle: Cycle, row: int, sight: Sight) -> str:
     plan, memory = cycle.plan, cycle.snapshot.memory
     hours = memory.attained_gpu_s[row] / 3600
-    live = int((plan.rank >= 0).sum())
+    total = f" of {(plan.rank >= 0).sum()}" if isinstance(sight, Everything) else ""
     return (
-        f"It has rank {plan.rank[row] + 1} of {live}, in tier {plan.tier[row]}, "
+        f"It has rank {plan.rank[row] + 1}{total}, in tier {plan.tier[row]}, "
         f"with {hours:.2f} GPU-hours of service so far."
     )
 
