@@ -177,7 +177,7 @@ def tasks_at_once(snap: Snapshot, rows: Rows, place: F64) -> I32:
     at = dict(zip(rows.tolist(), place.tolist(), strict=True))
     for job_id in seen.throttles:
         row = jobs.rows[job_id]
-        if row not in at or jobs.gpus[row] <= 0 or jobs.partition[row] < 0:
+        if row not in at:
             continue
         kind, there = int(jobs.gpu_type[row]), seen.node_in[jobs.partition[row]]
         has = seen.nodes.of_type(kind) * (seen.nodes.with_type(kind) if kind >= 0 else 1)

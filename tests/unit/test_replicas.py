@@ -76,7 +76,6 @@ def test_the_count_is_the_least_and_grows_with_the_rate() -> None:
 def test_the_rate_is_predicted_for_the_end_of_the_start_up() -> None:
     """A rising line goes on, what has just been may come again, and what was missed is added."""
     assert predicted_rate([0, 60, 120], [10, 20, 30], 120) == pytest.approx(50 + 20)
-    assert predicted_rate([0, 60, 120], [10, 20, 30], 120, quantile=0) == pytest.approx(50)
     assert predicted_rate([0, 60, 120], [30, 20, 10], 120) == pytest.approx(30)
     assert predicted_rate([5], [7], 120) == 7
 

@@ -363,7 +363,10 @@ class _OfCycle:
         lambda m: {
             (s.name, state): n
             for s in m.snap.services
-            for state, n in (("wanted", s.wanted), ("running", len(running_replicas(m.snap, s))))
+            for state, n in (
+                ("wanted", s.wanted),
+                ("running", len(running_replicas(m.snap, s.jobs))),
+            )
         },
         {"service": (), "state": ("wanted", "running")},
         sparse=True,
