@@ -101,7 +101,7 @@ class ReplicaCount:
             # It only reads: the process need not wait for it to end.
             self._thread = threading.Thread(target=self._read, name="replicas", daemon=True)
             self._thread.start()
-            if before is None and not self._count:
+            if before is None:
                 self._thread.join(_FIRST_WAIT_S)
         found, jobs = self._found, self._jobs(snap)
         if not isinstance(found, str) and abs(snap.now_s - found[0]) > OLD_S:

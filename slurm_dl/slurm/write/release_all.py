@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
@@ -174,7 +175,6 @@ _FIELDS = (
     *("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime"),
     *SIZE_FIELDS,
 )
-NO_THROTTLES: Mapping[JobId, Throttled] = {}
 _NO_FACTOR = -(2**31)
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
@@ -225,7 +225,7 @@ def release_all(
     *,
     within: str = "",
     steers: Collection[Steer] = (),
-    throttles: Mapping[JobId, Throttled] = NO_THROTTLES,
+    throttles: Mapping[JobId, Throttled] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Undo whatever of ours is left in Slurm.
 
