@@ -201,10 +201,9 @@ class Enricher:
 
     def go_on(self, before: Enricher) -> None:
         """Keep the counts of *before*: the rates of its services may be unknown now."""
-        counts = {count.name: count for count in before.services}
+        known = {count.name: count for count in before.services}
         for count in self.services:
-            if count.name in counts:
-                count.go_on(counts[count.name])
+            count.go_on(known.get(count.name, count))
 
     def _setup_s(self, snap: Snapshot) -> F64 | None:
         """Only where it is needed, by the policy or for sizes: it looks at each job's profile."""

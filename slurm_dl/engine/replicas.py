@@ -98,7 +98,8 @@ def _choose(snap: Snapshot, service: Replicas, places: ReplicaPlaces) -> None:
     run = running_replicas(snap, service.jobs)
     waiting = [row for row in _rows(snap, service.jobs) if jobs.state[row] == PENDING]
     array_of = {row: _array(snap, id_of[row]) for row in (*run, *waiting)}
-    room = _room(snap, [array_of[row] for row in run])
+    owners = owned(throttles_in(snap.booked), snap.seen.throttles)
+    own = {_array(snap, job): tasks for job, tasks in owners.items() if tasks != NO_THROTTLE}
     rate = "no rate was read"
     if service.rate_per_s is not None:
         rate = f"{service.rate_per_s:.4g} requests/s"
@@ -109,38 +110,25 @@ def _choose(snap: Snapshot, service: Replicas, places: ReplicaPlaces) -> None:
         told = "this is one of them" if places.first[row] else "this one is surplus"
         places.notes[id_of[row]] = wants + told
     left = max(service.wanted - len(run), 0)
+    ran = Counter(array_of[row] for row in run)
     # Tasks of an array that may run: those that do and are wanted, and those that are to start.
     most = Counter(array_of[row] for row in run[: service.wanted])
     for row in sorted(waiting, key=id_of.__getitem__):
         array = array_of[row]
-        starts = min(left, int(jobs.tasks[row]), room.get(array, left))
+        starts = min(left, int(jobs.tasks[row]))
+        if array in own:
+            starts = min(starts, max(own[array] - ran[array], 0))
         if jobs.held[row] in _PUT_ASIDE:
             starts = 0
         left -= starts
+        ran[array] += starts
         most[array] += starts
-        if array in room:
-            room[array] -= starts
         places.first[row], places.barred[row] = starts > 0, starts == 0
         places.tasks[row] = starts or jobs.tasks[row]
         told = f"{starts} more are to start" if starts else "no more are to start"
         places.notes[id_of[row]] = wants + told
     for row in waiting:
         places.running[row] = max(1, most[array_of[row]])
-
-
-def _room(snap: Snapshot, arrays: Iterable[str]) -> dict[str, int]:
-    """Tasks of each array that its owner lets start yet; none of arrays without a bound.
-
-    Args:
-        arrays: The array of each replica that runs.
-    """
-    ran = Counter(arrays)
-    own = {
-        _array(snap, job): n
-        for job, n in owned(throttles_in(snap.booked), snap.seen.throttles).items()
-        if n != NO_THROTTLE
-    }
-    return {array: max(n - ran[array], 0) for array, n in own.items()}
 
 
 def _array(snap: Snapshot, job_id: JobId) -> str:

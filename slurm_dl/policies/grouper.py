@@ -15,7 +15,6 @@ With Network Scheduling", IEEE TNSM 17(3), 2020.
 from __future__ import annotations
 
 import math
-import string
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -202,5 +201,5 @@ def _contenders(snap: Snapshot) -> Bool:
 
 def _stem(name: str) -> str:
     """*name* without the number at its end, and a sign before it; empty if it is only that."""
-    stem = name.rstrip(string.digits)
+    stem = name.rstrip("0123456789")
     return stem[:-1] if stem != name and stem[-1:] in ("-", "_", ".") else stem

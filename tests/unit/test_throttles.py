@@ -23,13 +23,13 @@ from slurm_dl.policies.grouper import Grouper
 from slurm_dl.slurm.read.array_throttles import ArrayThrottles
 from slurm_dl.slurm.tool_runner import Slurm
 
-ARRAY = JobId(10)
+ARRAY, UNTOLD = JobId(10), -1
 
 
 def snapshot_of(present: int | None, booked: tuple[Entry, ...] = ()) -> Snapshot:
-    """One pending array with this throttle; None: it is gone."""
+    """One pending array with this throttle; None: it is gone, `UNTOLD`: Slurm does not tell."""
     rows = [] if present is None else [build.pending(ARRAY, tasks=6)]
-    throttles = {} if present is None else {ARRAY: present}
+    throttles = {} if present in (None, UNTOLD) else {ARRAY: present}
     seen = build.observed(rows, throttles=throttles)
     return dataclasses.replace(build.snapshot(seen), booked=booked)
 
@@ -70,6 +70,7 @@ def test_ours_is_never_above_the_owners_and_the_owners_comes_back(
         ([4], FREE, [], None),  # A value that is not ours is the owner's
         ([1], 2, [], None),
         ([None], FREE, [], None),  # The array is gone
+        ([UNTOLD], FREE, [], 5),  # Not all arrays are asked for at one look
         # Once 3 stands in Slurm, 2 is what the owner has written since.
         ([2, 3], 3, [], 5),
         ([2, 3, 2], 3, [], None),
@@ -86,14 +87,6 @@ def test_the_owners_last_word_counts(
         booked = updated(booked, [e for book in told.books for e in book.entries])
     assert [w.tasks for w in told.writes] == writes
     assert [t.own for t in throttles_in(booked).values()] == ([] if own is None else [own])
-
-
-def test_the_owners_is_kept_while_slurm_does_not_tell() -> None:
-    """Not all arrays are asked for at one look, and an answer may be missing."""
-    entries = throttling(snapshot_of(5), np.array([2], np.int32), "x", {}).books[0].entries
-    seen = build.observed([build.pending(ARRAY, tasks=6)], throttles={})
-    untold = dataclasses.replace(build.snapshot(seen), booked=updated((), entries))
-    assert throttling(untold, None, "x", {}).books == ()
 
 
 @pytest.mark.parametrize(
