@@ -6,15 +6,14 @@ rate and four at a high one. Without the section no order does that.
 
 from __future__ import annotations
 
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Final
 
 import bounded_arrays
 import pytest
 from bounded_arrays import MUTANTS, node_of_four, settle, submit, tasks, throttle
+from rate_server import rate_server
 from schedd import Schedd
 
 pytestmark = pytest.mark.slurm
@@ -116,35 +115,19 @@ def test_replicas_follow_the_rate_of_a_file(place: Schedd, tmp_path: Path) -> No
 @pytest.mark.full("half a minute; units show who gives way, and how the web is read")
 def test_surplus_replicas_give_way_at_a_rate_from_the_web(place: Schedd) -> None:
     """Those with a contract are preempted for jobs that have run for less (LAS); one stays."""
-    rates = [HIGH]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(line(rates[0]).encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        try:
-            put_in_force(place, "las", rate=f"http://127.0.0.1:{httpd.server_port}/")
-            array = place.submit(
-                1, "sleep", "3600", options=["--time=60", "--array=0-19", "--name=chat"]
-            )
-            place.until("four replicas", lambda: tasks(place, array) == 4)
-            batch = [place.submit(1, "sleep", "3600", options=["--time=60"]) for _ in range(2)]
-            settle(place, 6)
-            assert tasks(place, array) == 4
-            rates[0] = LOW
-            place.until(
-                "batch jobs", lambda: {place.state(j) for j in batch} == {"RUNNING"}, within_s=240
-            )
-            assert 1 <= tasks(place, array) <= 2
-            assert throttle(place, array) == "1"
-        finally:
-            httpd.shutdown()
-            thread.join()
+    answers = [line(HIGH).encode()]
+    with rate_server(answers) as url:
+        put_in_force(place, "las", rate=url)
+        array = place.submit(
+            1, "sleep", "3600", options=["--time=60", "--array=0-19", "--name=chat"]
+        )
+        place.until("four replicas", lambda: tasks(place, array) == 4)
+        batch = [place.submit(1, "sleep", "3600", options=["--time=60"]) for _ in range(2)]
+        settle(place, 6)
+        assert tasks(place, array) == 4
+        answers[0] = line(LOW).encode()
+        place.until(
+            "batch jobs", lambda: {place.state(j) for j in batch} == {"RUNNING"}, within_s=240
+        )
+        assert 1 <= tasks(place, array) <= 2
+        assert throttle(place, array) == "1"

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import os
 from pathlib import Path
 from typing import Any
 
 import build
 import numpy as np
 import pytest
+from rate_server import rate_server
 
 from slurm_dl import logging_setup
 from slurm_dl.config.replicas_section import ServiceEntry
-from slurm_dl.daemon import replica_counts
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.daemon.replica_counts import ReplicaCount, read_rate
 from slurm_dl.engine.decide import decide
@@ -248,33 +246,16 @@ def test_the_last_count_stays_while_the_rate_cannot_be_had(tmp_path: Path) -> No
     assert look(reloaded).wanted == told.wanted - 1
 
 
-@pytest.fixture
-def server() -> Iterator[tuple[str, list[bytes]]]:
-    """URL of a server on this host, and what it answers."""
-    answers = [b""]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if answers[0] else 500)
-            self.end_headers()
-            self.wfile.write(answers[0])
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}/rate", answers
-        httpd.shutdown()
-        thread.join()
-
-
-def test_a_rate_is_read_within_bounds(tmp_path: Path, server: tuple[str, list[bytes]]) -> None:
+def test_a_rate_is_read_within_bounds(tmp_path: Path) -> None:
     """The end of a long file, a whole answer; neither a FIFO nor an answer without end."""
-    url, answers = server
-    answers[0] = b"epoch_s,requests_per_s\n5,1\n6,2.5"
-    assert read_rate(url) == ([5.0, 6.0], [1.0, 2.5])
+    answers = [b"epoch_s,requests_per_s\n5,1\n6,2.5"]
+    with rate_server(answers) as url:
+        assert read_rate(url) == ([5.0, 6.0], [1.0, 2.5])
+        bad_answers = [b"", b"1,1\n" * 40_000, b"2,1\n1,1\n", b"\xff\xfe", b"1,1e7\n", b"1;1"]
+        for bad in (*bad_answers, b"-1e300,1\n1,1\n"):
+            answers[0] = bad
+            with pytest.raises(ConfigError, match="rate"):
+                read_rate(url)
     log = tmp_path / "log.csv"
     lines = [f"{k},{k % 7}" for k in range(100_000)]
     log.write_text("\n".join(lines), encoding="utf-8")
@@ -282,13 +263,8 @@ def test_a_rate_is_read_within_bounds(tmp_path: Path, server: tuple[str, list[by
     assert (times_s[-1], rates[-1]) == (99_999.0, 99_999.0 % 7)
     assert np.diff(times_s).tolist() == [1.0] * (len(times_s) - 1)
     assert len(times_s) < 10_000
-    bad_answers = [b"", b"1,1\n" * 40_000, b"2,1\n1,1\n", b"\xff\xfe", b"1,1e7\n", b"1;1"]
-    for bad in (*bad_answers, b"-1e300,1\n1,1\n"):
-        answers[0] = bad
-        with pytest.raises(ConfigError, match="rate"):
-            read_rate(url)
     fifo = tmp_path / "rate"
-    replica_counts.os.mkfifo(fifo)
+    os.mkfifo(fifo)
     for path in (fifo, tmp_path / "none", tmp_path):
         with pytest.raises(ConfigError, match="cannot be read"):
             read_rate(str(path))

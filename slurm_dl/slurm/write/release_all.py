@@ -311,7 +311,7 @@ def _throttle_steps(
     skipped: list[str],
 ) -> Iterator[tuple[str, str]]:
     """Label and setting of each update that gives an array its owner's throttle back."""
-    for job_id in throttles.keys() & waiting.keys():
+    for job_id in sorted(throttles.keys() & waiting.keys()):
         label, throttled = waiting[job_id][0], throttles[job_id]
         if not is_array_record(job_id, label):
             continue
