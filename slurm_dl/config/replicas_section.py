@@ -57,12 +57,11 @@ class ServiceEntry(Section):
     @field_validator("quantile")
     @classmethod
     def _check_attainable(cls, quantile: float, info: ValidationInfo) -> float:
-        if not {"service_s", "service_scv", "sla_s"} <= info.data.keys():
+        told = info.data
+        if not {"service_s", "service_scv", "sla_s"} <= told.keys():
             return quantile
         level = ServiceLevel(
-            service_s=info.data["service_s"],
-            scv=info.data["service_scv"],
-            sla_s=info.data["sla_s"],
+            service_s=told["service_s"], scv=told["service_scv"], sla_s=told["sla_s"]
         )
         if (best := attainable(level)) < quantile:
             refuse(

@@ -11,7 +11,7 @@ from slurm_dl.config.tree import Config
 from slurm_dl.daemon.components import Components
 from slurm_dl.daemon.enrich import Enricher, HistoryCache, learn_on_one_core
 from slurm_dl.daemon.metrics import counters
-from slurm_dl.daemon.replica_counts import replica_counts
+from slurm_dl.daemon.replica_counts import ReplicaCount
 from slurm_dl.engine.settings import (
     External,
     Native,
@@ -70,7 +70,10 @@ def knowledge_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) 
         site=site,
         checkpoint_cost_s=config.preemption.checkpoint_cost_s,
         deadlines=deadlines_of(config),
-        services=replica_counts(config.replicas.services, logging_setup.logger()),
+        services=[
+            ReplicaCount(name, service, logging_setup.logger())
+            for name, service in config.replicas.services.items()
+        ],
     )
 
 

@@ -173,7 +173,7 @@ class Enricher:
         self._site = site
         self._checkpoint_cost_s = checkpoint_cost_s
         self._deadlines = deadlines
-        self._services = services
+        self.services = services
 
     def __call__(self, snap: Snapshot) -> Snapshot:
         """*snap* with what is known: `sizes`, `left_s`, `progress`, `due_s`, `rates`, and so on."""
@@ -196,8 +196,14 @@ class Enricher:
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
             setup_s=self._setup_s(snap),
-            services=tuple(service.look(snap) for service in self._services),
+            services=tuple(service.look(snap) for service in self.services),
         )
+
+    def go_on(self, before: Enricher) -> None:
+        """Keep the counts of *before*: the rates of its services may be unknown now."""
+        known = {count.name: count for count in before.services}
+        for count in self.services:
+            count.go_on(known.get(count.name, count))
 
     def _setup_s(self, snap: Snapshot) -> F64 | None:
         """Only where it is needed, by the policy or for sizes: it looks at each job's profile."""

@@ -16,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from slurm_dl.config import Config
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Components, Loaded
+from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.daemon.published_state import Reloaded
 from slurm_dl.daemon.systemd_notify import notify
 from slurm_dl.engine.explain.promise_reasons import keeps_promises
@@ -137,6 +138,8 @@ class Reloading:
         self.parts.cluster.close()
         before = {row.key: row.text for row in self.loaded.rows}
         after = {row.key: row.text for row in fresh.rows}
+        if isinstance(parts.enrich, Enricher) and isinstance(self.parts.enrich, Enricher):
+            parts.enrich.go_on(self.parts.enrich)
         keys = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
         self.parts, self.loaded = parts, fresh
         what = f"changed: {', '.join(keys)}" if keys else "nothing changed"

@@ -10,7 +10,6 @@ import os
 import stat
 import threading
 import urllib.request
-from collections.abc import Mapping
 from http.client import HTTPException
 from typing import Final
 
@@ -80,55 +79,55 @@ class ReplicaCount:
     """
 
     def __init__(self, name: str, service: ServiceEntry, log: FilteringBoundLogger) -> None:
-        self._name = name
+        self.name = name
         self._service = service
         self._log = log
-        self._wait_s = _FIRST_WAIT_S
         self._thread: threading.Thread | None = None
         self._found: tuple[float, float, int] | str = "it was not read yet"
         self._failing = False
         self._count = 0
         self._rate_per_s: float | None = None
 
+    def go_on(self, before: ReplicaCount) -> None:
+        """Keep the count of *before* until a rate is read."""
+        if before._count:
+            self._count = self._bounded(before._count)
+            self._rate_per_s = before._rate_per_s
+
     def look(self, snap: Snapshot) -> Replicas:
         """The service, as of the last read; begins another one."""
-        if self._thread is None or not self._thread.is_alive():
+        before = self._thread
+        if before is None or not before.is_alive():
             # It only reads: the process need not wait for it to end.
             self._thread = threading.Thread(target=self._read, name="replicas", daemon=True)
             self._thread.start()
-            self._thread.join(self._wait_s)
-            self._wait_s = 0.0
-        found = self._found
+            if before is None:
+                self._thread.join(_FIRST_WAIT_S)
+        found, jobs = self._found, self._jobs(snap)
         if not isinstance(found, str) and abs(snap.now_s - found[0]) > OLD_S:
             found = f"its last rate is of another time than now ({found[0] - snap.now_s:+.0f} s)"
-        replicas = self._replicas(snap)
-        if isinstance(found, str):
-            self._say(found)
-            if not self._count:
-                run = len(running_replicas(snap, replicas))
-                level = self._service.level()
-                self._count = min(max(run, level.least), level.most)
-        else:
-            self._say("")
+        self._say(found if isinstance(found, str) else "")
+        if not isinstance(found, str):
             _, self._rate_per_s, self._count = found
-        return self._replicas(snap)
+        elif not self._count:
+            self._count = self._bounded(len(running_replicas(snap, jobs)))
+        return Replicas(name=self.name, wanted=self._count, rate_per_s=self._rate_per_s, jobs=jobs)
 
-    def _replicas(self, snap: Snapshot) -> Replicas:
+    def _bounded(self, count: int) -> int:
         service = self._service
-        mine = [
+        return min(max(count, service.least_replicas), service.most_replicas)
+
+    def _jobs(self, snap: Snapshot) -> tuple[JobId, ...]:
+        service = self._service
+        mine = (
             job_id
             for job_id, text in snap.seen.texts.items()
-            if text.name == self._name
+            if text.name == self.name
             and "_" in text.label
             and service.user in ("", text.user)
             and service.account.lower() in ("", text.account.lower())
-        ]
-        return Replicas(
-            name=self._name,
-            wanted=self._count,
-            rate_per_s=self._rate_per_s,
-            jobs=tuple(map(JobId, sorted(mine))),
         )
+        return tuple(map(JobId, sorted(mine)))
 
     def _read(self) -> None:
         try:
@@ -146,14 +145,7 @@ class ReplicaCount:
         failed, self._failing = self._failing, bool(trouble)
         if trouble and not failed:
             self._log.warning(
-                "no rate of a service; its last count stays", service=self._name, because=trouble
+                "no rate of a service; its last count stays", service=self.name, because=trouble
             )
         elif failed and not trouble:
-            self._log.info("the rate of a service is known again", service=self._name)
-
-
-def replica_counts(
-    services: Mapping[str, ServiceEntry], log: FilteringBoundLogger
-) -> tuple[ReplicaCount, ...]:
-    """One for each of *services*, in the order of the configuration."""
-    return tuple(ReplicaCount(name, service, log) for name, service in services.items())
+            self._log.info("the rate of a service is known again", service=self.name)

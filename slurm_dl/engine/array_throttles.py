@@ -8,18 +8,15 @@ throttle bounds how many tasks run. It cannot be zero, so at least one task of a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from slurm_dl.model.booking import Entry, changes, entry
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I32
 from slurm_dl.model.plan import Book, Throttle
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.model.throttle import FREE, NO_THROTTLE, THROTTLE, Throttled, throttles_in
+from slurm_dl.model.throttle import FREE, NO_THROTTLE, THROTTLE, Throttled, owned, throttles_in
 from slurm_dl.policies.base import Policy
-
-NO_WORDS: Final[Mapping[JobId, str]] = MappingProxyType({})
 
 
 def watched(policy: Policy, booked: Iterable[Entry]) -> bool:
@@ -39,7 +36,7 @@ class Throttling(NamedTuple):
 
 
 def throttling(
-    snap: Snapshot, running: I32 | None, why: str, whys: Mapping[JobId, str] = NO_WORDS
+    snap: Snapshot, running: I32 | None, why: str, whys: Mapping[JobId, str]
 ) -> Throttling:
     """Throttles that are not as *running* wants them; the owner's where it wants none.
 
@@ -57,17 +54,15 @@ def throttling(
     gone = (j for j in booked if j not in row_of and not snap.seen.may_list(j))
     wanted = [entry(THROTTLE, j, None) for j in gone]
     writes, notes = [], {}
-    for job_id, present in sorted(present_of.items()):
-        row, had = row_of[job_id], booked.get(job_id)
+    for job_id, own in sorted(owned(booked, present_of).items()):
+        row, present = row_of[job_id], present_of[job_id]
         most = FREE if running is None or not managed[row] else int(running[row])
-        own = present if had is None else had.owned(present)
         ours = own if most == FREE else most if own == NO_THROTTLE else min(own, most)
         if ours == own == present:
             wanted.append(entry(THROTTLE, job_id, None))
             continue
-        if had is None or (had.own, had.ours) != (own, ours):
-            had = Throttled(own=own, ours=ours, before=present)
-        wanted.append(entry(THROTTLE, job_id, had.body()))
+        body = Throttled(own=own, ours=ours, before=present).body()
+        wanted.append(entry(THROTTLE, job_id, body))
         if ours != own:
             notes[job_id] = whys.get(job_id, f"{why} lets {ours} of its tasks run at once")
         if ours != present:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_dl.engine.array_throttles import NO_WORDS, throttling
+from slurm_dl.engine.array_throttles import throttling
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.explain.promise_reasons import booked_in_words
@@ -378,7 +378,7 @@ def tell(
                 f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, "
                 "and this one would move its planned start"
             )
-    services = NO_WORDS if wish.replicas is None else wish.replicas.notes
+    services = {} if wish.replicas is None else wish.replicas.notes
     throttled = throttling(snap, order.running, wish.policy.name, services)
     notes |= throttled.notes
     notes = {**services, **notes}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,13 +20,14 @@ import numpy as np
 
 from slurm_dl.engine.placing.guarantees import first_in_order
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I32, PENDING, RUNNING, Bool
+from slurm_dl.model.jobs import F64, I32, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.replicas import Replicas
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.model.throttle import FREE
+from slurm_dl.model.throttle import FREE, NO_THROTTLE, owned, throttles_in
 from slurm_dl.policies.base import Order, Preempts
 
 WANTED: Final = "its service wants this replica"
+_PUT_ASIDE: Final = Held.USER_OR_ADMIN, Held.DEPENDENCY  # Nobody knows for how long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -78,51 +80,58 @@ def replicas_in(snap: Snapshot) -> ReplicaPlaces | None:
     return places
 
 
-def running_replicas(snap: Snapshot, service: Replicas) -> list[int]:
-    """Rows of the replicas of *service* that run, those that started first before others."""
+def running_replicas(snap: Snapshot, replicas: Iterable[JobId]) -> list[int]:
+    """Rows of those of *replicas* that run, those that started first before others."""
     jobs = snap.jobs
-    rows = [row for row in _rows(snap, service) if jobs.state[row] == RUNNING]
+    rows = [row for row in _rows(snap, replicas) if jobs.state[row] == RUNNING]
     return sorted(rows, key=lambda row: (jobs.start_s[row], jobs.job_id[row]))
 
 
-def _rows(snap: Snapshot, service: Replicas) -> list[int]:
+def _rows(snap: Snapshot, replicas: Iterable[JobId]) -> list[int]:
     row_of, managed = snap.jobs.rows, snap.managed_jobs
-    rows = [row_of[job] for job in service.jobs if job in row_of]
-    return [row for row in rows if managed[row]]
+    return [row_of[job] for job in replicas if job in row_of and managed[row_of[job]]]
 
 
 def _choose(snap: Snapshot, service: Replicas, places: ReplicaPlaces) -> None:
     jobs = snap.jobs
-    array_of = {row: _array(snap, row) for row in _rows(snap, service)}
-    run = running_replicas(snap, service)
-    waiting = [row for row in array_of if jobs.state[row] == PENDING]
+    id_of = [JobId(j) for j in jobs.job_id.tolist()]
+    run = running_replicas(snap, service.jobs)
+    waiting = [row for row in _rows(snap, service.jobs) if jobs.state[row] == PENDING]
+    array_of = {row: _array(snap, id_of[row]) for row in (*run, *waiting)}
+    owners = owned(throttles_in(snap.booked), snap.seen.throttles)
+    own = {_array(snap, job): tasks for job, tasks in owners.items() if tasks != NO_THROTTLE}
     rate = "no rate was read"
     if service.rate_per_s is not None:
         rate = f"{service.rate_per_s:.4g} requests/s"
     s = "" if service.wanted == 1 else "s"
     wants = f"service {service.name} wants {service.wanted} replica{s} ({rate}); "
-    for row in run[: service.wanted]:
-        places.first[row] = True
-        places.notes[JobId(int(jobs.job_id[row]))] = f"{wants}this is one of them"
-    for row in run[service.wanted :]:
-        places.notes[JobId(int(jobs.job_id[row]))] = f"{wants}this one is surplus"
-    left = service.wanted - len(run)
+    for place, row in enumerate(run):
+        places.first[row] = place < service.wanted
+        told = "this is one of them" if places.first[row] else "this one is surplus"
+        places.notes[id_of[row]] = wants + told
+    left = max(service.wanted - len(run), 0)
+    ran = Counter(array_of[row] for row in run)
     # Tasks of an array that may run: those that do and are wanted, and those that are to start.
     most = Counter(array_of[row] for row in run[: service.wanted])
-    for row in sorted(waiting, key=lambda row: int(jobs.job_id[row])):
-        starts = min(max(left, 0), int(jobs.tasks[row]))
+    for row in sorted(waiting, key=id_of.__getitem__):
+        array = array_of[row]
+        starts = min(left, int(jobs.tasks[row]))
+        if array in own:
+            starts = min(starts, max(own[array] - ran[array], 0))
+        if jobs.held[row] in _PUT_ASIDE:
+            starts = 0
         left -= starts
-        most[array_of[row]] += starts
+        ran[array] += starts
+        most[array] += starts
         places.first[row], places.barred[row] = starts > 0, starts == 0
         places.tasks[row] = starts or jobs.tasks[row]
         told = f"{starts} more are to start" if starts else "no more are to start"
-        places.notes[JobId(int(jobs.job_id[row]))] = wants + told
+        places.notes[id_of[row]] = wants + told
     for row in waiting:
         places.running[row] = max(1, most[array_of[row]])
 
 
-def _array(snap: Snapshot, row: int) -> str:
-    """Job id of the array that the replica at *row* is of."""
-    job_id = JobId(int(snap.jobs.job_id[row]))
+def _array(snap: Snapshot, job_id: JobId) -> str:
+    """Job id of the array that the replica *job_id* is of."""
     text = snap.seen.texts.get(job_id)
     return str(job_id) if text is None else text.label.partition("_")[0]

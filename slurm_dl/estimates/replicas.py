@@ -50,15 +50,12 @@ class ServiceLevel:
 
 
 def delay_probability(replicas: int, load: float) -> float:
-    """Erlang's C: the share of requests that wait in M/M/c; 1 if the replicas do not suffice.
-
-    By the recurrence of Erlang's B, all of whose terms are between 0 and 1.
+    """Erlang's C: the share of requests that wait in M/M/c, by the recurrence of Erlang's B.
 
     Args:
+        replicas: More than *load*.
         load: Replicas kept busy, the rate times the mean service time.
     """
-    if replicas <= load:
-        return 1.0
     blocked = 1.0
     for c in range(1, replicas + 1):
         blocked = load * blocked / (c + load * blocked)
@@ -123,7 +120,7 @@ def rates_in(text: str, name: str) -> tuple[list[float], list[float]]:
             at_s, rate = map(float, line.split(","))
         except ValueError:
             at_s = rate = math.nan
-        last_s = times_s[-1] if times_s else -math.inf
+        last_s = times_s[-1] if times_s else -1.0
         if not (0 <= rate <= _MOST_PER_S and last_s < at_s < _LAST_S):
             msg = f"{name}:{place}: {shown(line)}: must be epoch_s,requests_per_s, times ascending"
             raise ConfigError(msg)
@@ -132,12 +129,10 @@ def rates_in(text: str, name: str) -> tuple[list[float], list[float]]:
     return times_s, rates
 
 
-def predicted_rate(
-    times_s: Sequence[float], rates_per_s: Sequence[float], lead_s: float, quantile: float = 0.99
-) -> float:
+def predicted_rate(times_s: Sequence[float], rates_per_s: Sequence[float], lead_s: float) -> float:
     """Rate that is not exceeded until a replica that is asked for now is ready.
 
-    A line through the recent rates, and the *quantile* of what it was too low by before.
+    A line through the recent rates, and what it was too low by before, but for 1 % of the time.
 
     Args:
         times_s: When each rate was told, ascending.
@@ -146,12 +141,10 @@ def predicted_rate(
     last = len(times_s) - 1
     missed = [0.0]
     for told in range(max(0, last - _MOST_MISSES), last):
-        until = bisect_right(times_s, times_s[told] + lead_s)
-        missed.append(
-            max(rates_per_s[told:until]) - _on_the_line(times_s, rates_per_s, told, lead_s)
-        )
-    safety = float(np.quantile(missed, quantile, method="higher"))
-    return _on_the_line(times_s, rates_per_s, last, lead_s) + max(0.0, safety)
+        most = max(rates_per_s[told : bisect_right(times_s, times_s[told] + lead_s)])
+        missed.append(max(0.0, most - _on_the_line(times_s, rates_per_s, told, lead_s)))
+    safety = float(np.quantile(missed, 0.99, method="higher"))
+    return _on_the_line(times_s, rates_per_s, last, lead_s) + safety
 
 
 def _on_the_line(
@@ -167,4 +160,4 @@ def _on_the_line(
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     spread = sum((at - mean_x) ** 2 for at in x)
     slope = sum((at - mean_x) * rate for at, rate in zip(x, y, strict=True)) / (spread or 1.0)
-    return max(*y, mean_y, mean_y + slope * (lead_s - mean_x))
+    return max(*y, mean_y + slope * (lead_s - mean_x))

@@ -6,7 +6,7 @@ no bound. The owner's own stays in force: ours is never above it, and it is writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -34,6 +34,11 @@ class Throttled:
     def body(self) -> JsonObject:
         """The body of its entry."""
         return {**asdict(self)}
+
+
+def owned(booked: Mapping[JobId, Throttled], present: Mapping[JobId, int]) -> dict[JobId, int]:
+    """The owner's throttle of each array, by what is *booked* and what Slurm shows."""
+    return {j: booked[j].owned(now) if j in booked else now for j, now in present.items()}
 
 
 def throttles_in(booked: Iterable[Entry]) -> dict[JobId, Throttled]:

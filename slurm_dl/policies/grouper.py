@@ -14,9 +14,7 @@ With Network Scheduling", IEEE TNSM 17(3), 2020.
 
 from __future__ import annotations
 
-import functools
 import math
-import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -32,11 +30,7 @@ from slurm_dl.policies.base import About, Order, PolicyDefaults, one_tier
 
 Rows = npt.NDArray[np.int64]
 
-_NUMBER = re.compile(r"[-_.]?\d+$")
-"""What tells the jobs of a search apart: a number at the end of the name."""
-
 _SOON_S = 60.0  # A job whose begin time is this near is part of its stage
-_MILLISECOND = 3  # Digits behind the point of a second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +78,16 @@ class Grouper(PolicyDefaults):
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        n = len(snap.jobs)
-        key: F64 = np.full(n, np.inf)
-        tie: F64 = np.zeros(n)
+        key: F64 = np.full(len(snap.jobs), np.inf)
+        tie: F64 = np.zeros(len(snap.jobs))
         running = None
         rows = _contenders(snap).nonzero()[0]
         if len(rows):
             # Sums must not depend on the order in which Slurm listed the jobs.
             rows = rows[np.argsort(snap.jobs.job_id[rows])]
-            left_s = expected_left_s(snap)[rows]
+            # Where nothing is known, as long as the job has run already.
+            known_s, ran_s = snap.left_s[rows], snap.memory.ran_s[rows]
+            left_s = np.where(np.isfinite(known_s), known_s, ran_s)
             group = self.groups(snap, rows)
             stages = int(group.max()) + 1
             first_s, first_id = np.full(stages, np.inf), np.full(stages, np.inf)
@@ -104,7 +99,7 @@ class Grouper(PolicyDefaults):
             key[rows] = place[group]
             # By all of its time, which does not change as it runs: jobs alike do not swap. The two
             # parts' sum is a little off.
-            tie[rows] = -np.round(snap.memory.ran_s[rows] + left_s, _MILLISECOND)
+            tie[rows] = -np.round(ran_s + left_s, 3)
             if self.bounds_arrays and snap.seen.throttles:
                 running = tasks_at_once(snap, rows, key[rows])
         return replace(one_tier(key, tie), running=running)
@@ -122,19 +117,19 @@ class Grouper(PolicyDefaults):
     def groups(self, snap: Snapshot, rows: Rows) -> Rows:
         """``(len(rows),)`` number of the group of each job at *rows*, from 0."""
         texts = snap.seen.texts
-        number: dict[tuple[int, str] | str | int, int] = {}
+        number: dict[object, int] = {}
         found = np.empty(len(rows), dtype=np.int64)
-        jobs = zip(snap.jobs.job_id[rows].tolist(), snap.jobs.uid[rows].tolist(), strict=True)
-        for i, (job_id, uid) in enumerate(jobs):
-            text = texts.get(JobId(job_id))
-            of: tuple[int, str] | str | int = job_id
+        for i, row in enumerate(rows.tolist()):
+            job_id = JobId(int(snap.jobs.job_id[row]))
+            of: object = job_id
+            text = texts.get(job_id)
             if text is not None:
                 array, task, _ = text.label.partition("_")
-                stem = _stem(text.name) if self.group_names and not task else ""
+                stem = _stem(text.name) if self.group_names else ""
                 if task:
                     of = array
                 elif stem:
-                    of = (uid, f"{text.user}/{stem}")
+                    of = (int(snap.jobs.uid[row]), text.user, stem)
             found[i] = number.setdefault(of, len(number))
         return found
 
@@ -177,7 +172,7 @@ def tasks_at_once(snap: Snapshot, rows: Rows, place: F64) -> I32:
     at = dict(zip(rows.tolist(), place.tolist(), strict=True))
     for job_id in seen.throttles:
         row = jobs.rows[job_id]
-        if row not in at or jobs.gpus[row] <= 0 or jobs.partition[row] < 0:
+        if row not in at:
             continue
         kind, there = int(jobs.gpu_type[row]), seen.node_in[jobs.partition[row]]
         has = seen.nodes.of_type(kind) * (seen.nodes.with_type(kind) if kind >= 0 else 1)
@@ -199,19 +194,12 @@ def _contenders(snap: Snapshot) -> Bool:
     found |= snap.managed_jobs & (snap.jobs.gpus > 0) & is_in(snap.jobs.job_id, soon)
     row_of, texts = snap.jobs.rows, snap.seen.texts
     for job_id in throttles_in(snap.booked):
-        row, text = row_of.get(job_id), texts.get(job_id)
-        if row is not None and text is not None and text.reason == "JobArrayTaskLimit":
-            found[row] = snap.managed_jobs[row]
+        if job_id in row_of and job_id in texts and texts[job_id].reason == "JobArrayTaskLimit":
+            found[row_of[job_id]] = snap.managed_jobs[row_of[job_id]]
     return found
 
 
-def expected_left_s(snap: Snapshot) -> F64:
-    """``(n,)`` seconds left; where nothing is known, as long as the job has run already."""
-    left_s: F64 = np.where(np.isfinite(snap.left_s), snap.left_s, snap.memory.ran_s)
-    return left_s
-
-
-@functools.lru_cache(maxsize=16384)
 def _stem(name: str) -> str:
-    """*name* without the number at its end; empty if it is only a number."""
-    return _NUMBER.sub("", name)
+    """*name* without the number at its end, and a sign before it; empty if it is only that."""
+    stem = name.rstrip("0123456789")
+    return stem[:-1] if stem != name and stem[-1:] in ("-", "_", ".") else stem

@@ -8,6 +8,7 @@ replica-hours from the decision to the end.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,7 @@ def counters(
 
     def clairvoyant(period: int) -> int:
         until_s = times_s[period] + level.setup_s
-        ahead = [r for t, r in zip(times_s, rates, strict=True) if times_s[period] <= t <= until_s]
-        return replicas_for(level, max(ahead))
+        return replicas_for(level, max(rates[period : bisect_right(times_s, until_s)]))
 
     return {
         "predicted": predicted,
@@ -105,9 +105,10 @@ def play(
             heapq.heappush(free_s, begin_s + level.setup_s)
         used_s += wanted * (end_s - begin_s)
         arrive_s = np.sort(rng.uniform(begin_s, end_s, rng.poisson(rate * (end_s - begin_s))))
-        for at_s, took_s in zip(
-            arrive_s.tolist(), _service_s(level, rng, len(arrive_s)), strict=True
-        ):
+        took = np.full(len(arrive_s), level.service_s)
+        if level.scv > 0:
+            took = rng.gamma(1 / level.scv, level.service_s * level.scv, len(arrive_s))
+        for at_s, took_s in zip(arrive_s.tolist(), took.tolist(), strict=True):
             done_s = max(at_s, free_s[0]) + took_s
             heapq.heapreplace(free_s, done_s)
             late += done_s - at_s > level.sla_s
@@ -115,10 +116,3 @@ def play(
     return ServiceOutcome(
         in_time=1.0 - late / max(requests, 1), replica_hours=used_s / 3600, counts=tuple(counts)
     )
-
-
-def _service_s(level: ServiceLevel, rng: np.random.Generator, n: int) -> list[float]:
-    if level.scv <= 0:
-        return [level.service_s] * n
-    took_s: list[float] = rng.gamma(1 / level.scv, level.service_s * level.scv, n).tolist()
-    return took_s

@@ -6,17 +6,15 @@ rate and four at a high one. Without the section no order does that.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import bounded_arrays
 import pytest
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
+from bounded_arrays import MUTANTS, node_of_four, settle, submit, tasks, throttle
+from rate_server import rate_server
+from schedd import Schedd
 
 pytestmark = pytest.mark.slurm
 
@@ -30,42 +28,17 @@ TERMS: Final = {
     "setup_s": 0,
     "most_replicas": 4,
 }
-ORDERS: Final = {"static": f"{Path(__file__).parents[1] / 'last_first.py'}:LastFirst"}
-SLOW: Final = pytest.mark.full("seconds each; they show that the case can fail")
-MUTANTS: Final = tuple(
-    pytest.param(name, marks=SLOW) for name in ("fifo", "discrete_las", "static")
-)
-
-
-@pytest.fixture(scope="module")
-def place(module_directory: Path) -> Iterator[Schedd]:
-    """The node, and a daemon for it."""
-    box = Sandbox.up(module_directory / "box", SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=4),)))
-    try:
-        with schedd_in(box, module_directory) as schedd:
-            yield schedd
-    finally:
-        box.down(remove=True)
+place = node_of_four()
 
 
 def put_in_force(place: Schedd, policy: str, *, rate: str = "") -> None:
     """Go on with this policy, without any job; with the service if there is a rate."""
-    place.box.run(["scancel", "--quiet", "--user=root"], check=False)
-    place.until("an empty queue", lambda: not place.box.run(["squeue", "-ho", "%A"]).stdout)
-    parameters: dict[str, Any] = {}
-    if policy == "discrete_las":
-        parameters = {"thresholds_gpu_s": [3600, 5000]}
-    place.configure(
-        daemon={"poll_s": 0.5, "fast_poll_s": 0.25},
-        policy={"order": ORDERS.get(policy, policy), "parameters": parameters},
+    bounded_arrays.put_in_force(
+        place,
+        policy,
         preemption={"min_quantum_s": 0, "cooldown_s": 0, "max_preemptions": 50},
-        ranking={"pass_s": 0, "overdue_share": 0},
         replicas={"services": {"chat": {**TERMS, "rate": rate}} if rate else {}},
     )
-    if place.process is None:
-        place.start()
-    else:
-        place.ask("dlctl", "reload")
 
 
 def submit_batch(place: Schedd) -> list[str]:
@@ -78,25 +51,7 @@ def submit_batch(place: Schedd) -> list[str]:
 
 def submit_replicas(place: Schedd, *, name: str = "chat") -> str:
     """An array of 20 replicas; its job id."""
-    argv = ["sbatch", "--parsable", "-o/dev/null", "--mem=100", "--gres=gpu:1", "--time=60"]
-    wrapped = ["--array=0-19", f"-J{name}", "--wrap", "exec sleep 3600"]
-    return place.box.run([*argv, *wrapped]).stdout.strip()
-
-
-def tasks(place: Schedd, array: str) -> int:
-    """Tasks of *array* that run."""
-    return len(place.box.run(["squeue", "-hrtR", "-o%F", f"-j{array}"]).stdout.split())
-
-
-def throttle(place: Schedd, array: str) -> str:
-    """ArrayTaskThrottle of *array*, as Slurm shows it."""
-    return place.job(array, "ArrayTaskThrottle")[0]
-
-
-def settle(place: Schedd, seconds: float = 6) -> None:
-    """Wait for more looks."""
-    at_s = time.monotonic() + seconds
-    place.until("looks", lambda: time.monotonic() > at_s)
+    return submit(place, "--gres=gpu:1", "--time=60", "--array=0-19", f"-J{name}")
 
 
 def line(rate: float) -> str:
@@ -116,7 +71,7 @@ def test_without_the_section_the_array_is_a_job_like_any_other(place: Schedd, po
     put_in_force(place, policy)
     submit_batch(place)
     array = submit_replicas(place)
-    settle(place)
+    settle(place, 6)
     assert throttle(place, array) in ("", "0")
     assert tasks(place, array) == 0
 
@@ -131,7 +86,7 @@ def test_replicas_follow_the_rate_of_a_file(place: Schedd, tmp_path: Path) -> No
     strange = submit_replicas(place, name="chats")
     array = submit_replicas(place)
     place.until("one replica", lambda: tasks(place, array) == 1, 120)
-    settle(place)
+    settle(place, 6)
     assert (tasks(place, array), throttle(place, array)) == (1, "1")
     why = " ".join(place.ask("dlqueue", "why", array).stdout.split())
     assert "service chat wants 1 replica (0.1 requests/s)" in why
@@ -142,7 +97,7 @@ def test_replicas_follow_the_rate_of_a_file(place: Schedd, tmp_path: Path) -> No
     assert tasks(place, strange) == 0
 
     rate.unlink()
-    settle(place)
+    settle(place, 6)
     assert (tasks(place, array), throttle(place, array)) == (4, "4")
 
     rate.write_text(line(LOW), encoding="utf-8")
@@ -153,42 +108,26 @@ def test_replicas_follow_the_rate_of_a_file(place: Schedd, tmp_path: Path) -> No
     place.until(
         "batch jobs", lambda: [place.state(j) for j in batch].count("RUNNING") == 3, within_s=240
     )
-    settle(place)
+    settle(place, 6)
     assert tasks(place, array) == 1
 
 
 @pytest.mark.full("half a minute; units show who gives way, and how the web is read")
 def test_surplus_replicas_give_way_at_a_rate_from_the_web(place: Schedd) -> None:
     """Those with a contract are preempted for jobs that have run for less (LAS); one stays."""
-    rates = [HIGH]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(line(rates[0]).encode())
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        try:
-            put_in_force(place, "las", rate=f"http://127.0.0.1:{httpd.server_port}/")
-            array = place.submit(
-                1, "sleep", "3600", options=["--time=60", "--array=0-19", "--name=chat"]
-            )
-            place.until("four replicas", lambda: tasks(place, array) == 4)
-            batch = [place.submit(1, "sleep", "3600", options=["--time=60"]) for _ in range(2)]
-            settle(place)
-            assert tasks(place, array) == 4
-            rates[0] = LOW
-            place.until(
-                "batch jobs", lambda: {place.state(j) for j in batch} == {"RUNNING"}, within_s=240
-            )
-            assert 1 <= tasks(place, array) <= 2
-            assert throttle(place, array) == "1"
-        finally:
-            httpd.shutdown()
-            thread.join()
+    answers = [line(HIGH).encode()]
+    with rate_server(answers) as url:
+        put_in_force(place, "las", rate=url)
+        array = place.submit(
+            1, "sleep", "3600", options=["--time=60", "--array=0-19", "--name=chat"]
+        )
+        place.until("four replicas", lambda: tasks(place, array) == 4)
+        batch = [place.submit(1, "sleep", "3600", options=["--time=60"]) for _ in range(2)]
+        settle(place, 6)
+        assert tasks(place, array) == 4
+        answers[0] = line(LOW).encode()
+        place.until(
+            "batch jobs", lambda: {place.state(j) for j in batch} == {"RUNNING"}, within_s=240
+        )
+        assert 1 <= tasks(place, array) <= 2
+        assert throttle(place, array) == "1"

@@ -25,6 +25,7 @@ from slurm_dl.daemon import main_loop as daemon_module
 from slurm_dl.daemon import observers, rate_limits, reload, wakeup
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.components import Loaded
+from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.daemon.forecast_service import forecasts_of_daemon
 from slurm_dl.daemon.main_loop import Daemon
 from slurm_dl.daemon.observers import Observers
@@ -32,6 +33,7 @@ from slurm_dl.daemon.preconditions import PauseSwitch, WithdrawnError
 from slurm_dl.daemon.published_state import PublishedState, Reloaded
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, SupersededError
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -167,6 +169,7 @@ class House:
     daemon: Daemon = field(init=False)
     audit: AuditLog = field(init=False)
     pause: PauseSwitch = field(init=False)
+    enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap
     assembled: int = 0
 
     def __post_init__(self) -> None:
@@ -213,7 +216,8 @@ class House:
     def assemble(self, _: Config) -> FakeParts:
         """Parts over the same cluster and ledger file."""
         self.assembled += 1
-        return FakeParts(self.cluster, Ledger(SqliteStore(self.directory / "ledger.sqlite")))
+        ledger = Ledger(SqliteStore(self.directory / "ledger.sqlite"))
+        return FakeParts(self.cluster, ledger, enrich=self.enrich)
 
     def polls(self, number: int) -> None:
         """Let time pass until the loop has looked *number* times more."""
@@ -737,6 +741,17 @@ def test_a_reload_takes_effect(house: House) -> None:
     assert "daemon.poll_s" in last.message
     line = json.loads(house.audit.path.read_text("utf-8").splitlines()[-1])
     assert (line["actor"], line["action"]) == ("dlschedd (SIGHUP)", "reload")
+
+    known: list[tuple[Enricher, Enricher]] = []
+
+    class Counting(Enricher):
+        def go_on(self, before: Enricher) -> None:
+            known.append((before, self))
+
+    first, second = (Counting(profiles={}, site=SitePriors()) for _ in range(2))
+    for house.enrich in (first, second):
+        house.reload()
+    assert known == [(first, second)]
 
 
 class Keeping(DiscreteLas):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import time
 from typing import Any
 
 import build
@@ -63,19 +64,22 @@ def test_groups_are_arrays_and_jobs_of_like_names() -> None:
         16: JobText(label="16", name="8", user="ann"),
         17: JobText(label="17", name="x", user="ann"),
         18: JobText(label="18"),
+        20: JobText(label="20", name="1" * 50_000 + "x", user="ann"),
         19: JobText(label="19"),
         21: JobText(label="21", name="run1", user="ann"),
         22: JobText(label="22", name="run2", user="ann"),
     }
-    rows = [build.pending(j) for j in (*texts, 20)]
+    rows = [build.pending(j) for j in (*texts, 23)]
     snap = snapshot_of(rows, {}, texts)
 
-    alone = [[14], [15], [16], [17], [18], [19], [20]]
+    alone = [[14], [15], [16], [17], [18], [19], [20], [23]]
+    began_s = time.process_time()
     assert grouping(snap, Grouper()) == sorted([[10, 11], [12, 13], [21, 22], *alone])
+    assert time.process_time() - began_s < 1, "a long name takes long"
     apart = sorted([[10, 11], [12], [13], [21], [22], *alone])
     assert grouping(snap, Grouper(group_names=False)) == apart
     unnamed = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, texts={}))
-    assert grouping(unnamed, Grouper()) == [[j] for j in sorted([*texts, 20])]
+    assert grouping(unnamed, Grouper()) == [[j] for j in sorted([*texts, 23])]
 
 
 def like(name: str, *jobs: int) -> dict[int, JobText]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import os
 from pathlib import Path
+from typing import Any
 
 import build
 import numpy as np
 import pytest
+from rate_server import rate_server
 
 from slurm_dl import logging_setup
 from slurm_dl.config.replicas_section import ServiceEntry
-from slurm_dl.daemon import replica_counts
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.daemon.replica_counts import ReplicaCount, read_rate
 from slurm_dl.engine.decide import decide
@@ -23,13 +22,15 @@ from slurm_dl.engine.replicas import replicas_in
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.estimates.replicas import replicas_for
 from slurm_dl.estimates.training_speed import SitePriors
+from slurm_dl.model.booking import entry
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.plan import OpenHandover, Plan, Throttle
 from slurm_dl.model.replicas import Replicas
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.throttle import THROTTLE, Throttled
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -38,6 +39,7 @@ from slurm_dl.policies.las import Las
 
 BATCH, ARRAY = JobId(1), JobId(50)
 TEN: dict[str, object] = {"service_s": 1.0, "sla_s": 10.0, "most_replicas": 10, "setup_s": 0.0}
+UNKNOWN: dict[str, Any] = {"profiles": {}, "site": SitePriors()}
 POLICIES = (Fifo(), Las(), DiscreteLas(), registry.find("static_priority")())
 
 
@@ -147,6 +149,35 @@ def test_surplus_replicas_rank_as_batch_jobs() -> None:
     assert "surplus" in plan.notes[JobId(61)]
 
 
+@pytest.mark.parametrize(
+    ("own", "held", "first", "second"),
+    [
+        (0, Held.NO, 4, 0),
+        (2, Held.NO, 2, 2),  # Its owner lets two tasks of the first array run
+        (2, Held.LIMIT, 2, 2),
+        (0, Held.LIMIT, 4, 0),  # Our own throttle holds it back
+        (0, Held.USER_OR_ADMIN, 0, 4),
+        (0, Held.DEPENDENCY, 0, 4),
+    ],
+)
+def test_a_further_array_has_what_the_first_cannot_start(
+    own: int, held: Held, first: int, second: int
+) -> None:
+    """A held array, or one whose owner bounds it, takes no replica from the next."""
+    arrays = ARRAY, JobId(70)
+    rows = [build.pending(ARRAY, tasks=9, held=held), build.pending(arrays[1], tasks=9)]
+    texts = {j: JobText(label=f"{j}_[0-8]", name="chat", user="ann") for j in arrays}
+    seen = build.observed(rows, nodes=(4, 4), texts=texts, throttles={ARRAY: 1, arrays[1]: 0})
+    booked = (entry(THROTTLE, ARRAY, Throttled(own=own, ours=1, before=own).body()),)
+    told = Replicas(name="chat", wanted=4, rate_per_s=2.0, jobs=arrays)
+    snap = dataclasses.replace(build.snapshot(seen), services=(told,), booked=booked)
+    places = replicas_in(snap)
+    assert places is not None
+    assert places.first.tolist() == [first > 0, second > 0]
+    assert places.barred.tolist() == [not first, not second]
+    assert places.running.tolist() == [max(1, first), max(1, second)]
+
+
 def test_nobody_else_can_make_replicas(tmp_path: Path) -> None:
     """Not by the same name, alone or as another account; not by a job that is no array."""
     rate = tmp_path / "rate.csv"
@@ -165,7 +196,7 @@ def test_nobody_else_can_make_replicas(tmp_path: Path) -> None:
 
     def jobs_of(**owner: str) -> tuple[JobId, ...]:
         count = ReplicaCount("chat", service(rate, **owner), log)
-        know = Enricher(profiles={}, site=SitePriors(), services=[count])
+        know = Enricher(services=[count], **UNKNOWN)
         (told,) = know(build.snapshot(seen)).services
         return told.jobs
 
@@ -175,12 +206,13 @@ def test_nobody_else_can_make_replicas(tmp_path: Path) -> None:
 
 
 def test_the_last_count_stays_while_the_rate_cannot_be_had(tmp_path: Path) -> None:
-    """Missing, wrong, or old: one warning; after a start the replicas that run are kept."""
+    """Missing, wrong, or old: one warning; at a start those that run count, at a reload it does."""
     rate, said = tmp_path / "rate.csv", io.StringIO()
     logging_setup.configure(level="info", form="json", stream=said)
     entry = service(rate)
     snap = snap_of(0, 3, 5)
-    fresh = ReplicaCount("chat", entry, logging_setup.logger())
+    log = logging_setup.logger()
+    fresh = ReplicaCount("chat", entry, log)
 
     def look(count: ReplicaCount) -> Replicas:
         count.look(snap)
@@ -207,34 +239,23 @@ def test_the_last_count_stays_while_the_rate_cannot_be_had(tmp_path: Path) -> No
         assert told.wanted == replicas_for(entry.level(), told.rate_per_s)
     assert said.getvalue().count("no rate of a service") == 2
 
-
-@pytest.fixture
-def server() -> Iterator[tuple[str, list[bytes]]]:
-    """URL of a server on this host, and what it answers."""
-    answers = [b""]
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200 if answers[0] else 500)
-            self.end_headers()
-            self.wfile.write(answers[0])
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        thread = threading.Thread(target=httpd.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{httpd.server_port}/rate", answers
-        httpd.shutdown()
-        thread.join()
+    rate.unlink()
+    reloaded = ReplicaCount("chat", service(rate, most_replicas=told.wanted - 1), log)
+    Enricher(services=[reloaded], **UNKNOWN).go_on(Enricher(services=[fresh], **UNKNOWN))
+    assert dataclasses.replace(look(reloaded), wanted=told.wanted) == told
+    assert look(reloaded).wanted == told.wanted - 1
 
 
-def test_a_rate_is_read_within_bounds(tmp_path: Path, server: tuple[str, list[bytes]]) -> None:
+def test_a_rate_is_read_within_bounds(tmp_path: Path) -> None:
     """The end of a long file, a whole answer; neither a FIFO nor an answer without end."""
-    url, answers = server
-    answers[0] = b"epoch_s,requests_per_s\n5,1\n6,2.5"
-    assert read_rate(url) == ([5.0, 6.0], [1.0, 2.5])
+    answers = [b"epoch_s,requests_per_s\n5,1\n6,2.5"]
+    with rate_server(answers) as url:
+        assert read_rate(url) == ([5.0, 6.0], [1.0, 2.5])
+        bad_answers = [b"", b"1,1\n" * 40_000, b"2,1\n1,1\n", b"\xff\xfe", b"1,1e7\n", b"1;1"]
+        for bad in (*bad_answers, b"-1e300,1\n1,1\n"):
+            answers[0] = bad
+            with pytest.raises(ConfigError, match="rate"):
+                read_rate(url)
     log = tmp_path / "log.csv"
     lines = [f"{k},{k % 7}" for k in range(100_000)]
     log.write_text("\n".join(lines), encoding="utf-8")
@@ -242,12 +263,8 @@ def test_a_rate_is_read_within_bounds(tmp_path: Path, server: tuple[str, list[by
     assert (times_s[-1], rates[-1]) == (99_999.0, 99_999.0 % 7)
     assert np.diff(times_s).tolist() == [1.0] * (len(times_s) - 1)
     assert len(times_s) < 10_000
-    for bad in (b"", b"1,1\n" * 40_000, b"2,1\n1,1\n", b"\xff\xfe", b"1,1e7\n", b"1;1"):
-        answers[0] = bad
-        with pytest.raises(ConfigError, match="rate"):
-            read_rate(url)
     fifo = tmp_path / "rate"
-    replica_counts.os.mkfifo(fifo)
+    os.mkfifo(fifo)
     for path in (fifo, tmp_path / "none", tmp_path):
         with pytest.raises(ConfigError, match="cannot be read"):
             read_rate(str(path))

@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from pwd import struct_passwd
@@ -30,6 +31,7 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.steer import Steer
+from slurm_dl.model.throttle import Throttled
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.read.queue_reader import ExitStatuses, shell_status
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
@@ -747,6 +749,33 @@ def test_release_all_goes_on_after_a_refusal_and_says_so() -> None:
         "reservation slurm_dl_4",
     ]
     assert all("refused" in line for line in lines[:4])
+
+
+@pytest.mark.parametrize(
+    ("present", "lines"),
+    [
+        ("ArrayTaskThrottle=1 ", ["job 2_[0-2]: ArrayTaskThrottle=3"]),
+        ("ArrayTaskThrottle=4 ", []),  # The owner's own since
+        (None, ["job 2_[0-2]: skipped: its ArrayTaskThrottle cannot be read: no answer"]),
+    ],
+)
+def test_release_all_gives_the_owners_throttle_back(present: str | None, lines: list[str]) -> None:
+    """Where Slurm does not tell, it is said, and to be run again."""
+
+    class Throttles(Printing):
+        def run(self, tool: str, *args: str) -> str:
+            if args[-1] != "2_0":
+                return super().run(tool, *args)
+            if present is None:
+                msg = "no answer"
+                raise ClusterError(msg)
+            return f"JobId=2 ArrayJobId=2 ArrayTaskId=0-2 {present}JobName=x"
+
+    throttled = {JobId(2): Throttled(own=3, ours=1, before=1)}
+    said: list[str] = []
+    with nullcontext() if present else pytest.raises(ClusterError, match="1 things"):
+        said.extend(release_all(Throttles(QUEUE), ["gpu"], throttles=throttled))
+    assert [line for line in said if "Throttle" in line] == lines
 
 
 def test_site_factors_that_cannot_be_read_are_an_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
 
 import build
 import numpy as np
@@ -12,20 +13,23 @@ from fake_cluster import FakeCluster
 
 from slurm_dl.engine.array_throttles import throttling
 from slurm_dl.model.booking import Entry, updated
+from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import Throttle
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.model.throttle import FREE, NO_THROTTLE
+from slurm_dl.model.throttle import FREE, NO_THROTTLE, throttles_in
 from slurm_dl.policies.grouper import Grouper
+from slurm_dl.slurm.read.array_throttles import ArrayThrottles
+from slurm_dl.slurm.tool_runner import Slurm
 
-ARRAY = JobId(10)
+ARRAY, UNTOLD = JobId(10), -1
 
 
 def snapshot_of(present: int | None, booked: tuple[Entry, ...] = ()) -> Snapshot:
-    """One pending array with this throttle; None: it is gone."""
+    """One pending array with this throttle; None: it is gone, `UNTOLD`: Slurm does not tell."""
     rows = [] if present is None else [build.pending(ARRAY, tasks=6)]
-    throttles = {} if present is None else {ARRAY: present}
+    throttles = {} if present in (None, UNTOLD) else {ARRAY: present}
     seen = build.observed(rows, throttles=throttles)
     return dataclasses.replace(build.snapshot(seen), booked=booked)
 
@@ -41,7 +45,9 @@ def test_ours_is_never_above_the_owners_and_the_owners_comes_back(
 
     def decide(most: int, *, fail: bool = False) -> None:
         nonlocal present, booked
-        told = throttling(snapshot_of(present, booked), np.array([most], dtype=np.int32), "rule")
+        told = throttling(
+            snapshot_of(present, booked), np.array([most], dtype=np.int32), "rule", {}
+        )
         for book in told.books:
             booked = updated(booked, book.entries)
         for write in told.writes:
@@ -57,28 +63,30 @@ def test_ours_is_never_above_the_owners_and_the_owners_comes_back(
     assert (present, booked) == (own, ())
 
 
-def test_the_owners_last_word_counts() -> None:
-    """A throttle that is not ours is the owner's, and an array that is gone is forgotten."""
-    ours = np.array([2], dtype=np.int32)
-    booked = updated((), throttling(snapshot_of(5), ours, "rule").books[0].entries)
-    changed = throttling(snapshot_of(4, booked), None, "rule")
-    assert changed.writes == ()
-    lower = throttling(snapshot_of(1, booked), ours, "rule")
-    assert lower.writes == ()
-    back = throttling(snapshot_of(2, booked), None, "rule")
-    assert [(w.job_id, w.tasks) for w in back.writes] == [(ARRAY, 5)]
-    gone = throttling(snapshot_of(None, booked), None, "rule")
-    assert updated(booked, gone.books[0].entries) == ()
-
-
-def test_the_owners_is_kept_while_slurm_does_not_tell() -> None:
-    """Not all arrays are asked for at one look, and an answer may be missing."""
-    booked = updated((), throttling(snapshot_of(5), np.array([2], np.int32), "x").books[0].entries)
-    seen = build.observed([build.pending(ARRAY, tasks=6)], throttles={})
-    untold = throttling(dataclasses.replace(build.snapshot(seen), booked=booked), None, "x")
-    assert untold.books == ()
-    back = throttling(snapshot_of(2, booked), None, "x")
-    assert [w.tasks for w in back.writes] == [5]
+@pytest.mark.parametrize(
+    ("seen", "ours", "writes", "own"),
+    [
+        ([2], FREE, [5], 5),
+        ([4], FREE, [], None),  # A value that is not ours is the owner's
+        ([1], 2, [], None),
+        ([None], FREE, [], None),  # The array is gone
+        ([UNTOLD], FREE, [], 5),  # Not all arrays are asked for at one look
+        # Once 3 stands in Slurm, 2 is what the owner has written since.
+        ([2, 3], 3, [], 5),
+        ([2, 3, 2], 3, [], None),
+    ],
+)
+def test_the_owners_last_word_counts(
+    seen: list[int | None], ours: int, writes: list[int], own: int | None
+) -> None:
+    """The array had 5 and ours was 2: what is written at the last look, and the owner's then."""
+    two = throttling(snapshot_of(5), np.array([2], dtype=np.int32), "rule", {})
+    booked = updated((), two.books[0].entries)
+    for present in seen:
+        told = throttling(snapshot_of(present, booked), np.array([ours], np.int32), "rule", {})
+        booked = updated(booked, [e for book in told.books for e in book.entries])
+    assert [w.tasks for w in told.writes] == writes
+    assert [t.own for t in throttles_in(booked).values()] == ([] if own is None else [own])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +109,7 @@ def test_a_late_array_has_what_earlier_stages_leave(
         build.pending(ARRAY, tasks=8, gpus=1.0, held=Held.LIMIT),
         build.pending(small, tasks=small_tasks, gpus=float(small_gpus), held=held),
     ]
-    booked = throttling(snapshot_of(0), np.array([1], dtype=np.int32), "x").books[0].entries
+    booked = throttling(snapshot_of(0), np.array([1], dtype=np.int32), "x", {}).books[0].entries
     texts = {
         ARRAY: JobText(label="10_[0-7]", reason="JobArrayTaskLimit"),
         small: JobText(label="20_[0-7]"),
@@ -117,6 +125,33 @@ def test_a_late_array_has_what_earlier_stages_leave(
     assert running.tolist() == [expected, FREE]
     assert Grouper(bounds_arrays=False).order(snap).running is None
     assert math.isinf(Grouper().next_change_s(snap, Grouper().order(snap), seen.jobs.gpus < 0))
+
+
+class Arrays(Slurm):
+    """Each array has its job id as its throttle; of those above 100 nothing can be read."""
+
+    def __init__(self) -> None:
+        pass
+
+    def run(self, _: str, *args: str) -> str:
+        """Slurm's answer."""
+        job = int(args[-1].partition("_")[0])
+        if job > 100:
+            msg = "Invalid job id specified"
+            raise ClusterError(msg)
+        return f"JobId={job} ArrayJobId={job} ArrayTaskId=0-8 ArrayTaskThrottle={job} JobName=x"
+
+
+def test_every_array_is_asked_for_in_its_turn() -> None:
+    """Many arrays, and what is known of them is to be asked again before all have been."""
+    ids = [*range(1, 71), *range(101, 106)]
+    texts = {JobId(j): JobText(label=f"{j}_[0-8]") for j in ids}
+    table = SimpleNamespace(job_id=ids, state=[JobState.PENDING] * len(ids), texts=texts)
+    throttles = ArrayThrottles(Arrays())
+    for _ in range(6):
+        throttles.forget()
+        found = throttles.of(table)  # type: ignore[arg-type]
+    assert found == {JobId(j): j for j in range(1, 71)}
 
 
 def test_the_fake_cluster_has_throttles() -> None:

@@ -8,7 +8,7 @@ import click
 
 from slurm_dl.cli.commandline import AS_JSON, CONFIG, SET, print_json
 from slurm_dl.client_config import SOCKET_NAME
-from slurm_dl.config import Config, load
+from slurm_dl.config import load
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.ledger.sqlite.store import StoreError, stored_steers, stored_throttles
@@ -59,7 +59,8 @@ def release_all(
         for line in releasing.release_all(
             slurm_of(config),
             config.manage.partitions,
-            within=_within(config),
+            # As long as a QOS is named Slurm may still preempt inside it, whatever the mode.
+            within=config.preemption.qos.lower(),
             steers=steers,
             throttles=throttles,
         ):
@@ -87,14 +88,6 @@ def _ledgers_own(path: Path) -> tuple[tuple[Steer, ...], dict[JobId, Throttled],
             "the begin time that was last written is over; arrays keep their ArrayTaskThrottle"
         )
         return (), {}, note
-
-
-def _within(config: Config) -> str:
-    """The QOS inside which Slurm may preempt by itself; empty: none.
-
-    Also where the mode has just been changed: as long as a QOS is named it may still do so.
-    """
-    return config.preemption.qos.lower()
 
 
 def _refuse_if_acting(path: Path) -> None:

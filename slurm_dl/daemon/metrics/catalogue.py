@@ -361,9 +361,11 @@ class _OfCycle:
     """Jobs that were not over by their promised deadlines, by cause, since the ledger began."""
     replicas = Metric(
         lambda m: {
-            (s.name, state): n
+            (s.name, state): s.wanted
+            if state == "wanted"
+            else len(running_replicas(m.snap, s.jobs))
             for s in m.snap.services
-            for state, n in (("wanted", s.wanted), ("running", len(running_replicas(m.snap, s))))
+            for state in ("wanted", "running")
         },
         {"service": (), "state": ("wanted", "running")},
         sparse=True,

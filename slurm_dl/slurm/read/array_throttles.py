@@ -7,8 +7,8 @@ it of the record that task 12 is in.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
 from typing import Final
 
 from slurm_dl.model.errors import ClusterError
@@ -48,26 +48,25 @@ class ArrayThrottles:
     def __init__(self, slurm: Slurm) -> None:
         """Ask *slurm*; nothing is known yet."""
         self._slurm = slurm
-        self._known: dict[JobId, int] = {}
+        self._known: dict[JobId, int] = {}  # In the order in which they were asked for
+        self._recent: set[JobId] = set()  # Those that need not be asked for again
 
     def of(self, table: JobTable) -> dict[JobId, int]:
         """Throttle by pending array record, of those that are known."""
-        pending: Iterable[tuple[JobId, JobState]] = zip(
-            map(JobId, table.job_id), table.state, strict=True
-        )
         labels = {
             job: table.texts[job].label
-            for job, state in pending
+            for job, state in zip(map(JobId, table.job_id), table.state, strict=True)
             if state is JobState.PENDING and is_array_record(job, table.texts[job].label)
         }
         self._known = {job: n for job, n in self._known.items() if job in labels}
-        for job in [job for job in labels if job not in self._known][:_MOST_ASKED]:
-            try:
+        new = [job for job in labels if job not in self._known]
+        for job in [*new, *(job for job in self._known if job not in self._recent)][:_MOST_ASKED]:
+            self._known.pop(job, None)
+            with contextlib.suppress(ClusterError):  # Its task may just have ended.
                 found = throttle_of(self._slurm, labels[job])
-            except ClusterError:
-                continue  # Its task may just have ended.
-            if found is not None:
-                self._known[job] = found
+                if found is not None:
+                    self._known[job] = found
+                    self._recent.add(job)
         return dict(self._known)
 
     def ask_again(self, job_id: JobId) -> None:
@@ -75,5 +74,5 @@ class ArrayThrottles:
         self._known.pop(job_id, None)
 
     def forget(self) -> None:
-        """Ask about every array anew: owners may have changed it."""
-        self._known.clear()
+        """Ask about every array anew, in turns: owners may have changed it."""
+        self._recent.clear()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
@@ -174,7 +175,6 @@ _FIELDS = (
     *("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime"),
     *SIZE_FIELDS,
 )
-NO_THROTTLES: Mapping[JobId, Throttled] = {}
 _NO_FACTOR = -(2**31)
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
@@ -225,7 +225,7 @@ def release_all(
     *,
     within: str = "",
     steers: Collection[Steer] = (),
-    throttles: Mapping[JobId, Throttled] = NO_THROTTLES,
+    throttles: Mapping[JobId, Throttled] = MappingProxyType({}),
 ) -> Iterator[str]:
     """Undo whatever of ours is left in Slurm.
 
@@ -264,11 +264,12 @@ def release_all(
     # Of a job that could never start Slurm shows no SiteFactor, and refuses to change anything.
     unshown = {label for job_id, (label, _) in waiting.items() if job_id not in factors}
     steered = list(steer_steps(slurm, waiting, steers, now_s=time.time(), skipped=skipped))
+    unbound = list(_throttle_steps(slurm, waiting, throttles, skipped))
     yield from skipped
     refused = len(skipped)
     steps = [
         (label, " ".join(settings), partial(update_job, slurm, label, *settings))
-        for label, *settings in [*steered, *_throttle_steps(slurm, waiting, throttles), *todo]
+        for label, *settings in [*steered, *unbound, *todo]
     ] + [
         (r.label, f"size {r.size.shape}", partial(change_request, slurm, r.size))
         for r in records
@@ -307,16 +308,20 @@ def _throttle_steps(
     slurm: Slurm,
     waiting: Mapping[JobId, tuple[str, float]],
     throttles: Mapping[JobId, Throttled],
+    skipped: list[str],
 ) -> Iterator[tuple[str, str]]:
     """Label and setting of each update that gives an array its owner's throttle back."""
-    for job_id, throttled in throttles.items():
-        label, _ = waiting.get(job_id, ("", 0.0))
+    for job_id in sorted(throttles.keys() & waiting.keys()):
+        label, throttled = waiting[job_id][0], throttles[job_id]
         if not is_array_record(job_id, label):
             continue
-        with contextlib.suppress(ClusterError):  # Its tasks may just have ended.
+        try:
             present = throttle_of(slurm, label)
-            if present is not None and throttled.owned(present) != present:
-                yield label, f"ArrayTaskThrottle={throttled.own}"
+        except ClusterError as err:
+            skipped.append(f"job {label}: skipped: its ArrayTaskThrottle cannot be read: {err}")
+            continue
+        if present is not None and throttled.owned(present) != present:
+            yield label, f"ArrayTaskThrottle={throttled.own}"
 
 
 def _why_keep(slurm: Slurm, qos: str) -> str:
