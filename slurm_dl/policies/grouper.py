@@ -191,11 +191,12 @@ def _contenders(snap: Snapshot) -> Bool:
     found: Bool = contenders(snap).copy()
     # Slurm starts the tasks at their begin time: then it is too late for a throttle.
     soon = [job for job, at_s in snap.seen.begins.items() if at_s <= snap.now_s + _SOON_S]
-    found |= snap.managed_jobs & (snap.jobs.gpus > 0) & is_in(snap.jobs.job_id, soon)
+    may = snap.managed_jobs & (snap.jobs.gpus > 0)
+    found |= may & is_in(snap.jobs.job_id, soon)
     row_of, texts = snap.jobs.rows, snap.seen.texts
     for job_id in throttles_in(snap.booked):
         if job_id in row_of and job_id in texts and texts[job_id].reason == "JobArrayTaskLimit":
-            found[row_of[job_id]] = snap.managed_jobs[row_of[job_id]]
+            found[row_of[job_id]] = may[row_of[job_id]]
     return found
 
 

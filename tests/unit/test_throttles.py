@@ -124,6 +124,12 @@ def test_a_late_array_has_what_earlier_stages_leave(
     assert running is not None
     assert running.tolist() == [expected, FREE]
     assert Grouper(bounds_arrays=False).order(snap).running is None
+    # Its owner has taken its GPUs out of the request since.
+    rows[0] = build.pending(ARRAY, tasks=8, gpus=0.0, held=Held.LIMIT)
+    none = build.observed(rows, texts=texts, nodes=(4, 4), throttles=seen.throttles, begins=begins)
+    without = dataclasses.replace(build.snapshot(none), booked=booked, left_s=left)
+    bounds = Grouper().order(without).running
+    assert bounds is None or bounds.tolist() == [FREE, FREE]
     assert math.isinf(Grouper().next_change_s(snap, Grouper().order(snap), seen.jobs.gpus < 0))
 
 
