@@ -760,7 +760,7 @@ def test_release_all_goes_on_after_a_refusal_and_says_so() -> None:
     ],
 )
 def test_release_all_gives_the_owners_throttle_back(present: str | None, lines: list[str]) -> None:
-    """Where Slurm does not tell, it is said, and to be run again."""
+    """An array of which Slurm does not tell it is named, and the command fails."""
 
     class Throttles(Printing):
         def run(self, tool: str, *args: str) -> str:

@@ -122,7 +122,7 @@ def is_in_part(snap: Snapshot, row: int, need: ResourceRequest) -> bool:
 
 
 def _is_flexible(snap: Snapshot, row: int) -> bool:
-    """Whether its owner lets it be cut, and it is of a kind that `change_request` can cut."""
+    """Its owner lets it be cut, and it is of a kind that `change_request` can cut."""
     job_id = JobId(int(snap.jobs.job_id[row]))
     claim = snap.seen.claim(job_id)
     is_allowed = claim.least_cpus is not None or claim.least_mem_mb is not None
