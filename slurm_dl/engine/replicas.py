@@ -75,7 +75,9 @@ def replicas_in(snap: Snapshot) -> ReplicaPlaces | None:
         tasks=snap.jobs.tasks.copy(),
         notes={},
     )
-    owners = owned(throttles_in(snap.booked), snap.seen.throttles)
+    booked = throttles_in(snap.booked)
+    # Slurm does not tell all of them at each look.
+    owners = {j: t.own for j, t in booked.items()} | owned(booked, snap.seen.throttles)
     own = {_array(snap, job): tasks for job, tasks in owners.items() if tasks != NO_THROTTLE}
     for service in snap.services:
         _choose(snap, service, places, own)
