@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,8 +75,12 @@ def replicas_in(snap: Snapshot) -> ReplicaPlaces | None:
         tasks=snap.jobs.tasks.copy(),
         notes={},
     )
+    booked = throttles_in(snap.booked)
+    # Slurm does not tell all of them at each look.
+    owners = {j: t.own for j, t in booked.items()} | owned(booked, snap.seen.throttles)
+    own = {_array(snap, job): tasks for job, tasks in owners.items() if tasks != NO_THROTTLE}
     for service in snap.services:
-        _choose(snap, service, places)
+        _choose(snap, service, places, own)
     return places
 
 
@@ -92,14 +96,15 @@ def _rows(snap: Snapshot, replicas: Iterable[JobId]) -> list[int]:
     return [row_of[job] for job in replicas if job in row_of and managed[row_of[job]]]
 
 
-def _choose(snap: Snapshot, service: Replicas, places: ReplicaPlaces) -> None:
+def _choose(
+    snap: Snapshot, service: Replicas, places: ReplicaPlaces, own: Mapping[str, int]
+) -> None:
+    """Write down the replicas of *service*; *own*: its owner's throttle of each bounded array."""
     jobs = snap.jobs
     id_of = [JobId(j) for j in jobs.job_id.tolist()]
     run = running_replicas(snap, service.jobs)
     waiting = [row for row in _rows(snap, service.jobs) if jobs.state[row] == PENDING]
     array_of = {row: _array(snap, id_of[row]) for row in (*run, *waiting)}
-    owners = owned(throttles_in(snap.booked), snap.seen.throttles)
-    own = {_array(snap, job): tasks for job, tasks in owners.items() if tasks != NO_THROTTLE}
     rate = "no rate was read"
     if service.rate_per_s is not None:
         rate = f"{service.rate_per_s:.4g} requests/s"

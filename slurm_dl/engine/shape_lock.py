@@ -50,7 +50,7 @@ def locks_of(snap: Snapshot) -> Locks:
     stay = {
         k: body
         for k, body in known.items()
-        if snap.seen.may_list(JobId(int(k))) or JobId(int(k)) in claimed
+        if snap.seen.may_list(JobId(int(k))) or snap.seen.claim(JobId(int(k))).locked
     }
     for job_id in claimed:
         row = jobs.rows.get(job_id)

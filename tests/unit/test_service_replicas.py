@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from slurm_dl.engine.replicas import replicas_in
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.estimates.replicas import replicas_for
 from slurm_dl.estimates.training_speed import SitePriors
-from slurm_dl.model.booking import entry
+from slurm_dl.model.booking import Entry, entry
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.ids import JobId
@@ -149,6 +150,16 @@ def test_surplus_replicas_rank_as_batch_jobs() -> None:
     assert "surplus" in plan.notes[JobId(61)]
 
 
+class Book(tuple[Entry, ...]):  # noqa: SLOT001 - a tuple has none
+    """It counts how often it is read: it may be long, and there may be many services."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[Entry]:
+        self.reads += 1
+        return super().__iter__()
+
+
 @pytest.mark.parametrize(
     ("own", "held", "first", "second"),
     [
@@ -170,12 +181,16 @@ def test_a_further_array_has_what_the_first_cannot_start(
     seen = build.observed(rows, nodes=(4, 4), texts=texts, throttles={ARRAY: 1, arrays[1]: 0})
     booked = (entry(THROTTLE, ARRAY, Throttled(own=own, ours=1, before=own).body()),)
     told = Replicas(name="chat", wanted=4, rate_per_s=2.0, jobs=arrays)
-    snap = dataclasses.replace(build.snapshot(seen), services=(told,), booked=booked)
-    places = replicas_in(snap)
-    assert places is not None
-    assert places.first.tolist() == [first > 0, second > 0]
-    assert places.barred.tolist() == [not first, not second]
-    assert places.running.tolist() == [max(1, first), max(1, second)]
+    none = dataclasses.replace(told, name="none", jobs=())
+    for throttles in (seen.throttles, {}):  # Slurm need not tell what is booked
+        seen, book = dataclasses.replace(seen, throttles=throttles), Book(booked)
+        snap = dataclasses.replace(build.snapshot(seen), services=(told, none, none), booked=book)
+        places = replicas_in(snap)
+        assert book.reads == 1
+        assert places is not None
+        assert places.first.tolist() == [first > 0, second > 0]
+        assert places.barred.tolist() == [not first, not second]
+        assert places.running.tolist() == [max(1, first), max(1, second)]
 
 
 def test_nobody_else_can_make_replicas(tmp_path: Path) -> None:

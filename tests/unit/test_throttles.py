@@ -134,30 +134,39 @@ def test_a_late_array_has_what_earlier_stages_leave(
 
 
 class Arrays(Slurm):
-    """Each array has its job id as its throttle; of those above 100 nothing can be read."""
+    """Each array has its job id as its throttle; of those above *most* nothing can be read."""
 
     def __init__(self) -> None:
-        pass
+        self.most = 100
 
     def run(self, _: str, *args: str) -> str:
         """Slurm's answer."""
         job = int(args[-1].partition("_")[0])
-        if job > 100:
+        if job > self.most:
             msg = "Invalid job id specified"
             raise ClusterError(msg)
         return f"JobId={job} ArrayJobId={job} ArrayTaskId=0-8 ArrayTaskThrottle={job} JobName=x"
 
 
 def test_every_array_is_asked_for_in_its_turn() -> None:
-    """Many arrays, and what is known of them is to be asked again before all have been."""
+    """Many arrays, and what is known of them is to be asked again before all have been.
+
+    What is known stays while Slurm is silent, except of an array that has been written to.
+    """
     ids = [*range(1, 71), *range(101, 106)]
     texts = {JobId(j): JobText(label=f"{j}_[0-8]") for j in ids}
     table = SimpleNamespace(job_id=ids, state=[JobState.PENDING] * len(ids), texts=texts)
-    throttles = ArrayThrottles(Arrays())
+    slurm = Arrays()
+    throttles = ArrayThrottles(slurm)
     for _ in range(6):
         throttles.forget()
         found = throttles.of(table)  # type: ignore[arg-type]
     assert found == {JobId(j): j for j in range(1, 71)}
+    slurm.most = 0
+    throttles.forget()
+    assert throttles.of(table) == found  # type: ignore[arg-type]
+    throttles.ask_again(JobId(70))
+    assert throttles.of(table) == {j: n for j, n in found.items() if j < 70}  # type: ignore[arg-type]
 
 
 def test_the_fake_cluster_has_throttles() -> None:

@@ -61,12 +61,14 @@ class ArrayThrottles:
         self._known = {job: n for job, n in self._known.items() if job in labels}
         new = [job for job in labels if job not in self._known]
         for job in [*new, *(job for job in self._known if job not in self._recent)][:_MOST_ASKED]:
-            self._known.pop(job, None)
+            # Where Slurm is silent what it told before stays: unknown would be no bound.
+            last, found = self._known.pop(job, None), None
             with contextlib.suppress(ClusterError):  # Its task may just have ended.
                 found = throttle_of(self._slurm, labels[job])
-                if found is not None:
-                    self._known[job] = found
-                    self._recent.add(job)
+            if found is not None:
+                self._recent.add(job)
+            if (value := last if found is None else found) is not None:
+                self._known[job] = value
         return dict(self._known)
 
     def ask_again(self, job_id: JobId) -> None:
