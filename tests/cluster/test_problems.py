@@ -9,25 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import MakeSandbox
 from schedd import Schedd, schedd_in
 
-from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
+from slurm_dl.sandbox import SandboxNodes, SandboxSpec
 from slurm_dl.sandbox.spec import PartitionSpec
 
 pytestmark = pytest.mark.slurm
 
 
 @pytest.fixture
-def place(short_directory: Path) -> Iterator[Schedd]:
+def place(make_sandbox: MakeSandbox, short_directory: Path) -> Iterator[Schedd]:
     """A daemon, not begun yet, on a cluster of its own."""
     parts = (PartitionSpec("gpu"), PartitionSpec("more"))
     spec = SandboxSpec(groups=(SandboxNodes(1),), partitions=parts)
-    box = Sandbox.up(short_directory / "box", spec)
-    try:
-        with schedd_in(box, short_directory) as daemon:
-            yield daemon
-    finally:
-        box.down(remove=True)
+    with schedd_in(make_sandbox(spec), short_directory) as daemon:
+        yield daemon
 
 
 def logged(place: Schedd) -> list[tuple[str, str]]:

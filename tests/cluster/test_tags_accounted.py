@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import MakeSandbox
 from schedd import Schedd, schedd_in
 
 from slurm_dl.model.completed_jobs import Past
@@ -28,23 +29,20 @@ def submitted(place: Schedd, script: str, seconds: str) -> str:
 
 @pytest.mark.parametrize("conf", [KEPT, ()], ids=["kept", "not kept"])
 def test_past_jobs_have_their_tags_where_slurm_keeps_comments(
-    conf: tuple[str, ...], short_directory: Path
+    conf: tuple[str, ...], make_sandbox: MakeSandbox, short_directory: Path
 ) -> None:
     """Two scripts of one name, the first twice; without the flag there are names alone."""
-    box = Sandbox.up(short_directory / "box", SandboxSpec(accounting=True, slurm_conf_extra=conf))
-    try:
-        with schedd_in(box, short_directory) as place:
-            again = submitted(place, "a", "3")
-            tag = tag_in(place.job(again, "Comment")[0])
-            place.until_state(again, "RUNNING")
-            place.box.run(["scontrol", "requeue", again])
-            jobs = [again, submitted(place, "a", "3"), submitted(place, "b", "3")]
-            for job in jobs:
-                place.until_state(job, "COMPLETED", within_s=200)
-            place.until("three jobs in the accounting", lambda: len(past(box)) == 3)
-            read = past(box)
-    finally:
-        box.down(remove=True)
+    box = make_sandbox(SandboxSpec(accounting=True, slurm_conf_extra=conf))
+    with schedd_in(box, short_directory) as place:
+        again = submitted(place, "a", "3")
+        tag = tag_in(place.job(again, "Comment")[0])
+        place.until_state(again, "RUNNING")
+        place.box.run(["scontrol", "requeue", again])
+        jobs = [again, submitted(place, "a", "3"), submitted(place, "b", "3")]
+        for job in jobs:
+            place.until_state(job, "COMPLETED", within_s=200)
+        place.until("three jobs in the accounting", lambda: len(past(box)) == 3)
+        read = past(box)
     tags = [read.tags[number] for number in read.tag]
     assert tags.count(tag) == (2 if conf else 0)
     assert len(set(tags)) == (2 if conf else 1)

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from control_clients import NOBODY, OTHER, as_user, drip, echo, munged, says, until_closed
-from sweep import new_directory
 
 from slurm_dl.daemon.control import socket_server
 from slurm_dl.daemon.control.client import Client, DaemonError
@@ -39,14 +38,13 @@ US = pwd.getpwuid(os.geteuid()).pw_name
 
 
 @pytest.fixture(scope="module")
-def hosts() -> Iterator[Callable[[str], str]]:
+def hosts(module_directory: Path) -> Iterator[Callable[[str], str]]:
     """Sockets of MUNGE by host: ``cluster``, and ``stranger`` with another key."""
-    place = new_directory()
     keys = {"cluster": secrets.token_bytes(128), "stranger": secrets.token_bytes(128)}
     with contextlib.ExitStack() as services:
-        services.callback(shutil.rmtree, place)
         found = {
-            name: services.enter_context(munged(place / name, key)) for name, key in keys.items()
+            name: services.enter_context(munged(module_directory / name, key))
+            for name, key in keys.items()
         }
         yield found.__getitem__
 
