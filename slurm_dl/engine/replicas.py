@@ -100,11 +100,10 @@ def _choose(
     snap: Snapshot, service: Replicas, places: ReplicaPlaces, own: Mapping[str, int]
 ) -> None:
     """Write down the replicas of *service*; *own*: its owner's throttle of each bounded array."""
-    jobs = snap.jobs
-    id_of = [JobId(j) for j in jobs.job_id.tolist()]
-    run = running_replicas(snap, service.jobs)
+    jobs, run = snap.jobs, running_replicas(snap, service.jobs)
     waiting = [row for row in _rows(snap, service.jobs) if jobs.state[row] == PENDING]
-    array_of = {row: _array(snap, id_of[row]) for row in (*run, *waiting)}
+    id_of = {row: JobId(int(jobs.job_id[row])) for row in (*run, *waiting)}
+    array_of = {row: _array(snap, job_id) for row, job_id in id_of.items()}
     rate = "no rate was read"
     if service.rate_per_s is not None:
         rate = f"{service.rate_per_s:.4g} requests/s"

@@ -361,11 +361,12 @@ class _OfCycle:
     """Jobs that were not over by their promised deadlines, by cause, since the ledger began."""
     replicas = Metric(
         lambda m: {
-            (s.name, state): s.wanted
-            if state == "wanted"
-            else len(running_replicas(m.snap, s.jobs))
-            for s in m.snap.services
-            for state in ("wanted", "running")
+            (service.name, state): n
+            for service in m.snap.services
+            for state, n in (
+                ("wanted", service.wanted),
+                ("running", len(running_replicas(m.snap, service.jobs))),
+            )
         },
         {"service": (), "state": ("wanted", "running")},
         sparse=True,

@@ -26,7 +26,7 @@ from slurm_dl.model.jobs import is_in
 from slurm_dl.model.plan import Trim
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
-from slurm_dl.placement.synergy import Share
+from slurm_dl.placement.synergy import Host, Share, proportional
 
 WHY = "there is room for it with the CPUs and memory that go with its GPUs"
 _BESIDE = "another job fits beside it if it has the CPUs and memory that go with its GPUs"
@@ -157,8 +157,8 @@ def _part(snap: Snapshot, row: int, need: ResourceRequest) -> Share | None:
     if not (len(wide) and ask.gpus > 0):
         return None
     # Of unlike nodes the largest part, so that it is nowhere below its part.
-    cpus, mem_mb = (
-        int((column[wide] * ask.gpus / nodes.gpus[wide]).max())
-        for column in (nodes.cpus, nodes.mem_mb)
-    )
-    return Share(cpus, mem_mb)
+    columns = (column[wide].tolist() for column in (nodes.gpus, nodes.cpus, nodes.mem_mb))
+    sizes = set(zip(*columns, strict=True))
+    hosts = [Host(gpus=int(g), cpus=int(c), mem_mb=int(m)) for g, c, m in sizes]
+    parts = [proportional(host, ask.gpus) for host in hosts]
+    return Share(max(part.cpus for part in parts), max(part.mem_mb for part in parts))
