@@ -83,6 +83,7 @@ def test_without_a_past_the_time_limit_decides_and_who_runs_is_left_running() ->
     assert Tagged().order(snap_of(rows, NO_PAST)).key.tolist() == [math.inf, 900.0, 300.0]
 
     snap = snap_of([build.running(4, 16), build.pending(1, 1)], past_of(OVER))
+    assert Tagged.preempts == "never"
     assert snap.jobs.job_id[intend(snap, Tagged()).target].tolist() == [4]
     order = Tagged().order(snap)
     assert Tagged().next_change_s(snap, order, np.array([True, False])) == math.inf

@@ -99,12 +99,25 @@ def test_whose_jobs_count_and_with_how_many_gpus() -> None:
     assert rolling_s(past, asked).tolist() == pytest.approx(expected)
 
 
-def test_who_is_alike_has_user_name_and_gpus() -> None:
-    """The user's mean, or everybody's, is no hit."""
-    past = past_of([Over("ann", "a", 1, 10), Over("ann", "a", 2, 910), Over("bob", "a", 1, 3000)])
-    which = (("ann", "a", 1), ("ann", "a", 2), ("ann", "a", 4), ("bob", "b", 1), ("eve", "a", 1))
+def test_a_tag_is_user_name_and_gpus() -> None:
+    """The median of the tag, or its mean; the user's mean, then everybody's, without a hit."""
+    past = past_of(
+        [
+            Over("ann", "a", 1, 10),
+            Over("ann", "a", 1, 20),
+            Over("ann", "a", 1, 60),
+            Over("ann", "a", 2, 910),
+            Over("bob", "a", 1, 3000),
+        ]
+    )
+    asked = jobs(
+        ("ann", "a", 1), ("ann", "a", 2), ("ann", "a", 4), ("bob", "b", 1), ("eve", "a", 1)
+    )
 
-    assert tagged_s(past, jobs(*which)).hit.tolist() == [True, True, False, False, False]
+    by_median, by_mean = tagged_s(past, asked), tagged_s(past, asked, "mean")
+    assert by_median.seconds.tolist() == [20, 910, 250, 3000, 800]
+    assert by_mean.seconds.tolist() == [30, 910, 250, 3000, 800]
+    assert by_median.hit.tolist() == [True, True, False, False, False]
 
 
 def test_without_a_past_nothing_is_known() -> None:
